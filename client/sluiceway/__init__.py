@@ -1,0 +1,1 @@
+"""Typed data channels on Kafka: the client."""

@@ -1,0 +1,3 @@
+"""The one version of both sides of the wire."""
+
+__version__ = "0.1.0"

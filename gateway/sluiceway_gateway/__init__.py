@@ -1,0 +1,1 @@
+"""Sluiceway's gateway: provisions channels and keeps what must be agreed on."""
