@@ -1,0 +1,160 @@
+"""A channel: what is wanted, what was seen, and which phase it is in."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+MAX_PARTITIONS = 10_000
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+
+
+class Phase(StrEnum):
+    """Where a channel is in its life."""
+
+    PROVISIONING = "provisioning"
+    """The row is there, the topic not yet."""
+    READY = "ready"
+    """The topic that belongs to the channel is there."""
+    FAILED = "failed"
+    """The topic vanished, or another one has its name."""
+    DELETING = "deleting"
+    """On its way out; the row goes when the topic is gone."""
+
+
+TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
+    Phase.PROVISIONING: frozenset({Phase.READY, Phase.FAILED, Phase.DELETING}),
+    Phase.READY: frozenset({Phase.FAILED, Phase.DELETING}),
+    Phase.FAILED: frozenset({Phase.READY, Phase.DELETING}),
+    Phase.DELETING: frozenset(),
+}
+"""The one transition table. A changed spec leaves the phase: `observed_generation`
+and the conditions say how far it is applied."""
+
+
+def may_become(phase: Phase, following: Phase) -> bool:
+    """Whether a channel in `phase` may be in `following` next; staying is always allowed."""
+    return phase is following or following in TRANSITIONS[phase]
+
+
+def sources(following: Phase) -> frozenset[Phase]:
+    """Return the phases from which `following` can be entered."""
+    return frozenset(phase for phase, targets in TRANSITIONS.items() if following in targets)
+
+
+class Format(StrEnum):
+    """How records lie in messages."""
+
+    AVRO = "avro"
+    ARROW = "arrow"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """How long records are kept; None leaves it to the broker, -1 is for ever."""
+
+    ms: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelSpec:
+    """What the channel's owner wants."""
+
+    schema: str
+    """Canonical Avro JSON."""
+    format: Format = Format.AVRO
+    partitions: int = 1
+    pinned: bool = False
+    """The number of partitions never changes: records are placed by key."""
+    replication: int | None = None
+    """None takes the broker's default."""
+    retention: Retention = field(default_factory=Retention)
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Further topic settings, by Kafka's names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One statement about the channel, as of its last change."""
+
+    type: str
+    """`Ready`, or `Synced`: what was observed is what is wanted."""
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    """CamelCase, stable."""
+    message: str
+    """For people; says what to do where somebody has to do something."""
+    last_transition_at: datetime
+    """When `status` last changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicRef:
+    """The channel's topic, as far as it is known."""
+
+    name: str
+    id: str | None = None
+    """In Kafka's base64 form; None before the topic was seen."""
+    partitions: int | None = None
+    """As observed; None before the topic was seen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One incarnation of a named channel: `uid` tells it from others of its name."""
+
+    name: str
+    uid: str
+    """32 hexadecimal digits."""
+    labels: Mapping[str, str]
+    generation: int
+    """Counts the changes of spec and labels, from 1."""
+    revision: int
+    """Counts every visible change, those of the status too."""
+    created_at: datetime
+    spec: ChannelSpec
+    schema_id: int
+    schema_version: int
+    phase: Phase
+    observed_generation: int
+    """The generation that was last applied to Kafka in full; 0 before the first."""
+    conditions: tuple[Condition, ...]
+    topic: TopicRef
+    keep_topic: bool = False
+    """Deleting the channel leaves its topic."""
+
+    def condition(self, type_: str) -> Condition | None:
+        """Return the condition of this type, if there is one."""
+        return next((each for each in self.conditions if each.type == type_), None)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest message that the topic takes."""
+        return int(self.spec.config.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
+
+
+def topic_name(prefix: str, name: str, uid: str) -> str:
+    """Return the name of the topic that belongs to this incarnation alone."""
+    return f"{prefix}{name}-{uid[:8]}"
+
+
+def with_condition(
+    conditions: Collection[Condition], condition: Condition
+) -> tuple[Condition, ...]:
+    """Return `conditions` with `condition` in the place of the one of its type.
+
+    `last_transition_at` stays as it was where the status did not change.
+    """
+    previous = next((each for each in conditions if each.type == condition.type), None)
+    if previous is not None and previous.status == condition.status:
+        condition = Condition(
+            type=condition.type,
+            status=condition.status,
+            reason=condition.reason,
+            message=condition.message,
+            last_transition_at=previous.last_transition_at,
+        )
+    others = tuple(each for each in conditions if each.type != condition.type)
+    return tuple(sorted((*others, condition), key=lambda each: each.type))

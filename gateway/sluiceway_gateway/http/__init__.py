@@ -1,0 +1,1 @@
+"""The HTTP interface: wire forms, guards, problems, routes."""

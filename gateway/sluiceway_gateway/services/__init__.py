@@ -1,0 +1,1 @@
+"""Use cases: verbs on the domain's nouns, each in one transaction."""
