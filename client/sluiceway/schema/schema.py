@@ -1,0 +1,106 @@
+"""A channel's schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from sluiceway.errors import InvalidSchema
+from sluiceway.schema import rendering
+from sluiceway.schema.classes import from_class
+from sluiceway.schema.comparison import differences
+from sluiceway.schema.parsing import parse
+from sluiceway.schema.types import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the records of a channel look like: an Avro record schema.
+
+    Made by `Schema.parse` and `Schema.of`, never changed, comparable, hashable and picklable.
+    """
+
+    record: Record
+
+    @classmethod
+    def parse(cls, avro: str | Mapping[str, Any]) -> Self:
+        """Read the schema that Avro JSON describes: text, or what `json.loads` makes of it.
+
+        Raises InvalidSchema or UnsupportedType, naming the path of the field at fault.
+        """
+        return cls(parse(avro))
+
+    @classmethod
+    def of(cls, source: object) -> Schema:
+        """Make the schema of `source`: a dataclass, an Arrow schema, Avro JSON, or a Schema.
+
+        Raises InvalidSchema or UnsupportedType, naming the path of the field at fault.
+        """
+        if isinstance(source, Schema):
+            return source
+        if isinstance(source, str | Mapping):
+            return cls.parse(source)
+        if isinstance(source, type) and dataclasses.is_dataclass(source):
+            return cls(from_class(source))
+
+        import pyarrow as pa
+
+        if isinstance(source, pa.Schema):
+            from sluiceway.schema.arrow import from_arrow
+
+            return cls(from_arrow(source))
+        raise InvalidSchema(
+            f"a schema cannot be made from {type(source).__name__}: give a dataclass, a "
+            "pyarrow.Schema, or an Avro record schema as a dict or JSON text"
+        )
+
+    @property
+    def name(self) -> str:
+        """The full Avro name of the record."""
+        return self.record.name
+
+    @cached_property
+    def definition(self) -> dict[str, Any]:
+        """The canonical form as a dict; not to be changed."""
+        return rendering.definition(self.record)
+
+    @cached_property
+    def canonical(self) -> str:
+        """The schema as JSON text in one fixed form: full names, defaults, no documentation.
+
+        Equal schemas have equal texts, and `Schema.parse` of the text gives an equal schema.
+        """
+        return rendering.canonical(self.record)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the canonical form, as 64 hexadecimal digits."""
+        return hashlib.sha256(self.canonical.encode("ascii")).hexdigest()
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of the channel's batches; a non-null Avro field is not nullable."""
+        from sluiceway.schema.arrow import to_arrow
+
+        return to_arrow(self.record)
+
+    def differences(self, other: Schema) -> tuple[str, ...]:
+        """Say where the records of `other` are not those of this schema, a sentence each.
+
+        Names of records, the order of a union's branches and defaults do not count: they decide
+        nothing about what a record may hold. The order of fields does, as the bytes follow it.
+        """
+        return differences(self.record, other.record)
+
+    def __repr__(self) -> str:
+        return f"Schema({self.canonical})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"record": self.record}
