@@ -1,0 +1,3 @@
+"""The client's side of Kafka: properties, failures, topics and offsets."""
+
+__all__: list[str] = []

@@ -1,0 +1,148 @@
+"""Which Kafka properties may come from outside, and the ones that Sluiceway sets itself.
+
+librdkafka has properties that load code, run commands and read files. So a property that comes
+from the gateway or from a caller is on a list here, or it is refused by name.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from sluiceway.errors import OptionError
+
+__all__ = ["consumer_config", "producer_config", "refuse_unlisted"]
+
+CONNECTION = frozenset(
+    {
+        "bootstrap.servers",
+        "broker.address.family",
+        "client.dns.lookup",
+        "client.id",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.password",
+        "sasl.username",
+        "security.protocol",
+        "socket.connection.setup.timeout.ms",
+        "socket.keepalive.enable",
+        "socket.timeout.ms",
+        "ssl.ca.pem",
+        "ssl.certificate.pem",
+        "ssl.cipher.suites",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.pem",
+    }
+)
+"""What it takes to reach Kafka; PEM texts, never paths."""
+
+PRODUCER = frozenset(
+    {
+        "batch.num.messages",
+        "batch.size",
+        "compression.level",
+        "compression.type",
+        "linger.ms",
+        "max.in.flight.requests.per.connection",
+        "queue.buffering.max.kbytes",
+        "queue.buffering.max.messages",
+        "queue.buffering.max.ms",
+        "request.timeout.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+    }
+)
+"""What tunes a writer. `acks` and idempotence are not for tuning: losing records is no option."""
+
+CONSUMER = frozenset(
+    {
+        "client.rack",
+        "fetch.error.backoff.ms",
+        "fetch.max.bytes",
+        "fetch.message.max.bytes",
+        "fetch.min.bytes",
+        "fetch.queue.backoff.ms",
+        "fetch.wait.max.ms",
+        "isolation.level",
+        "max.partition.fetch.bytes",
+        "queued.max.messages.kbytes",
+        "queued.min.messages",
+    }
+)
+"""What tunes a reader."""
+
+_PRODUCER_DEFAULTS = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "compression.type": "lz4",
+    "linger.ms": 10,
+    "queue.buffering.max.messages": 500_000,
+    "delivery.report.only.error": True,
+}
+_CONSUMER_DEFAULTS = {
+    # A group id is demanded by librdkafka; without subscribing or committing no group is made.
+    "group.id": "sluiceway",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "check.crcs": True,
+    "enable.partition.eof": True,
+    "queued.min.messages": 200_000,
+}
+
+
+def refuse_unlisted(properties: Mapping[str, object], *allowed: frozenset[str]) -> None:
+    """Raise OptionError naming the first property that is in none of the `allowed` lists."""
+    known = frozenset().union(*allowed)
+    for name, value in properties.items():
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            advice = f"; did you mean {close[0]!r}?" if close else ""
+            raise OptionError(f"the Kafka property {name!r} is not one that can be set{advice}")
+        if not isinstance(value, str | int | float | bool):
+            raise OptionError(
+                f"the Kafka property {name!r} is {type(value).__name__}; "
+                "it takes a string, a number or a boolean"
+            )
+
+
+def producer_config(
+    connection: Mapping[str, str],
+    overrides: Mapping[str, object] | None = None,
+    *,
+    delivery_timeout_ms: int,
+    max_message_bytes: int,
+) -> dict[str, Any]:
+    """Return librdkafka's configuration of a writer.
+
+    `connection` is what the gateway gave, `overrides` what the caller wants; both are checked.
+    Messages wait for acknowledgement for `delivery_timeout_ms` at most, and no request holds a
+    batch larger than `max_message_bytes`, since the topic would refuse it.
+    """
+    refuse_unlisted(connection, CONNECTION)
+    refuse_unlisted(overrides or {}, CONNECTION, PRODUCER)
+    return {
+        **_PRODUCER_DEFAULTS,
+        "delivery.timeout.ms": delivery_timeout_ms,
+        "message.max.bytes": max(1000, max_message_bytes),
+        "batch.size": max(1, min(1_000_000, max_message_bytes)),
+        "partitioner": "murmur2_random",
+        **connection,
+        **(overrides or {}),
+    }
+
+
+def consumer_config(
+    connection: Mapping[str, str], overrides: Mapping[str, object] | None = None
+) -> dict[str, Any]:
+    """Return librdkafka's configuration of a reader; both mappings are checked."""
+    refuse_unlisted(connection, CONNECTION)
+    refuse_unlisted(overrides or {}, CONNECTION, CONSUMER)
+    return {**_CONSUMER_DEFAULTS, **connection, **(overrides or {})}
+
+
+def admin_config(connection: Mapping[str, str]) -> dict[str, Any]:
+    """Return librdkafka's configuration for asking about topics; the mapping is checked."""
+    refuse_unlisted(connection, CONNECTION)
+    return dict(connection)

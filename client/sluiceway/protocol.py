@@ -1,0 +1,171 @@
+"""The gateway's answers as values.
+
+Each class has a `parse` that takes an answer's JSON. Fields that this version does not know are
+ignored; a missing or mistyped one raises IncompatibleGateway.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sluiceway.answer import Answer
+
+__all__ = ["ChannelResource", "ChannelStatus", "Condition", "Connection", "Retention", "Topic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """How long a channel keeps records; None leaves it to Kafka's own setting."""
+
+    ms: int | None = None
+    bytes: int | None = None
+
+    def to_json(self) -> dict[str, int | None]:
+        """Return the form that requests carry."""
+        return {"ms": self.ms, "bytes": self.bytes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One statement of the gateway about a channel, with its reason."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    last_transition_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    """A channel's topic as it was last observed; `id` and `partitions` None: not seen yet."""
+
+    name: str
+    id: str | None
+    partitions: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelStatus:
+    """Where a channel stands: `phase` is provisioning, ready, failed or deleting."""
+
+    phase: str
+    observed_generation: int
+    conditions: tuple[Condition, ...]
+    topic: Topic
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of that type, or None."""
+        return next((each for each in self.conditions if each.type == kind), None)
+
+    def explain(self) -> str:
+        """Return what stands between the channel and being ready and in step, for a message."""
+        told = [each.message for each in self.conditions if each.status != "True"]
+        return "; ".join(told) or f"its phase is {self.phase}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelResource:
+    """A channel as the gateway knows it, with the ETag of that answer."""
+
+    name: str
+    uid: str
+    generation: int
+    created_at: datetime
+    labels: Mapping[str, str]
+    schema_definition: Mapping[str, Any]
+    format: str
+    partitions: int
+    pinned: bool
+    replication: int | None
+    retention: Retention
+    config: Mapping[str, str]
+    status: ChannelStatus
+    etag: str | None = field(default=None, compare=False)
+
+    @classmethod
+    def parse(cls, answer: object, etag: str | None = None) -> "ChannelResource":
+        """Read a channel's JSON."""
+        read = Answer(answer, "channel")
+        retention = read.at("spec", "retention")
+        return cls(
+            name=read.text("metadata", "name"),
+            uid=read.text("metadata", "uid"),
+            generation=read.number("metadata", "generation"),
+            created_at=read.time("metadata", "created_at"),
+            labels=read.texts("metadata", "labels"),
+            schema_definition=read.mapping("spec", "schema"),
+            format=read.text("spec", "format"),
+            partitions=read.number("spec", "partitions"),
+            pinned=read.flag("spec", "pinned"),
+            replication=read.optional(read.number, "spec", "replication"),
+            retention=Retention(
+                ms=retention.optional(retention.number, "ms"),
+                bytes=retention.optional(retention.number, "bytes"),
+            ),
+            config=read.texts("spec", "config"),
+            status=_status(read.at("status")),
+            etag=etag,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """All that a writer or a reader needs to work on a channel without the gateway.
+
+    Plain data: it can be pickled and sent to where the work is done. `kafka` may hold
+    credentials, so it is left out of `repr`.
+    """
+
+    channel_name: str
+    channel_uid: str
+    generation: int
+    format: str
+    schema_id: int
+    schema_definition: Mapping[str, Any]
+    topic_name: str
+    topic_id: str | None
+    partitions: int
+    max_message_bytes: int
+    kafka: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def parse(cls, answer: object) -> "Connection":
+        """Read the JSON of a connection."""
+        read = Answer(answer, "connection")
+        return cls(
+            channel_name=read.text("channel", "name"),
+            channel_uid=read.text("channel", "uid"),
+            generation=read.number("channel", "generation"),
+            format=read.text("format"),
+            schema_id=read.number("schema", "id"),
+            schema_definition=read.mapping("schema", "definition"),
+            topic_name=read.text("topic", "name"),
+            topic_id=read.optional(read.text, "topic", "id"),
+            partitions=read.number("topic", "partitions"),
+            max_message_bytes=read.number("topic", "max_message_bytes"),
+            kafka=read.texts("kafka"),
+        )
+
+
+def _status(read: Answer) -> ChannelStatus:
+    return ChannelStatus(
+        phase=read.text("phase"),
+        observed_generation=read.number("observed_generation"),
+        conditions=tuple(
+            Condition(
+                type=each.text("type"),
+                status=each.text("status"),
+                reason=each.text("reason"),
+                message=each.text("message"),
+                last_transition_at=each.time("last_transition_at"),
+            )
+            for each in read.items("conditions")
+        ),
+        topic=Topic(
+            name=read.text("topic", "name"),
+            id=read.optional(read.text, "topic", "id"),
+            partitions=read.optional(read.number, "topic", "partitions"),
+        ),
+    )
