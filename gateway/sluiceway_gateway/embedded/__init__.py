@@ -1,0 +1,24 @@
+"""One Kafka broker for development, tests and `sluiceway up`: fetched, checked, run, stopped."""
+
+from sluiceway_gateway.embedded.errors import (
+    BrokerStartFailed,
+    EmbeddedError,
+    JarsUnavailable,
+    JavaMissing,
+)
+from sluiceway_gateway.embedded.jars import KAFKA_VERSION, fetch_jars
+from sluiceway_gateway.embedded.java import find_java
+from sluiceway_gateway.embedded.ports import free_ports
+from sluiceway_gateway.embedded.server import KafkaServer
+
+__all__ = [
+    "KAFKA_VERSION",
+    "BrokerStartFailed",
+    "EmbeddedError",
+    "JarsUnavailable",
+    "JavaMissing",
+    "KafkaServer",
+    "fetch_jars",
+    "find_java",
+    "free_ports",
+]

@@ -1,0 +1,245 @@
+"""One Kafka broker (KRaft, combined mode) as a child process on the loopback interface."""
+
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sluiceway_gateway.embedded.errors import BrokerStartFailed
+from sluiceway_gateway.embedded.jars import Progress, fetch_jars
+from sluiceway_gateway.embedded.java import find_java
+from sluiceway_gateway.embedded.ports import free_ports
+
+_START_TIMEOUT_S = 90
+_STOP_TIMEOUT_S = 40
+_POLL_S = 0.05
+_PORT_ATTEMPTS = 5
+_LOGGING = """status = error
+appenders = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = ${sys:sluiceway.log}
+appender.file.filePattern = ${sys:sluiceway.log}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{ISO8601} %p %c %m%n
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+rootLogger.level = warn
+rootLogger.appenderRefs = file
+rootLogger.appenderRef.file.ref = file
+logger.kafka.name = kafka.server.KafkaRaftServer
+logger.kafka.level = info
+"""
+
+
+class KafkaServer:
+    """A running broker. Its data stay in `data_dir`, so a later start goes on with them.
+
+    Attributes: `bootstrap_servers` ("127.0.0.1:PORT"), `port`, `pid` (the broker's own process),
+    `log_path`. It ends with `stop()`, with the `with` block, or with this process.
+    """
+
+    def __init__(
+        self, *, keeper: "subprocess.Popen[bytes]", pid: int, port: int, log_path: Path
+    ) -> None:
+        self._keeper = keeper
+        self.pid = pid
+        self.port = port
+        self.log_path = log_path
+        self.bootstrap_servers = f"127.0.0.1:{port}"
+
+    @classmethod
+    def start(
+        cls,
+        data_dir: Path,
+        *,
+        port: int | None = None,
+        heap_mb: int = 1024,
+        properties: Mapping[str, str] | None = None,
+        on_progress: Progress | None = None,
+    ) -> "KafkaServer":
+        """Start a broker and return once it answers.
+
+        Without a `port` a free one is chosen. `properties` are added to the broker's own.
+        Raises JavaMissing, JarsUnavailable, BrokerStartFailed.
+        """
+        java, jars = find_java(), fetch_jars(on_progress)
+        data_dir.mkdir(parents=True, exist_ok=True)
+        attempts = _PORT_ATTEMPTS if port is None else 1
+        for attempt in range(1, attempts + 1):
+            broker_port, controller_port = free_ports(2)
+            broker_port = port or broker_port
+            configuration = _configuration(data_dir, broker_port, controller_port)
+            server = cls._launch(
+                [str(java), f"-Xmx{heap_mb}m", *_java_options(data_dir), "-cp", f"{jars}/*"],
+                data_dir,
+                broker_port,
+                configuration | dict(properties or {}),
+            )
+            try:
+                server.wait_until_ready()
+            except BrokerStartFailed as error:
+                server.stop()
+                # A free port was taken by somebody else in between: ask for another one.
+                if attempt == attempts or "Address already in use" not in str(error):
+                    raise
+            except BaseException:
+                server.stop()
+                raise
+            else:
+                return server
+        raise AssertionError("unreachable")
+
+    @classmethod
+    def _launch(
+        cls, java: list[str], data_dir: Path, port: int, configuration: dict[str, str]
+    ) -> "KafkaServer":
+        log_path = data_dir / "broker.log"
+        log_path.unlink(missing_ok=True)
+        properties = data_dir / "server.properties"
+        properties.write_text("".join(f"{k}={v}\n" for k, v in configuration.items()))
+        if not (data_dir / "log" / "meta.properties").exists():
+            _format(java, properties)
+        with (data_dir / "broker.out").open("wb") as output:
+            keeper = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "sluiceway_gateway.embedded.keeper"),
+                    *java,
+                    *("kafka.Kafka", str(properties)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+            )
+        assert keeper.stdout is not None  # noqa: S101 - asked for above
+        pid = int(keeper.stdout.readline() or 0)
+        return cls(keeper=keeper, pid=pid, port=port, log_path=log_path)
+
+    def stop(self) -> None:
+        """Stop the broker cleanly, by force after 40 s; its data stay. May be repeated."""
+        if self._keeper.stdin is not None:
+            self._keeper.stdin.close()
+        try:
+            self._keeper.wait(timeout=_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._keeper.kill()
+            self._keeper.wait()
+        if self._keeper.stdout is not None:
+            self._keeper.stdout.close()
+
+    def running(self) -> bool:
+        """Tell whether the broker's process is there."""
+        return self._keeper.poll() is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def wait_until_ready(self) -> None:
+        """Return once this broker answers; raises BrokerStartFailed if it ends or takes 90 s."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not (self._listens() and self._answers()):
+            if not self.running():
+                raise BrokerStartFailed(f"The Kafka broker ended at its start:\n{self._tail()}")
+            if time.monotonic() > deadline:
+                raise BrokerStartFailed(
+                    f"The Kafka broker did not answer within {_START_TIMEOUT_S} s:\n{self._tail()}"
+                )
+            time.sleep(_POLL_S)
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def _answers(self) -> bool:
+        """Tell whether it is this broker that answers, and not another one on the same port."""
+        quiet = logging.getLogger("sluiceway.embedded.quiet")
+        quiet.disabled = True
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers}, logger=quiet)
+        try:
+            metadata = admin.list_topics(timeout=2)
+        except KafkaException:
+            return False
+        return bool(metadata.brokers) and metadata.cluster_id == self._cluster_id()
+
+    def _cluster_id(self) -> str:
+        lines = (self.log_path.parent / "log" / "meta.properties").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)["cluster.id"]
+
+    def _tail(self, lines: int = 15) -> str:
+        """Return the last lines of the broker's log and output."""
+        texts = [
+            path.read_text(errors="replace")
+            for path in (self.log_path, self.log_path.with_suffix(".out"))
+            if path.exists()
+        ]
+        return "\n".join("".join(texts).splitlines()[-lines:])
+
+
+def _java_options(data_dir: Path) -> list[str]:
+    logging_file = data_dir / "log4j2.properties"
+    logging_file.write_text(_LOGGING)
+    return [
+        f"-Dlog4j2.configurationFile={logging_file}",
+        f"-Dsluiceway.log={data_dir / 'broker.log'}",
+        "-Djava.awt.headless=true",
+        "-XX:+ExitOnOutOfMemoryError",
+    ]
+
+
+def _configuration(data_dir: Path, port: int, controller_port: int) -> dict[str, str]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"CLIENT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"CLIENT://127.0.0.1:{port}",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENT",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(data_dir / "log"),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        # A topic exists because somebody asked for it by name, never by a typing error.
+        "auto.create.topics.enable": "false",
+    }
+
+
+def _format(java: list[str], properties: Path) -> None:
+    def tool(*arguments: str) -> str:
+        done = subprocess.run(
+            [*java, "kafka.tools.StorageTool", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_START_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BrokerStartFailed(f"Kafka's storage tool failed:\n{done.stdout}{done.stderr}")
+        return done.stdout.strip()
+
+    cluster_id = tool("random-uuid").splitlines()[-1]
+    tool("format", "-t", cluster_id, "-c", str(properties))

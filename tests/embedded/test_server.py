@@ -1,0 +1,74 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer, free_ports
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 40
+    while _alive(pid):
+        assert time.monotonic() < deadline, "the broker outlived its owner"
+        time.sleep(0.05)
+
+
+def test_a_stopped_broker_keeps_its_topics_for_the_next_start(tmp_path: Path) -> None:
+    with KafkaServer.start(tmp_path) as first:
+        admin = AdminClient({"bootstrap.servers": first.bootstrap_servers})
+        admin.create_topics([NewTopic("kept", 3, 1)])["kept"].result(timeout=20)
+        pid = first.pid
+    assert not _alive(pid)
+    with KafkaServer.start(tmp_path) as second:
+        admin = AdminClient({"bootstrap.servers": second.bootstrap_servers})
+        topics = admin.list_topics(timeout=20).topics
+        assert len(topics["kept"].partitions) == 3
+    second.stop()  # repeating it is allowed
+
+
+def test_a_broker_does_not_outlive_an_owner_that_was_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from sluiceway_gateway.embedded import KafkaServer\n"
+        "server = KafkaServer.start(Path(sys.argv[1]))\n"
+        "print(server.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert owner.stdout is not None
+    broker = int(owner.stdout.readline())
+    assert _alive(broker)
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate(timeout=20)
+    _wait_until_gone(broker)
+
+
+def test_a_broker_that_ends_at_its_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BrokerStartFailed, match=r"log\.segment\.bytes"):
+        KafkaServer.start(tmp_path, properties={"log.segment.bytes": "not-a-number"})
+
+
+def test_a_port_in_use_is_named(tmp_path: Path, kafka: KafkaServer) -> None:
+    with pytest.raises(BrokerStartFailed, match="Address already in use"):
+        KafkaServer.start(tmp_path, port=kafka.port)
+
+
+def test_free_ports_are_different() -> None:
+    assert len(set(free_ports(20))) == 20
