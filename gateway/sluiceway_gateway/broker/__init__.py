@@ -1,0 +1,7 @@
+"""Kafka's admin interface: the only place of the gateway that knows librdkafka."""
+
+from sluiceway_gateway.broker.admin import Kafka
+from sluiceway_gateway.broker.observation import Observation
+from sluiceway_gateway.broker.properties import refusals as property_refusals
+
+__all__ = ["Kafka", "Observation", "property_refusals"]

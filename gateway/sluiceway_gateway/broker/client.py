@@ -1,0 +1,95 @@
+"""librdkafka's admin client, its futures turned into answers and rejections."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sluiceway_gateway.broker.errors import rejection
+from sluiceway_gateway.domain.errors import KafkaUnavailable
+from sluiceway_gateway.domain.rejection import Cause, Rejection
+
+#: What a client may take beyond the timeout that it was given before it is given up.
+_GRACE_S = 5.0
+
+
+class Client:
+    """One admin client, held for as long as anything is outstanding.
+
+    Futures fail when their client is garbage collected, so nobody else holds one.
+    """
+
+    def __init__(self, bootstrap_servers: str, properties: Mapping[str, str]) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._last_error: str | None = None
+        self.admin = AdminClient(
+            {
+                "client.id": "sluiceway-gateway",
+                # A broker that is back shall be seen soon.
+                "reconnect.backoff.max.ms": 1_000,
+                "socket.connection.setup.timeout.ms": 5_000,
+                **properties,
+                "bootstrap.servers": bootstrap_servers,
+                # What matters comes back as errors; librdkafka's own lines are not structured.
+                "log_level": 0,
+                "error_cb": self._note,
+            }
+        )
+
+    def answer(self, future: "Future[Any]", timeout_s: float) -> Any:
+        """Wait for one answer; where Kafka refuses, its Rejection is the answer."""
+        try:
+            return future.result(timeout=timeout_s + _GRACE_S)
+        except KafkaException as error:
+            return rejection(error.args[0])
+        except TimeoutError:
+            return Rejection(cause=Cause.UNAVAILABLE, message="the Kafka client does not answer")
+
+    def answers(self, futures: Mapping[Any, "Future[Any]"], timeout_s: float) -> dict[Any, Any]:
+        """Wait for many answers of one request.
+
+        Raises KafkaUnavailable if not one of them is more than "not now".
+        """
+        answers = {key: self.answer(future, timeout_s) for key, future in futures.items()}
+        lacking = [each for each in answers.values() if _is_unavailable(each)]
+        if lacking and len(lacking) == len(answers):
+            raise self.unavailable(lacking[0].message)
+        self.admin.poll(0)
+        return answers
+
+    def unavailable(self, words: str) -> KafkaUnavailable:
+        """Say that Kafka does not answer, with the last reason that its client gave."""
+        self.admin.poll(0)
+        reason = self._last_error or words
+        return KafkaUnavailable(
+            f"Kafka at {self._bootstrap_servers} does not answer ({reason}); see that it runs and "
+            "that the gateway can reach it. Nothing was lost: send the request again."
+        )
+
+    def _note(self, error: KafkaError) -> None:
+        # "All brokers are down" comes after each real reason and says nothing of its own.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - a public code's name
+            self._last_error = error.str()
+
+
+def outcomes(answers: Mapping[Any, Any]) -> dict[Any, Rejection | None]:
+    """Keep of each answer only whether and why Kafka refused."""
+    return {k: v if isinstance(v, Rejection) else None for k, v in answers.items()}
+
+
+def accepted(answers: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Keep the answers that are no rejections."""
+    return {k: v for k, v in answers.items() if not isinstance(v, Rejection)}
+
+
+def rejected(answers: Mapping[Any, Any], *, but: Iterable[Cause] = ()) -> dict[Any, Rejection]:
+    """Keep the rejections, those for the causes in `but` left out."""
+    return {
+        k: v for k, v in answers.items() if isinstance(v, Rejection) and v.cause not in tuple(but)
+    }
+
+
+def _is_unavailable(answer: object) -> bool:
+    return isinstance(answer, Rejection) and answer.cause is Cause.UNAVAILABLE

@@ -1,0 +1,79 @@
+"""Topics as the gateway wants them and as Kafka has them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesiredTopic:
+    """What a channel asks of its topic.
+
+    `id` is the topic id that was recorded when the topic was first seen, in Kafka's base64
+    form, or None as long as none was. `replication` None means the broker's default and counts
+    at creation only. `config` holds every override that the topic shall have, and no other.
+    `wanted` is False for a channel that is being deleted together with its topic.
+    """
+
+    name: str
+    id: str | None
+    partitions: int
+    replication: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    wanted: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedTopic:
+    """What Kafka says about a topic; `config` holds the topic's own dynamic overrides only."""
+
+    name: str
+    id: str
+    partitions: int
+    replication: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionLeadership:
+    """Who serves a partition; `leader` is None while it has none."""
+
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicMetadata:
+    """A topic's identity and the brokers that hold it, partitions in ascending order."""
+
+    name: str
+    id: str
+    partitions: tuple[PartitionLeadership, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watermarks:
+    """The first offset kept in a partition and the offset that the next message will get."""
+
+    begin_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broker:
+    """One member of the cluster, as clients reach it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The Kafka cluster: `controller_id` is None while there is no controller."""
+
+    cluster_id: str | None
+    controller_id: int | None
+    brokers: tuple[Broker, ...]

@@ -1,0 +1,148 @@
+"""Which of Kafka's topic settings a channel may set, and to what.
+
+The list names what is allowed; anything else is refused. A setting that is known but kept from
+users has a reason of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+#: What librdkafka takes at most as `message.max.bytes`.
+MESSAGE_BYTES_MAX = 1_000_000_000
+#: The broker's own default of `max.message.bytes`.
+MESSAGE_BYTES_DEFAULT = 1_048_588
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """One setting that was refused: its name, and what is wrong and what to do instead."""
+
+    name: str
+    message: str
+
+
+Rule = Callable[[str], str]
+"""Takes a value, gives its canonical form, raises ValueError with what is expected."""
+
+
+def _integer(low: int, high: int) -> Rule:
+    def rule(value: str) -> str:
+        expected = f"expected a whole number from {low} to {high}"
+        digits = value.strip().removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
+            raise ValueError(expected)
+        number = int(value)
+        if not low <= number <= high:
+            raise ValueError(expected)
+        return str(number)
+
+    return rule
+
+
+def _ratio(value: str) -> str:
+    expected = "expected a number from 0 to 1"
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(expected)
+    return str(number + 0.0)  # -0.0 is 0.0
+
+
+def _choice(*choices: str) -> Rule:
+    def rule(value: str) -> str:
+        if value.strip() not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}")
+        return value.strip()
+
+    return rule
+
+
+def _cleanup_policy(value: str) -> str:
+    policies = {part.strip() for part in value.split(",")}
+    if not policies <= {"compact", "delete"}:
+        raise ValueError("expected delete, compact, or compact,delete")
+    return ",".join(sorted(policies))
+
+
+_DURATION = _integer(0, INT64_MAX)
+_DURATION_OR_NONE = _integer(-1, INT64_MAX)
+
+ALLOWED: Mapping[str, Rule] = {
+    "cleanup.policy": _cleanup_policy,
+    "compression.type": _choice("producer", "uncompressed", "gzip", "lz4", "snappy", "zstd"),
+    "delete.retention.ms": _DURATION,
+    "max.compaction.lag.ms": _integer(1, INT64_MAX),
+    "max.message.bytes": _integer(1024, MESSAGE_BYTES_MAX),
+    "message.timestamp.after.max.ms": _DURATION,
+    "message.timestamp.before.max.ms": _DURATION,
+    "message.timestamp.type": _choice("CreateTime", "LogAppendTime"),
+    "min.cleanable.dirty.ratio": _ratio,
+    "min.compaction.lag.ms": _DURATION,
+    "min.insync.replicas": _integer(1, 32767),
+    # Kafka 4 takes no segment below one mebibyte.
+    "segment.bytes": _integer(1024 * 1024, INT32_MAX),
+    "segment.ms": _integer(1, INT64_MAX),
+}
+
+_KEPT_FROM_USERS: Mapping[str, str] = {
+    "retention.ms": "set spec.retention.ms instead",
+    "retention.bytes": "set spec.retention.bytes instead",
+    "unclean.leader.election.enable": "it may lose acknowledged records; leave it out",
+    "preallocate": "it is the broker's to decide; leave it out",
+    "flush.messages": "durability comes from replication; leave it out",
+    "flush.ms": "durability comes from replication; leave it out",
+    "remote.storage.enable": "tiered storage is the cluster operator's to set up; leave it out",
+}
+
+#: Overrides that Kafka's own tools set while they move replicas; never treated as drift.
+OPERATOR_OVERRIDES = frozenset(
+    {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
+
+
+def _refused_name(name: str) -> str:
+    if name in _KEPT_FROM_USERS:
+        return f"a channel may not set {name}: {_KEPT_FROM_USERS[name]}"
+    near = get_close_matches(name, ALLOWED, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(sorted(ALLOWED))}"
+    return f"{name!r} is not a topic setting that a channel may set; {hint}"
+
+
+def refusals(config: Mapping[str, str]) -> tuple[Refusal, ...]:
+    """Everything that is wrong with a channel's `spec.config`, by name; empty if nothing is."""
+    found: list[Refusal] = []
+    for name, value in sorted(config.items()):
+        rule = ALLOWED.get(name)
+        if rule is None:
+            found.append(Refusal(name=name, message=_refused_name(name)))
+            continue
+        try:
+            rule(value)
+        except ValueError as error:
+            found.append(Refusal(name=name, message=f"{name} is {value!r}: {error}"))
+    return tuple(found)
+
+
+def canonical(config: Mapping[str, str]) -> dict[str, str]:
+    """Write the values as Kafka gives them back, sorted by name.
+
+    Call it with settings that have no refusals; it raises ValueError or KeyError for others.
+    """
+    return {name: ALLOWED[name](value) for name, value in sorted(config.items())}
+
+
+def topic_overrides(
+    config: Mapping[str, str], *, retention_ms: int | None, retention_bytes: int | None
+) -> dict[str, str]:
+    """All overrides that a channel's topic shall have, its retention among them."""
+    overrides = canonical(config)
+    if retention_ms is not None:
+        overrides["retention.ms"] = str(retention_ms)
+    if retention_bytes is not None:
+        overrides["retention.bytes"] = str(retention_bytes)
+    return overrides

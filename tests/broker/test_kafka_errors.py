@@ -1,0 +1,38 @@
+import pytest
+from confluent_kafka import KafkaError
+
+from sluiceway_gateway.broker.errors import CAUSES, rejection
+from sluiceway_gateway.domain.rejection import Cause
+
+CODES = sorted(
+    {
+        value
+        for name, value in vars(KafkaError).items()
+        if isinstance(value, int) and name.lstrip("_").isupper()
+    }
+)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_that_librdkafka_knows_is_translated(code: int) -> None:
+    assert rejection(KafkaError(code, "words")).cause in Cause
+
+
+def test_the_table_names_only_codes_that_exist() -> None:
+    assert CAUSES.keys() <= set(CODES)
+
+
+@pytest.mark.parametrize("cause", set(Cause) - {Cause.OTHER})
+def test_every_cause_has_a_code(cause: Cause) -> None:
+    assert cause in CAUSES.values()
+
+
+def test_an_unlisted_code_is_other_unless_kafka_calls_it_retriable() -> None:
+    assert rejection(KafkaError(KafkaError.INVALID_TIMESTAMP, "w")).cause is Cause.OTHER
+    retriable = KafkaError(KafkaError.INVALID_TIMESTAMP, "w", False, True)
+    assert rejection(retriable).cause is Cause.UNAVAILABLE
+
+
+def test_the_brokers_words_are_kept() -> None:
+    error = KafkaError(KafkaError.INVALID_CONFIG, "Value must be at least 1048576")
+    assert rejection(error).message == "Value must be at least 1048576"

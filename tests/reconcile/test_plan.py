@@ -1,0 +1,166 @@
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway_gateway.domain.plan import (
+    PARTITIONS_AT_CREATION,
+    Action,
+    AlterConfig,
+    CreateTopic,
+    DeleteTopic,
+    GrowPartitions,
+    Standing,
+    plan,
+)
+from sluiceway_gateway.domain.topic import DesiredTopic, ObservedTopic
+
+NAME = "sluiceway.flights-0123abcd"
+DEFAULT_REPLICATION = 3
+
+configs = st.dictionaries(
+    st.sampled_from(
+        [
+            "retention.ms",
+            "max.message.bytes",
+            "segment.ms",
+            "follower.replication.throttled.replicas",
+        ]
+    ),
+    st.sampled_from(["1", "2", "3"]),
+)
+ids = st.sampled_from(["id-1", "id-2"])
+partitions = st.integers(min_value=1, max_value=10_000)
+desired_topics = st.builds(
+    DesiredTopic,
+    name=st.just(NAME),
+    id=st.none() | ids,
+    partitions=partitions,
+    replication=st.none() | st.integers(min_value=1, max_value=3),
+    config=configs.map(
+        lambda config: {k: v for k, v in config.items() if "throttled" not in k},
+    ),
+    wanted=st.booleans(),
+)
+observed_topics = st.none() | st.builds(
+    ObservedTopic,
+    name=st.just(NAME),
+    id=ids,
+    partitions=partitions,
+    replication=st.integers(min_value=1, max_value=3),
+    config=configs,
+)
+
+
+def apply(action: Action, topic: ObservedTopic | None) -> ObservedTopic | None:
+    """Do to a topic what Kafka does, and refuse what Kafka refuses."""
+    match action:
+        case CreateTopic():
+            assert topic is None
+            assert action.partitions < 10_000
+            return ObservedTopic(
+                name=action.name,
+                id="id-new",
+                partitions=action.partitions,
+                replication=action.replication or DEFAULT_REPLICATION,
+                config=action.config,
+            )
+        case GrowPartitions():
+            assert topic is not None
+            assert action.partitions > topic.partitions
+            return replace(topic, partitions=action.partitions)
+        case AlterConfig():
+            assert topic is not None
+            assert not action.set.keys() & action.delete
+            kept = {k: v for k, v in topic.config.items() if k not in action.delete}
+            return replace(topic, config={**kept, **action.set})
+        case DeleteTopic():
+            assert topic is not None
+            return None
+
+
+def applied(desired: DesiredTopic, observed: ObservedTopic | None) -> ObservedTopic | None:
+    for action in plan(desired, observed).actions:
+        observed = apply(action, observed)
+    return observed
+
+
+@given(desired_topics, observed_topics)
+def test_planning_again_after_applying_a_plan_gives_nothing(
+    desired: DesiredTopic, observed: ObservedTopic | None
+) -> None:
+    after = applied(desired, observed)
+    assert plan(desired, after).actions == ()
+    # As the reconciler does it: what was found is recorded before the next plan.
+    if desired.id is None and after is not None:
+        assert plan(replace(desired, id=after.id), after).actions == ()
+
+
+@given(desired_topics, observed_topics)
+def test_a_topic_that_is_not_the_recorded_one_is_never_touched(
+    desired: DesiredTopic, observed: ObservedTopic | None
+) -> None:
+    if desired.id is not None and (observed is None or observed.id != desired.id):
+        assert plan(desired, observed).actions == ()
+        assert plan(desired, observed).lost
+
+
+@given(desired_topics, observed_topics)
+def test_a_wanted_topic_ends_as_asked_with_its_data(
+    desired: DesiredTopic, observed: ObservedTopic | None
+) -> None:
+    if not desired.wanted or plan(desired, observed).lost:
+        return
+    actions = plan(desired, observed).actions
+    assert not any(isinstance(each, DeleteTopic) for each in actions)
+    assert observed is None or not any(isinstance(each, CreateTopic) for each in actions)
+    after = applied(desired, observed)
+    assert after is not None
+    assert after.partitions == max(desired.partitions, observed.partitions if observed else 0)
+    assert {k: v for k, v in after.config.items() if "throttled" not in k} == desired.config
+
+
+def test_partitions_beyond_those_asked_for_stay_and_are_counted() -> None:
+    desired = DesiredTopic(name=NAME, id="id-1", partitions=2)
+    observed = ObservedTopic(name=NAME, id="id-1", partitions=5, replication=1)
+    assert plan(desired, observed).actions == ()
+    assert plan(desired, observed).surplus_partitions == 3
+
+
+def test_overrides_that_nobody_asked_for_are_deleted_but_not_replication_throttles() -> None:
+    desired = DesiredTopic(name=NAME, id="id-1", partitions=1, config={"segment.ms": "5"})
+    observed = ObservedTopic(
+        name=NAME,
+        id="id-1",
+        partitions=1,
+        replication=1,
+        config={
+            "segment.ms": "6",
+            "retention.ms": "1",
+            "leader.replication.throttled.replicas": "0:1",
+        },
+    )
+    assert plan(desired, observed).actions == (
+        AlterConfig(name=NAME, set={"segment.ms": "5"}, delete=frozenset({"retention.ms"})),
+    )
+
+
+def test_a_topic_found_under_the_channels_name_is_taken_over() -> None:
+    desired = DesiredTopic(name=NAME, id=None, partitions=1)
+    observed = ObservedTopic(name=NAME, id="id-1", partitions=1, replication=1)
+    found = plan(desired, observed)
+    assert (found.standing, found.actions) == (Standing.FOUND, ())
+
+
+def test_a_late_deletion_leaves_a_younger_topic_of_the_same_name_alone() -> None:
+    desired = DesiredTopic(name=NAME, id="id-1", partitions=1, wanted=False)
+    observed = ObservedTopic(name=NAME, id="id-2", partitions=1, replication=1)
+    assert plan(desired, observed).actions == ()
+
+
+def test_a_topic_with_more_partitions_than_kafka_makes_at_once_grows_to_its_size() -> None:
+    desired = DesiredTopic(name=NAME, id=None, partitions=10_000)
+    create, grow = plan(desired, None).actions
+    assert isinstance(create, CreateTopic)
+    assert create.partitions == PARTITIONS_AT_CREATION
+    assert grow == GrowPartitions(name=NAME, partitions=10_000)
