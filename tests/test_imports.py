@@ -1,0 +1,140 @@
+"""Dependencies point one way: read from the imports, wherever in a file they stand."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GATEWAY = ROOT / "gateway" / "sluiceway_gateway"
+CLIENT = ROOT / "client" / "sluiceway"
+
+# A part of the gateway, and the other parts of it that it may import.
+GATEWAY_PARTS = {
+    "domain": set[str](),
+    "store": {"domain"},
+    "broker": {"domain"},
+    "services": {"domain", "store", "broker"},
+    "loops": {"domain", "store", "services", "broker", "settings", "metrics"},
+    "http": {"domain", "store", "services", "settings", "metrics", "loops"},
+    "embedded": set[str](),
+}
+# What belongs to one part alone.
+ONLY_IN = {
+    "sqlalchemy": {"store"},
+    "alembic": {"store"},
+    "confluent_kafka": {"broker", "embedded"},
+    "fastapi": {"http", "app"},
+    "starlette": {"http", "app"},
+    "uvicorn": {"cli", "demo"},
+    "click": {"cli"},
+}
+# What the client's modules may never import, wherever they are.
+NEVER_IN_CLIENT = {"sluiceway_gateway", "sqlalchemy", "fastapi", "pydantic", "click"}
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _modules(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.py"))
+
+
+def _part(path: Path) -> str:
+    return path.relative_to(GATEWAY).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("part", GATEWAY_PARTS)
+def test_a_part_of_the_gateway_imports_only_what_is_below_it(part: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in _modules(GATEWAY / part)
+        for name in _imports(path)
+        if name.startswith("sluiceway_gateway.")
+        and name.split(".")[1] not in GATEWAY_PARTS[part] | {part}
+    ]
+    assert wrong == []
+
+
+def test_the_domain_needs_the_standard_library_alone() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in _modules(GATEWAY / "domain")
+        for name in _imports(path)
+        if name.split(".")[0] not in sys.stdlib_module_names | {"sluiceway_gateway"}
+    ]
+    assert wrong == []
+
+
+def test_each_foreign_library_has_its_one_place_in_the_gateway() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in _modules(GATEWAY)
+        for name in _imports(path)
+        if _part(path) not in ONLY_IN.get(name.split(".")[0], {_part(path)})
+    ]
+    assert wrong == []
+
+
+def test_the_gateway_shares_the_rules_of_schemas_with_the_client_and_nothing_else() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in _modules(GATEWAY)
+        if _part(path) not in {"cli", "demo"}
+        for name in _imports(path)
+        if name.split(".")[0] == "sluiceway"
+        and not name.startswith(("sluiceway.schema", "sluiceway.errors", "sluiceway._version"))
+    ]
+    assert wrong == []
+
+
+def test_the_client_never_imports_the_gateway() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in _modules(CLIENT)
+        for name in _imports(path)
+        if name.split(".")[0] in NEVER_IN_CLIENT
+    ]
+    assert wrong == []
+
+
+def test_only_the_spark_part_of_the_client_imports_pyspark() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in _modules(CLIENT)
+        if "spark" not in path.relative_to(CLIENT).parts
+        for name in _imports(path)
+        if name.split(".")[0] in {"pyspark", "py4j"} or name.startswith("sluiceway.spark")
+    ]
+    assert wrong == []
+
+
+def test_importing_the_client_loads_neither_pyspark_nor_pandas() -> None:
+    program = (
+        "import sys, sluiceway\n"
+        "heavy = {'pyspark', 'pandas', 'sluiceway_gateway'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_modules_stay_short() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in [*_modules(GATEWAY), *_modules(CLIENT)]
+        if (lines := len(path.read_text().splitlines())) > 300
+    }
+    assert long == {}
