@@ -1,0 +1,107 @@
+"""Scopes: what the holder of a token may do, and to which channels."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sluiceway_gateway.domain.errors import Forbidden
+from sluiceway_gateway.domain.name import NAME_LENGTH
+
+
+class Action(StrEnum):
+    """What a request wants to do."""
+
+    VIEW = "view"
+    """See that a channel is there and how it stands."""
+    READ = "read"
+    WRITE = "write"
+    MANAGE = "manage"
+    ADMIN = "admin"
+    """What concerns the whole cluster."""
+
+
+class Kind(StrEnum):
+    """What a scope gives."""
+
+    READ = "read"
+    WRITE = "write"
+    MANAGE = "manage"
+    ADMIN = "admin"
+
+
+_GIVES: dict[Kind, frozenset[Action]] = {
+    Kind.READ: frozenset({Action.VIEW, Action.READ}),
+    Kind.WRITE: frozenset({Action.VIEW, Action.WRITE}),
+    Kind.MANAGE: frozenset({Action.VIEW, Action.READ, Action.WRITE, Action.MANAGE}),
+    Kind.ADMIN: frozenset(Action),
+}
+
+_PREFIX = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """`KIND` or `KIND:PREFIX`: on all channels, or on those whose names begin so."""
+
+    kind: Kind
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.prefix}" if self.prefix else str(self.kind)
+
+    @classmethod
+    def parse(cls, text: str) -> "Scope":
+        """Read a scope; raises ValueError saying what is expected."""
+        kind, colon, prefix = text.partition(":")
+        if kind not in Kind.__members__.values():
+            raise ValueError(
+                f"{text!r} is not a scope: expected read, write, manage, each with an optional "
+                ":PREFIX of channel names, or admin"
+            )
+        if kind == Kind.ADMIN and colon:
+            raise ValueError("the scope admin takes no prefix")
+        if colon and not (_PREFIX.match(prefix) and len(prefix) <= NAME_LENGTH):
+            raise ValueError(
+                f"{prefix!r} cannot begin a channel's name; after the colon come a-z, 0-9, "
+                "'.', '_' and '-'"
+            )
+        return cls(kind=Kind(kind), prefix=prefix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """Who asks, and what they may do."""
+
+    id: str
+    scopes: tuple[Scope, ...]
+
+    def may(self, action: Action, channel: str | None = None) -> bool:
+        """Whether the scopes allow it on this channel, or on all channels if none is given."""
+        return any(
+            action in _GIVES[scope.kind]
+            and (not scope.prefix or (channel is not None and channel.startswith(scope.prefix)))
+            for scope in self.scopes
+        )
+
+    def require(self, action: Action, channel: str | None = None) -> None:
+        """Raise Forbidden unless `may`."""
+        if not self.may(action, channel):
+            on = f" on the channel {channel!r}" if channel is not None else ""
+            need = "read, write or manage" if action is Action.VIEW else str(action)
+            raise Forbidden(
+                f"This token's scopes do not allow this{on}; a token with the scope {need} does."
+            )
+
+    def prefixes(self, action: Action) -> tuple[str, ...]:
+        """Return what the names of all channels begin with on which `action` is allowed."""
+        allowed = {scope.prefix for scope in self.scopes if action in _GIVES[scope.kind]}
+        return ("",) if "" in allowed else tuple(sorted(allowed))
+
+
+def parse_scopes(texts: Iterable[str]) -> tuple[Scope, ...]:
+    """Read scopes; raises ValueError for a wrong one and for none at all."""
+    scopes = tuple(Scope.parse(text) for text in texts)
+    if not scopes:
+        raise ValueError("a token needs at least one scope: read, write, manage or admin")
+    return scopes

@@ -1,0 +1,85 @@
+"""Label selectors, written as Kubernetes users know them.
+
+`a=b`, `a==b`, `c!=d`, `e`, `!f`, `g in (x,y)`, `h notin (z)`, joined by commas: all of
+them must hold. As there, `!=` and `notin` hold for channels without the label too.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sluiceway_gateway.domain.label import check_key, check_value
+
+MAX_REQUIREMENTS = 32
+MAX_VALUES = 64
+
+_SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)\Z")
+_EQUALITY = re.compile(r"([^=!\s]+)\s*(==|=|!=)\s*([^=!\s]*)\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirement:
+    """One part of a selector."""
+
+    key: str
+    operator: Literal["in", "notin", "exists", "absent"]
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels meet it."""
+        value = labels.get(self.key)
+        if self.operator == "exists":
+            return value is not None
+        if self.operator == "absent":
+            return value is None
+        return (value in self.values) == (self.operator == "in")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selector:
+    """A conjunction of requirements."""
+
+    requirements: tuple[Requirement, ...]
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels meet all of it."""
+        return all(each.holds(labels) for each in self.requirements)
+
+    @classmethod
+    def parse(cls, text: str) -> "Selector":
+        """Read a selector; raises ValueError naming the part that is wrong."""
+        parts = [part.strip() for part in re.split(r",(?![^()]*\))", text)]
+        if len(parts) > MAX_REQUIREMENTS:
+            raise ValueError(f"a selector has at most {MAX_REQUIREMENTS} parts")
+        return cls(requirements=tuple(_requirement(part) for part in parts))
+
+
+def _requirement(text: str) -> Requirement:
+    found = _SET.match(text)
+    if found:
+        values = tuple(value.strip() for value in found[3].split(","))
+        if len(values) > MAX_VALUES:
+            raise ValueError(f"a selector's set has at most {MAX_VALUES} values")
+        return _checked(found[1], "in" if found[2] == "in" else "notin", values)
+    found = _EQUALITY.match(text)
+    if found:
+        return _checked(found[1], "notin" if found[2] == "!=" else "in", (found[3],))
+    if text.startswith("!"):
+        return _checked(text[1:].strip(), "absent", ())
+    if text and not re.search(r"[\s=!()]", text):
+        return _checked(text, "exists", ())
+    raise ValueError(
+        f"{text[:100]!r} is not a part of a selector: "
+        "expected key, !key, key=value, key!=value, key in (a,b) or key notin (a,b)"
+    )
+
+
+def _checked(
+    key: str, operator: Literal["in", "notin", "exists", "absent"], values: tuple[str, ...]
+) -> Requirement:
+    return Requirement(
+        key=check_key(key),
+        operator=operator,
+        values=tuple(check_value(value) for value in values),
+    )

@@ -1,0 +1,65 @@
+"""Structured logs: one event a line, as JSON for machines or coloured for people."""
+
+import logging
+import sys
+from typing import Literal, TextIO
+
+import structlog
+
+__all__ = ["configure_logs"]
+
+
+def configure_logs(
+    *,
+    level: Literal["debug", "info", "warning", "error"],
+    format: Literal["json", "console"],  # noqa: A002 - the setting's own name
+    stream: TextIO | None = None,
+) -> None:
+    """Send our own and all libraries' log records through one pipeline to `stream` (stderr).
+
+    Called once by a process's entry point, never by the library. It may be
+    called again: the last call counts.
+    """
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    renderers: list[structlog.typing.Processor]
+    if format == "json":
+        renderers = [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ]
+    else:
+        renderers = [structlog.dev.ConsoleRenderer()]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+    # Requests are logged by us, with their route and duration.
+    logging.getLogger("uvicorn.access").disabled = True
+    # A level of its own: alembic tells of every step at info.
+    logging.getLogger("alembic").setLevel("WARNING")

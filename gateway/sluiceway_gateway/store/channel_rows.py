@@ -1,0 +1,115 @@
+"""How a channel lies in its row."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import Row, Select, select
+
+from sluiceway_gateway.domain.channel import (
+    Channel,
+    ChannelSpec,
+    Condition,
+    Format,
+    Phase,
+    Retention,
+    TopicRef,
+)
+from sluiceway_gateway.store.tables import channels, schemas
+
+
+def selection() -> Select[Any]:
+    """Select whole channels, with their schemas."""
+    return select(channels, schemas.c.definition).join(
+        schemas, schemas.c.id == channels.c.schema_id
+    )
+
+
+def channel_of(row: Row[Any]) -> Channel:
+    """Return the channel of a row of `selection()`."""
+    return Channel(
+        name=row.name,
+        uid=row.uid,
+        labels=row.labels,
+        generation=row.generation,
+        revision=row.revision,
+        created_at=row.created_at,
+        spec=ChannelSpec(
+            schema=row.definition,
+            format=Format(row.format),
+            partitions=row.partitions,
+            pinned=row.pinned,
+            replication=row.replication,
+            retention=Retention(ms=row.retention_ms, bytes=row.retention_bytes),
+            config=row.config,
+        ),
+        schema_id=row.schema_id,
+        schema_version=row.schema_version,
+        phase=Phase(row.phase),
+        observed_generation=row.observed_generation,
+        conditions=tuple(_condition_of(each) for each in row.conditions),
+        topic=TopicRef(name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions),
+        keep_topic=row.keep_topic,
+    )
+
+
+def values_of(channel: Channel) -> dict[str, Any]:
+    """Return the columns of a channel; when it is due is not part of them."""
+    return {
+        "uid": channel.uid,
+        "name": channel.name,
+        "labels": dict(channel.labels),
+        "generation": channel.generation,
+        "revision": channel.revision,
+        "created_at": channel.created_at,
+        "schema_id": channel.schema_id,
+        "schema_version": channel.schema_version,
+        "format": str(channel.spec.format),
+        "partitions": channel.spec.partitions,
+        "pinned": channel.spec.pinned,
+        "replication": channel.spec.replication,
+        "retention_ms": channel.spec.retention.ms,
+        "retention_bytes": channel.spec.retention.bytes,
+        "config": dict(channel.spec.config),
+        "phase": str(channel.phase),
+        "observed_generation": channel.observed_generation,
+        "conditions": conditions_of(channel.conditions),
+        "topic_name": channel.topic.name,
+        "topic_id": channel.topic.id,
+        "topic_partitions": channel.topic.partitions,
+        "keep_topic": channel.keep_topic,
+    }
+
+
+def as_it_was(channel: Channel) -> tuple[Any, ...]:
+    """Return the conditions that hold as long as nobody has changed the channel since."""
+    return (
+        channels.c.uid == channel.uid,
+        channels.c.generation == channel.generation,
+        channels.c.revision == channel.revision,
+        channels.c.phase == str(channel.phase),
+    )
+
+
+def conditions_of(conditions: tuple[Condition, ...]) -> list[dict[str, str]]:
+    """Return the conditions as JSON."""
+    return [
+        {
+            "type": each.type,
+            "status": each.status,
+            "reason": each.reason,
+            "message": each.message,
+            "last_transition_at": each.last_transition_at.isoformat(),
+        }
+        for each in conditions
+    ]
+
+
+def _condition_of(value: dict[str, Any]) -> Condition:
+    status: Literal["True", "False", "Unknown"] = value["status"]
+    return Condition(
+        type=value["type"],
+        status=status,
+        reason=value["reason"],
+        message=value["message"],
+        last_transition_at=datetime.fromisoformat(value["last_transition_at"]),
+    )

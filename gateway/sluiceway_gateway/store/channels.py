@@ -1,0 +1,104 @@
+"""Channels: every change of state is guarded by what it was made from."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from sluiceway_gateway.domain.channel import Channel, Phase
+from sluiceway_gateway.domain.selector import Selector
+from sluiceway_gateway.store.channel_rows import (
+    as_it_was,
+    channel_of,
+    selection,
+    values_of,
+)
+from sluiceway_gateway.store.due import DUE_AT_ONCE
+from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.selection import matches, starts_with
+from sluiceway_gateway.store.tables import channels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tag:
+    """What tells two states of a name apart."""
+
+    uid: str
+    generation: int
+    revision: int
+
+
+def find(tx: ReadTransaction, name: str) -> Channel | None:
+    """Return the channel that has this name now."""
+    row = tx.execute(selection().where(channels.c.name == name)).one_or_none()
+    return None if row is None else channel_of(row)
+
+
+def hold(tx: WriteTransaction, name: str) -> Channel | None:
+    """Return the channel of this name and keep others from changing it until `tx` ends."""
+    statement = selection().where(channels.c.name == name).with_for_update(of=channels)
+    row = tx.execute(statement).one_or_none()
+    return None if row is None else channel_of(row)
+
+
+def insert(tx: WriteTransaction, channel: Channel) -> bool:
+    """Add the channel; False if its name is taken."""
+    make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
+    added = tx.execute(
+        make(channels)
+        .values(**values_of(channel), **DUE_AT_ONCE)
+        .on_conflict_do_nothing(index_elements=["name"])
+    )
+    return bool(added.rowcount == 1)
+
+
+def save(
+    tx: WriteTransaction, channel: Channel, *, was: Channel, from_phases: Collection[Phase]
+) -> bool:
+    """Put `channel` in the place of `was`; False if that is not how it stands any more."""
+    changed = tx.execute(
+        update(channels)
+        .where(*as_it_was(was), channels.c.phase.in_([str(phase) for phase in from_phases]))
+        .values(**values_of(channel), **DUE_AT_ONCE)
+    )
+    return changed.rowcount == 1
+
+
+def page(
+    tx: ReadTransaction,
+    *,
+    limit: int,
+    after: str = "",
+    selector: Selector | None = None,
+    prefixes: Collection[str] = ("",),
+) -> list[Channel]:
+    """Return up to `limit` channels by name, those after `after` that fit all the rest."""
+    statement = selection().where(
+        channels.c.name > after, or_(False, *(starts_with(channels.c.name, p) for p in prefixes))
+    )
+    if selector is not None:
+        statement = statement.where(*matches(channels.c.labels, selector))
+    rows = tx.execute(statement.order_by(channels.c.name).limit(limit))
+    return [channel_of(row) for row in rows]
+
+
+def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
+    """Return how each of these names stands; names without a channel are left out."""
+    columns = (channels.c.name, channels.c.uid, channels.c.generation, channels.c.revision)
+    found: dict[str, Tag] = {}
+    for start in range(0, len(names), 500):
+        chunk = names[start : start + 500]
+        for row in tx.execute(select(*columns).where(channels.c.name.in_(chunk))):
+            found[row.name] = Tag(uid=row.uid, generation=row.generation, revision=row.revision)
+    return found
+
+
+def count_by_phase(tx: ReadTransaction) -> dict[Phase, int]:
+    """Return how many channels are in each phase, 0 included."""
+    counts = dict.fromkeys(Phase, 0)
+    number = func.count().label("number")
+    statement = select(channels.c.phase, number).group_by(channels.c.phase)
+    counts.update({Phase(row.phase): row.number for row in tx.execute(statement)})
+    return counts

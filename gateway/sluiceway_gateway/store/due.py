@@ -1,0 +1,106 @@
+"""The reconciler's view of channels: which are due, and what was seen of them."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import delete, func, select, update
+
+from sluiceway_gateway.domain.channel import Channel, Phase, may_become
+from sluiceway_gateway.store.channel_rows import (
+    as_it_was,
+    channel_of,
+    conditions_of,
+    selection,
+)
+from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.tables import channels
+
+#: Columns of a channel that was just made or changed; it goes before all that wait for a check.
+DUE_AT_ONCE: Mapping[str, Any] = {"due_at": datetime(1970, 1, 1, tzinfo=UTC), "refusals": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DueChannel:
+    """A channel to compare with Kafka, and how many checks in a row were refused before."""
+
+    channel: Channel
+    refusals: int
+
+
+def due(tx: ReadTransaction, *, now: datetime, limit: int) -> list[DueChannel]:
+    """Return up to `limit` channels that are due, changed ones first, then the longest due."""
+    rows = tx.execute(
+        selection()
+        .where(channels.c.due_at <= now)
+        .order_by(channels.c.due_at, channels.c.uid)
+        .limit(limit)
+    )
+    return [DueChannel(channel=channel_of(row), refusals=row.refusals) for row in rows]
+
+
+def next_due_at(tx: ReadTransaction) -> datetime | None:
+    """Return when the next channel is due; None without channels."""
+    moment: datetime | None = tx.execute(select(func.min(channels.c.due_at))).scalar_one()
+    return moment
+
+
+def record_observation(
+    tx: WriteTransaction,
+    seen: Channel,
+    *,
+    was: Channel,
+    from_phases: Collection[Phase],
+    due_at: datetime,
+    refusals: int,
+) -> Channel | None:
+    """Write down what was seen of the channel `was`; None if it has changed since it was read.
+
+    Of `seen` only the status counts: phase, observed generation, conditions, topic. The revision
+    goes up only if one of them is new. Raises ValueError for a step that the transition table
+    does not have.
+    """
+    if not may_become(was.phase, seen.phase):
+        raise ValueError(f"a channel that is {was.phase} cannot become {seen.phase}")
+    seen = replace(
+        was,
+        phase=seen.phase,
+        observed_generation=seen.observed_generation,
+        conditions=seen.conditions,
+        topic=seen.topic,
+    )
+    if seen != was:
+        seen = replace(seen, revision=was.revision + 1)
+    written = tx.execute(
+        update(channels)
+        .where(*as_it_was(was), channels.c.phase.in_([str(each) for each in from_phases]))
+        .values(
+            phase=str(seen.phase),
+            observed_generation=seen.observed_generation,
+            conditions=conditions_of(seen.conditions),
+            topic_id=seen.topic.id,
+            topic_partitions=seen.topic.partitions,
+            revision=seen.revision,
+            due_at=due_at,
+            refusals=refusals,
+        )
+    )
+    return seen if written.rowcount == 1 else None
+
+
+def remove(
+    tx: WriteTransaction, uid: str, from_phases: Collection[Phase] = (Phase.DELETING,)
+) -> bool:
+    """Remove the row; False if it is gone or in another phase."""
+    removed = tx.execute(
+        delete(channels).where(
+            channels.c.uid == uid, channels.c.phase.in_([str(each) for each in from_phases])
+        )
+    )
+    return removed.rowcount == 1
+
+
+def exists(tx: ReadTransaction, uid: str) -> bool:
+    """Tell whether the channel of this uid has a row, in whatever phase."""
+    return tx.execute(select(channels.c.uid).where(channels.c.uid == uid)).first() is not None

@@ -1,0 +1,165 @@
+"""The one door to the database.
+
+SQLite runs in WAL mode with `synchronous=FULL`; writes begin with `BEGIN
+IMMEDIATE`, and writers of one process queue up for it in turn. PostgreSQL is
+reached through psycopg 3.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from sluiceway_gateway.domain.errors import DatabaseUnavailable, InvalidSettings
+from sluiceway_gateway.store.failures import translated
+
+_WRITES = "sluiceway_writes"
+
+
+class ReadTransaction:
+    """A transaction that sees one state of the database and changes nothing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self._connection.dialect.name
+
+    def execute(self, statement: Executable) -> CursorResult[Any]:
+        """Run one statement."""
+        return self._connection.execute(statement)
+
+
+class WriteTransaction(ReadTransaction):
+    """A transaction that may change the database."""
+
+
+class Database:
+    """One database and its one engine; may be used by many threads."""
+
+    def __init__(self, url: str, *, pool_size: int = 20, wait_ms: int = 5000) -> None:
+        """Open no connection yet.
+
+        `wait_ms` is how long to wait for a lock or a free connection. Raises
+        InvalidSettings for a URL that names no database that we can use.
+        """
+        self._url = _parsed(url)
+        self._wait_s = wait_ms / 1000
+        self._writers = threading.Lock() if self.dialect == "sqlite" else None
+        arguments: dict[str, Any]
+        if self.dialect == "sqlite":
+            arguments = {"timeout": self._wait_s, "check_same_thread": False}
+        else:
+            arguments = {
+                "connect_timeout": max(1, round(self._wait_s)),
+                "application_name": "sluiceway-gateway",
+                "options": f"-c lock_timeout={wait_ms} -c statement_timeout={wait_ms * 2} "
+                f"-c idle_in_transaction_session_timeout={wait_ms * 6}",
+            }
+        self._engine = create_engine(
+            self._url,
+            connect_args=arguments,
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=self._wait_s,
+            pool_pre_ping=self.dialect == "postgresql",
+            hide_parameters=True,
+        )
+        if self.dialect == "sqlite":
+            event.listen(self._engine, "connect", _prepare_sqlite)
+            event.listen(self._engine, "begin", _begin_sqlite)
+
+    @property
+    def dialect(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self._url.get_backend_name()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine itself, for migrations."""
+        return self._engine
+
+    def __repr__(self) -> str:
+        return f"Database({self._url.render_as_string(hide_password=True)!r})"
+
+    @contextmanager
+    def read(self) -> Iterator[ReadTransaction]:
+        """Open a transaction for reading.
+
+        Raises DatabaseUnavailable where the database cannot be used now.
+        """
+        with translated(), self._engine.connect() as connection:
+            if self.dialect == "postgresql":
+                connection = connection.execution_options(
+                    isolation_level="REPEATABLE READ", postgresql_readonly=True
+                )
+            with connection.begin():
+                yield ReadTransaction(connection)
+
+    @contextmanager
+    def write(self) -> Iterator[WriteTransaction]:
+        """Open a transaction for writing; it is committed when the block ends well.
+
+        Raises DatabaseUnavailable where the database cannot be used now. If that
+        comes from the commit, it may have happened all the same: repeat with the
+        same idempotency key.
+        """
+        with self._turn(), translated(), self._engine.connect() as connection:
+            connection = connection.execution_options(**{_WRITES: True})
+            with connection.begin():
+                yield WriteTransaction(connection)
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for this process's other writers, where the database takes one at a time."""
+        if self._writers is None:
+            yield
+            return
+        if not self._writers.acquire(timeout=self._wait_s):
+            raise DatabaseUnavailable(
+                "The database is busy with other changes; send the request again."
+            )
+        try:
+            yield
+        finally:
+            self._writers.release()
+
+
+def _parsed(text: str) -> URL:
+    """Return the URL with the driver that we use."""
+    expected = "sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
+    try:
+        url = make_url(text)
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        raise InvalidSettings(f"database_url is not a URL; give {expected}") from None
+    if url.drivername in {"postgresql", "postgres", "postgresql+psycopg"}:
+        return url.set(drivername="postgresql+psycopg")
+    if url.drivername != "sqlite":
+        raise InvalidSettings(f"database_url is of the kind {url.drivername!r}; give {expected}")
+    if not url.database or url.database == ":memory:":
+        raise InvalidSettings("a database in memory would be lost on exit; give sqlite:///PATH")
+    return url
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # Transactions are begun by _begin_sqlite, not by the driver's own rules.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

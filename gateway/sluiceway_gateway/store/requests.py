@@ -1,0 +1,49 @@
+"""Answers that were given, so that a repeated request gets the same."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from sluiceway_gateway.domain.errors import IdempotencyKeyReused
+from sluiceway_gateway.domain.request import REMEMBERED_FOR, Answer, Request
+from sluiceway_gateway.store.engine import WriteTransaction
+from sluiceway_gateway.store.tables import requests
+
+
+def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | None:
+    """Return the answer that the request got before; None makes it the caller's to answer.
+
+    A repeat that comes while the first is still being answered waits for it.
+    Raises IdempotencyKeyReused if the key was used with other content.
+    """
+    tx.execute(delete(requests).where(requests.c.created_at < now - REMEMBERED_FOR))
+    make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
+    claimed = tx.execute(
+        make(requests)
+        .values(principal=request.principal, key=request.key, digest=request.digest, created_at=now)
+        .on_conflict_do_nothing(index_elements=["principal", "key"])
+    )
+    if claimed.rowcount == 1:
+        return None
+    row = tx.execute(select(requests).where(*_is(request))).one()
+    if row.digest != request.digest:
+        raise IdempotencyKeyReused(
+            f"The idempotency key {request.key!r} was used for another request; "
+            "take a new key for a new request."
+        )
+    return Answer(status=row.status, headers=row.headers, body=row.body)
+
+
+def settle(tx: WriteTransaction, request: Request, answer: Answer) -> None:
+    """Keep the answer of a request that was claimed in this transaction."""
+    tx.execute(
+        update(requests)
+        .where(*_is(request), requests.c.status.is_(None))
+        .values(status=answer.status, headers=dict(answer.headers), body=answer.body)
+    )
+
+
+def _is(request: Request) -> tuple[Any, Any]:
+    return requests.c.principal == request.principal, requests.c.key == request.key

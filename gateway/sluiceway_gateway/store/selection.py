@@ -1,0 +1,28 @@
+"""Selectors and name prefixes as SQL."""
+
+from sqlalchemy import ColumnElement, and_, not_, or_, true
+
+from sluiceway_gateway.domain.selector import Requirement, Selector
+
+
+def starts_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
+    """Whether the text begins with `prefix`, as a range, which an index serves."""
+    if not prefix:
+        return true()
+    return and_(column >= prefix, column < prefix[:-1] + chr(ord(prefix[-1]) + 1))
+
+
+def matches(labels: ColumnElement[object], selector: Selector) -> list[ColumnElement[bool]]:
+    """Whether the labels meet every part of the selector."""
+    return [_met(labels, requirement) for requirement in selector.requirements]
+
+
+def _met(labels: ColumnElement[object], requirement: Requirement) -> ColumnElement[bool]:
+    value: ColumnElement[str] = labels[requirement.key].as_string()
+    if requirement.operator == "exists":
+        return value.is_not(None)
+    if requirement.operator == "absent":
+        return value.is_(None)
+    if requirement.operator == "in":
+        return value.in_(requirement.values)
+    return or_(value.is_(None), not_(value.in_(requirement.values)))

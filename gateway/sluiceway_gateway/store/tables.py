@@ -1,0 +1,166 @@
+"""The tables. CHECK constraints say what the domain says."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from sluiceway_gateway.domain.channel import MAX_PARTITIONS, Format, Phase
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """A moment, aware and in UTC on the way in and out."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Refuse naive times; SQLite keeps the wall clock of UTC."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a time without a zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Give UTC back."""
+        if value is None:
+            return None
+        moment: datetime = value
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+# Compared byte by byte in both databases, so that pages are cut at the same places.
+Word = Text().with_variant(Text(collation="C"), "postgresql")
+Document = JSON().with_variant(JSONB(), "postgresql")
+# SQLite counts up INTEGER primary keys only.
+Serial = BigInteger().with_variant(Integer(), "sqlite")
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _one_of(column: str, values: type[Phase] | type[Format]) -> str:
+    return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
+
+
+schemas = Table(
+    "schemas",
+    metadata,
+    # Never given twice: messages in topics carry it.
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("fingerprint", Word, nullable=False, unique=True),
+    Column("definition", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+channels = Table(
+    "channels",
+    metadata,
+    Column("uid", Word, primary_key=True),
+    Column("name", Word, nullable=False, unique=True),
+    Column("labels", Document, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    Column("format", Word, nullable=False),
+    Column("partitions", Integer, nullable=False),
+    Column("pinned", Boolean, nullable=False),
+    Column("replication", Integer),
+    Column("retention_ms", BigInteger),
+    Column("retention_bytes", BigInteger),
+    Column("config", Document, nullable=False),
+    Column("phase", Word, nullable=False),
+    Column("observed_generation", BigInteger, nullable=False),
+    Column("conditions", Document, nullable=False),
+    Column("topic_name", Word, nullable=False, unique=True),
+    Column("topic_id", Word),
+    Column("topic_partitions", Integer),
+    Column("keep_topic", Boolean, nullable=False),
+    # When the reconciler looks at the row next: at once after a change, else at its next check
+    # or, after a refusal, at a retry that backs off.
+    Column("due_at", UtcTime, nullable=False),
+    # Checks in a row that Kafka refused something in; 0 after a change and after a success.
+    Column("refusals", Integer, nullable=False),
+    CheckConstraint(_one_of("phase", Phase), name="phase"),
+    CheckConstraint(_one_of("format", Format), name="format"),
+    CheckConstraint(f"partitions BETWEEN 1 AND {MAX_PARTITIONS}", name="partitions"),
+    CheckConstraint("replication IS NULL OR replication >= 1", name="replication"),
+    CheckConstraint("generation >= 1 AND revision >= generation", name="generation"),
+    CheckConstraint("observed_generation BETWEEN 0 AND generation", name="observed_generation"),
+    CheckConstraint("phase <> 'ready' OR topic_id IS NOT NULL", name="ready_has_topic"),
+    CheckConstraint("phase = 'deleting' OR NOT keep_topic", name="kept_when_deleting"),
+    Index(None, "phase"),
+    Index(None, "due_at"),
+)
+
+channel_schemas = Table(
+    "channel_schemas",
+    metadata,
+    Column("channel_uid", Word, ForeignKey("channels.uid", ondelete="CASCADE"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
+    CheckConstraint("version >= 1", name="version"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Word, primary_key=True),
+    Column("holder", Word, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    # Milliseconds of the database's clock.
+    Column("expires_ms", BigInteger, nullable=False),
+    CheckConstraint("epoch >= 1", name="epoch"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("label", Text, nullable=False),
+    Column("hash", Word, nullable=False),
+    Column("scopes", Document, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("revoked_at", UtcTime),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("principal", Word, primary_key=True),
+    Column("key", Word, primary_key=True),
+    Column("digest", Word, nullable=False),
+    Column("status", Integer),
+    Column("headers", Document),
+    Column("body", Text),
+    Column("created_at", UtcTime, nullable=False),
+    Index(None, "created_at"),
+)

@@ -1,0 +1,68 @@
+"""Tokens. Rows stay when a token is revoked: a gateway that had tokens never opens again."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, func, select, update
+
+from sluiceway_gateway.domain.scope import Scope
+from sluiceway_gateway.domain.token import Token
+from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.tables import tokens
+
+
+def find(tx: ReadTransaction, token_id: str) -> Token | None:
+    """Return the token of this id, valid or not."""
+    row = tx.execute(select(tokens).where(tokens.c.id == token_id)).one_or_none()
+    return None if row is None else _token_of(row)
+
+
+def exist(tx: ReadTransaction) -> bool:
+    """Whether a token was ever made."""
+    return tx.execute(select(tokens.c.id).limit(1)).first() is not None
+
+
+def every(tx: ReadTransaction) -> list[Token]:
+    """Return all tokens, the oldest first."""
+    rows = tx.execute(select(tokens).order_by(tokens.c.created_at, tokens.c.id))
+    return [_token_of(row) for row in rows]
+
+
+def insert(tx: WriteTransaction, token: Token) -> None:
+    """Add a token."""
+    tx.execute(
+        tokens.insert().values(
+            id=token.id,
+            label=token.label,
+            hash=token.hash,
+            scopes=[str(scope) for scope in token.scopes],
+            created_at=token.created_at,
+            expires_at=token.expires_at,
+            revoked_at=token.revoked_at,
+        )
+    )
+
+
+def revoke(tx: WriteTransaction, token_id: str, now: datetime) -> bool:
+    """Revoke the token, once; False if there is none of this id.
+
+    A token that was revoked before keeps the time of that.
+    """
+    revoked = tx.execute(
+        update(tokens)
+        .where(tokens.c.id == token_id)
+        .values(revoked_at=func.coalesce(tokens.c.revoked_at, now))
+    )
+    return revoked.rowcount == 1
+
+
+def _token_of(row: Row[Any]) -> Token:
+    return Token(
+        id=row.id,
+        label=row.label,
+        hash=row.hash,
+        scopes=tuple(Scope.parse(text) for text in row.scopes),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+    )

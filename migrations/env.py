@@ -1,0 +1,40 @@
+"""Alembic's entry point.
+
+The gateway hands its own connection over; the `alembic` command takes the
+database from `SLUICEWAY_DATABASE_URL`.
+"""
+
+from alembic import context
+from sqlalchemy import Connection
+
+from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.store.tables import metadata
+
+
+def run(connection: Connection) -> None:
+    """Run the migrations that were asked for on this connection."""
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        compare_type=True,
+        compare_server_default=True,
+        render_as_batch=connection.dialect.name == "sqlite",
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def main() -> None:
+    """Run on the connection that was handed over, or on one of our own."""
+    given = context.config.attributes.get("connection")
+    if given is not None:
+        run(given)
+        return
+    database = Database(Settings.load().database_url.get_secret_value())
+    with database.engine.connect() as connection, connection.begin():
+        run(connection)
+    database.close()
+
+
+main()
