@@ -23,6 +23,7 @@
     │   ├── OffsetOutOfRange       the position to read from does not exist
     │   └── TopicGone              the topic was deleted, or is another one now
     ├── CorruptMessage             a message in the topic is not of this channel
+    ├── ValueOutOfRange            a value that Python cannot express, only Arrow
     ├── OptionError                an argument or a setting that makes no sense
     ├── EndpointClosed             the writer or reader cannot be used any more
     └── SluicewayTimeout           what was waited for did not happen in time
@@ -34,35 +35,6 @@ class (`Conflict`) carry their own `code`.
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-__all__ = [
-    "ChannelNotFound",
-    "ChannelNotReady",
-    "Conflict",
-    "CorruptMessage",
-    "DeliveryFailed",
-    "EndpointClosed",
-    "Forbidden",
-    "GatewayError",
-    "GatewayUnavailable",
-    "IncompatibleGateway",
-    "InvalidRecord",
-    "InvalidRequest",
-    "InvalidSchema",
-    "KafkaFailure",
-    "KafkaUnavailable",
-    "OffsetOutOfRange",
-    "OptionError",
-    "RecordError",
-    "RecordTooLarge",
-    "SchemaError",
-    "SchemaMismatch",
-    "SluicewayError",
-    "SluicewayTimeout",
-    "TopicGone",
-    "Unauthenticated",
-    "UnsupportedType",
-]
 
 
 class SluicewayError(Exception):
@@ -189,8 +161,7 @@ class UnsupportedType(SchemaError):
         where = f"the field {path!r}" if path else "the schema"
         advice = f"; {hint}" if hint else ""
         super().__init__(f"{where} has the type {type_name}, which no channel can carry{advice}")
-        self.path = path
-        self.type_name = type_name
+        self.path, self.type_name = path, type_name
 
 
 class RecordError(SluicewayError):
@@ -211,9 +182,7 @@ class InvalidRecord(RecordError):
     def __init__(self, *, index: int, field: str, reason: str) -> None:
         where = f"record {index}, field {field!r}" if field else f"record {index}"
         super().__init__(f"{where}: {reason}; nothing of this write was sent")
-        self.index = index
-        self.field = field
-        self.reason = reason
+        self.index, self.field, self.reason = index, field, reason
 
 
 class RecordTooLarge(RecordError):
@@ -227,9 +196,7 @@ class RecordTooLarge(RecordError):
             f"{limit_bytes:,}; nothing of this write was sent. Make the record smaller, or raise "
             "the channel's max.message.bytes"
         )
-        self.index = index
-        self.size_bytes = size_bytes
-        self.limit_bytes = limit_bytes
+        self.index, self.size_bytes, self.limit_bytes = index, size_bytes, limit_bytes
 
 
 class KafkaFailure(SluicewayError):
@@ -248,25 +215,24 @@ class KafkaUnavailable(KafkaFailure):
 class DeliveryFailed(KafkaFailure):
     """A message was not acknowledged by Kafka.
 
-    `partition` is that of the first failure, `reason` Kafka's cause, `written_records` how many
-    records of this writer are known to be written (in all partitions, since it was opened), and
-    `failed_records` how many are known to have failed or were given up. After a timeout a failed
+    `partition` is that of the first failure (None where there was none yet) and `reason` Kafka's
+    cause. `written_records` counts what is known to be written, in all partitions since the
+    writer was opened, `failed_records` the rest of what it took. After a timeout a failed
     message may still be in the topic.
     """
 
     code = "delivery_failed"
 
     def __init__(
-        self, *, partition: int, reason: str, written_records: int, failed_records: int
+        self, *, partition: int | None, reason: str, written_records: int, failed_records: int
     ) -> None:
+        where = "the topic" if partition is None else f"partition {partition}"
         super().__init__(
-            f"partition {partition}: {reason}; {written_records:,} records of this writer are "
+            f"{where}: {reason}; {written_records:,} records of this writer are "
             f"known to be written, {failed_records:,} are not. Open a new writer to go on"
         )
-        self.partition = partition
-        self.reason = reason
-        self.written_records = written_records
-        self.failed_records = failed_records
+        self.partition, self.reason = partition, reason
+        self.written_records, self.failed_records = written_records, failed_records
 
 
 class OffsetOutOfRange(KafkaFailure):
@@ -288,10 +254,8 @@ class OffsetOutOfRange(KafkaFailure):
             f"partition {partition} has no offset {offset}: its range is {begin} to {end}, "
             f"{cause}. Seek to a position within the range"
         )
-        self.partition = partition
-        self.offset = offset
-        self.begin = begin
-        self.end = end
+        self.partition, self.offset = partition, offset
+        self.begin, self.end = begin, end
 
 
 class TopicGone(KafkaFailure):
@@ -313,10 +277,17 @@ class CorruptMessage(SluicewayError):
             f"channel {channel!r}, partition {partition}, offset {offset}: {reason}. Seek past "
             'it, or read with on_corrupt="skip"'
         )
-        self.channel = channel
-        self.partition = partition
-        self.offset = offset
+        self.channel, self.partition, self.offset = channel, partition, offset
         self.reason = reason
+
+
+class ValueOutOfRange(SluicewayError):
+    """A value that was read has no form in Python; the message names its field.
+
+    Arrow can hold it: `batches()` gives it as it is.
+    """
+
+    code = "value_out_of_range"
 
 
 class OptionError(SluicewayError, ValueError):

@@ -1,0 +1,128 @@
+"""Handing messages to Kafka and accounting for each of them."""
+
+import itertools
+import operator
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from sluiceway.errors import DeliveryFailed
+from sluiceway.kafka.failures import LOGGER
+from sluiceway.outgoing import Messages
+
+__all__ = ["Delivery"]
+
+_STRIDE = 10_000
+_SLICE_S = 0.25
+_GRACE_S = 10.0
+
+
+class Delivery:
+    """An idempotent producer of one topic.
+
+    Each message is produced once and waits for the acknowledgement of all replicas. The first
+    that fails ends it all: what was not sent is thrown away, and DeliveryFailed counts what is
+    known to be written. Nothing here waits longer than the delivery timeout and ten seconds.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        config: dict[str, Any],
+        *,
+        delivery_timeout_s: float,
+        records_in: Callable[[bytes], int],
+    ) -> None:
+        self._topic = topic
+        self._timeout_s = delivery_timeout_s + _GRACE_S
+        self._records_in = records_in
+        self._first_failure: tuple[int | None, KafkaError] | None = None
+        self._unconfirmed_records = 0
+        self._accepted_records = 0
+        self._producer = Producer(config | {"on_delivery": self._on_failure}, logger=LOGGER)
+
+    @property
+    def accepted_records(self) -> int:
+        """How many records were handed to the producer."""
+        return self._accepted_records
+
+    def send(self, messages: Messages) -> None:
+        """Produce messages, in order.
+
+        Raises DeliveryFailed when a message failed, of this call or of one before.
+        """
+        values = messages.values
+        keys = itertools.repeat(None) if messages.keys is None else messages.keys
+        self._accepted_records += messages.records
+        pending = iter(values)
+        rest = zip(pending, keys, messages.partitions, strict=False)
+        try:
+            while operator.length_hint(pending):
+                self._produce(itertools.islice(rest, _STRIDE))
+                self._producer.poll(0)
+                if self._first_failure is not None:
+                    raise self._failed(values[len(values) - operator.length_hint(pending) :])
+        except KafkaException as error:
+            if self._first_failure is None:
+                self._first_failure = (None, error.args[0])
+            # The one that was refused counts with those that were not tried.
+            unsent = operator.length_hint(pending) + 1
+            raise self._failed(values[len(values) - unsent :]) from error
+
+    def flush(self) -> None:
+        """Return when Kafka has acknowledged everything. Raises DeliveryFailed."""
+        deadline_s = time.monotonic() + self._timeout_s
+        # In slices, so that an interrupt of the process is served in between.
+        while self._producer.flush(_SLICE_S) and self._first_failure is None:
+            if time.monotonic() > deadline_s:
+                self._first_failure = (None, KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+        if self._first_failure is not None:
+            raise self._failed(())
+
+    def discard(self) -> None:
+        """Throw away what was not sent yet; what is on its way may still be written."""
+        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+        self._producer.flush(_GRACE_S)
+
+    def _produce(self, messages: Iterable[tuple[bytes, bytes | None, int]]) -> None:
+        # The hot loop: one call a message.
+        produce, topic = self._producer.produce, self._topic
+        for value, key, partition in messages:
+            try:
+                produce(topic, value, key, partition)
+            except BufferError:
+                self._produce_patiently(value, key, partition)
+
+    def _produce_patiently(self, value: bytes, key: bytes | None, partition: int) -> None:
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            self._producer.poll(_SLICE_S)
+            try:
+                self._producer.produce(self._topic, value, key, partition)
+            except BufferError as error:
+                if time.monotonic() > deadline_s:
+                    cause = KafkaError(KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001
+                    raise KafkaException(cause) from error
+            else:
+                return
+
+    def _on_failure(self, error: KafkaError, message: Message) -> None:
+        if error is None:
+            return
+        if self._first_failure is None:
+            self._first_failure = (message.partition(), error)
+        self._unconfirmed_records += self._records_in(message.value())
+
+    def _failed(self, unsent: Sequence[bytes]) -> DeliveryFailed:
+        assert self._first_failure is not None  # noqa: S101 - the callers have looked
+        partition, error = self._first_failure
+        self.discard()
+        lost = self._unconfirmed_records + sum(map(self._records_in, unsent))
+        return DeliveryFailed(
+            partition=partition,
+            reason=f"{error.name()}, {error.str()}",
+            written_records=self._accepted_records - lost,
+            failed_records=lost,
+        )

@@ -1,0 +1,212 @@
+"""What a reader has in hand: the messages fetched last, and where each partition stands."""
+
+import time
+from collections.abc import Mapping
+
+from confluent_kafka import Message
+
+from sluiceway.chunk import Chunk
+from sluiceway.codecs import Codec
+from sluiceway.errors import (
+    CorruptMessage,
+    KafkaFailure,
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    OptionError,
+    SluicewayError,
+)
+from sluiceway.kafka.stream import MessageStream
+from sluiceway.position import Position
+from sluiceway.protocol import Connection
+
+__all__ = ["Intake"]
+
+_CHUNK_MESSAGES = {"avro": 16_384, "arrow": 32}
+"""Bounds the memory: an `arrow` message holds thousands of records."""
+_SLICE_S = 0.25
+_PROBE_S = 2.0
+_IDENTITY_MAX_AGE_S = 5.0
+
+
+class Intake:
+    """Fetches chunk after chunk, up to the ends, and keeps the positions.
+
+    A position moves only when records are handed out, or when it is certain that none lie
+    between it and its new place.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        codec: Codec,
+        stream: MessageStream,
+        *,
+        positions: Mapping[int, Position],
+        ends: Mapping[int, int] | None,
+        skip_corrupt: bool,
+        timeout_s: float,
+    ) -> None:
+        self.corrupt_messages = 0
+        self._connection = connection
+        self._codec = codec
+        self._stream = stream
+        self._skip_corrupt = skip_corrupt
+        self._timeout_s = timeout_s
+        self._ends = ends
+        self._positions = dict(positions)
+        # Where fetching stands, which is ahead of the positions.
+        self._next: dict[int, int] = {}
+        self._open: set[int] = set()
+        self._failure: SluicewayError | None = None
+        self._progress_at_s = self._probe_at_s = 0.0
+        self.chunk = Chunk.nothing()
+        self._restart()
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything before the ends has been handed out."""
+        return not self._open and self._failure is None and self.chunk.empty
+
+    def position(self) -> dict[int, Position]:
+        """Return the next record to hand out, for each partition."""
+        self.chunk.settle(self._positions)
+        if self.chunk.empty and self._failure is None:
+            # Nothing is left before the place that fetching has reached.
+            for partition, offset in self._next.items():
+                if self._ends is not None:
+                    offset = min(offset, self._ends[partition])
+                if offset > self._positions[partition].offset:
+                    self._positions[partition] = Position(offset=offset)
+        return dict(self._positions)
+
+    def seek(self, positions: Mapping[int, Position]) -> None:
+        """Go on from these positions; the other partitions stay where they are."""
+        self._positions = self.position() | dict(positions)
+        self.chunk.abandon()
+        self._failure = None
+        self._restart()
+
+    def fetch(self, deadline_s: float) -> bool:
+        """Return True once `chunk` has a record; False at the end or at the deadline.
+
+        Raises KafkaFailure and CorruptMessage when everything before them has been handed out.
+        """
+        while self.chunk.empty:
+            self.position()
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                self._restart()
+                raise failure
+            if not self._open:
+                return False
+            self._take(deadline_s)
+            if self.chunk.empty and time.monotonic() >= deadline_s:
+                return False
+        return True
+
+    def _restart(self) -> None:
+        """Fetch from the positions again."""
+        self.chunk = Chunk.nothing()
+        self._next = {p: position.offset for p, position in self._positions.items()}
+        self._open = set(self._next) - self._ended()
+        self._stream.assign({p: self._next[p] for p in self._open})
+        self._note_progress()
+
+    def _ended(self) -> set[int]:
+        if self._ends is None:
+            return set()
+        return {p for p, offset in self._next.items() if offset >= self._ends[p]}
+
+    def _take(self, deadline_s: float) -> None:
+        # In slices, so that an interrupt of the process is served in between.
+        wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
+        taken = self._stream.take(self._limit(), wait_s)
+        if taken.messages or taken.ends:
+            self._note_progress()
+        elif time.monotonic() >= self._probe_at_s:
+            self._look_for_cause()
+        last = {message.partition(): message for message in taken.messages}
+        reached = {p: message.offset() + 1 for p, message in last.items()}
+        for partition, offset in taken.ends.items():
+            reached[partition] = max(offset, reached.get(partition, 0))
+        self._next |= reached
+        messages = taken.messages
+        ends = self._ends
+        if ends is not None and any(reached[p] > ends[p] for p in last):
+            messages = [each for each in messages if each.offset() < ends[each.partition()]]
+        if messages:
+            self._decode(messages)
+        if taken.refused is not None and self._failure is None:
+            self._failure = self._out_of_range(taken.refused)
+        if ended := self._open & self._ended():
+            self._end(ended)
+
+    def _limit(self) -> int:
+        limit = _CHUNK_MESSAGES[self._connection.format]
+        if self._ends is None:
+            return limit
+        # No more than there is, or the last call would wait for what never comes.
+        return min(limit, sum(self._ends[p] - self._next[p] for p in self._open))
+
+    def _decode(self, messages: list[Message]) -> None:
+        try:
+            decoded = self._codec.decode([message.value() for message in messages])
+            chunk = Chunk(messages, decoded, self._positions, skip=self._skip_corrupt)
+        except OptionError as error:
+            self._failure = error
+            return
+        self.chunk = chunk
+        if chunk.corrupt_message is None:
+            self.corrupt_messages += len(chunk.corrupt)
+            return
+        self._failure = CorruptMessage(
+            channel=self._connection.channel_name,
+            partition=chunk.corrupt_message.partition(),
+            offset=chunk.corrupt_message.offset(),
+            reason=chunk.corrupt[0].reason,
+        )
+
+    def _end(self, partitions: set[int]) -> None:
+        self._open -= partitions
+        self._stream.drop(partitions)
+        if not self._open and self._failure is None:
+            try:
+                self._stream.verify(max_age_s=_IDENTITY_MAX_AGE_S)
+            except KafkaFailure as error:
+                self._failure = error
+
+    def _out_of_range(self, partition: int) -> KafkaFailure:
+        try:
+            self._stream.verify()
+            mark = self._stream.watermarks([partition])[partition]
+        except KafkaFailure as error:
+            return error
+        return OffsetOutOfRange(
+            partition=partition, offset=self._next[partition], begin=mark.begin, end=mark.end
+        )
+
+    def _note_progress(self) -> None:
+        self._progress_at_s = time.monotonic()
+        self._probe_at_s = self._progress_at_s + min(_PROBE_S, self._timeout_s / 2)
+
+    def _look_for_cause(self) -> None:
+        """Nothing came for a while: find out whether Kafka and the topic are there."""
+        silent_s = time.monotonic() - self._progress_at_s
+        patient = silent_s < self._timeout_s
+        self._probe_at_s = time.monotonic() + min(_PROBE_S, self._timeout_s / 2)
+        try:
+            self._stream.verify(timeout_s=min(_PROBE_S, self._timeout_s))
+        except KafkaUnavailable:
+            if patient:
+                return
+            self._note_progress()
+            raise
+        if self._ends is None:
+            # Nobody writes: that is no failure.
+            self._note_progress()
+        elif not patient:
+            self._note_progress()
+            raise KafkaUnavailable(
+                f"nothing came from the topic {self._connection.topic_name} for {silent_s:.0f} s, "
+                "though its end is not reached. Positions are kept; try again"
+            )

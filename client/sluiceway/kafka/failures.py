@@ -1,0 +1,66 @@
+"""The one place where Kafka's errors become Sluiceway's, by code."""
+
+import logging
+
+from confluent_kafka import KafkaError
+
+from sluiceway.errors import KafkaFailure, KafkaUnavailable, TopicGone
+
+__all__ = ["LOGGER", "is_gone", "is_unavailable", "translated"]
+
+LOGGER = logging.getLogger("sluiceway.kafka")
+"""Where librdkafka's own lines go; silent until the application configures it."""
+LOGGER.addHandler(logging.NullHandler())
+
+_GONE = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - librdkafka's own codes have such names
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    }
+)
+_UNAVAILABLE = frozenset(
+    {
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+        KafkaError._TRANSPORT,  # noqa: SLF001
+    }
+)
+
+
+def is_unavailable(error: KafkaError) -> bool:
+    """Whether the error says that brokers do not answer (now)."""
+    return error.code() in _UNAVAILABLE
+
+
+def is_gone(error: KafkaError) -> bool:
+    """Whether the error says that there is no such topic or partition."""
+    return error.code() in _GONE
+
+
+def translated(error: KafkaError, *, doing: str, topic: str) -> KafkaFailure:
+    """Return what to raise for `error`, which came while `doing` something with `topic`."""
+    if is_unavailable(error):
+        return KafkaUnavailable(
+            f"Kafka did not answer while {doing} (topic {topic}): {error.str()}. Positions are "
+            "kept; try again when the brokers are back"
+        )
+    if is_gone(error):
+        return TopicGone(
+            f"Kafka has no such topic or partition any more while {doing} (topic {topic}): "
+            f"{error.str()}. Open the channel anew to see what became of it"
+        )
+    return KafkaFailure(f"Kafka refused {doing} (topic {topic}): {error.name()}, {error.str()}")

@@ -1,0 +1,60 @@
+"""Whether the topic is still the one that the channel was opened with."""
+
+import time
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from sluiceway.errors import KafkaUnavailable, TopicGone
+from sluiceway.kafka.failures import LOGGER, translated
+from sluiceway.kafka.properties import admin_config
+from sluiceway.protocol import Connection
+
+__all__ = ["TopicIdentity"]
+
+
+class TopicIdentity:
+    """Compares the topic in Kafka with the id that a connection names.
+
+    A topic that was deleted and made anew has the same name and other data, so positions in the
+    one mean nothing in the other.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._admin = AdminClient(admin_config(connection.kafka), logger=LOGGER)
+        self._verified_at_s = float("-inf")
+
+    def verify(self, *, timeout_s: float, max_age_s: float = 0.0) -> None:
+        """Return if it is the same topic and each partition has a leader.
+
+        A look that is younger than `max_age_s` counts. Raises TopicGone or KafkaUnavailable.
+        """
+        if time.monotonic() - self._verified_at_s < max_age_s:
+            return
+        name = self._connection.topic_name
+        try:
+            found = self._admin.describe_topics(TopicCollection([name]), request_timeout=timeout_s)[
+                name
+            ].result(timeout_s + 5)
+        except KafkaException as error:
+            raise translated(error.args[0], doing="looking at the topic", topic=name) from error
+        except TimeoutError as error:
+            raise KafkaUnavailable(
+                f"Kafka did not describe the topic {name} within {timeout_s:g} s; "
+                "try again when the brokers are back"
+            ) from error
+        expected, present = self._connection.topic_id, str(found.topic_id)
+        if expected is not None and present != expected:
+            raise TopicGone(
+                f"the topic {name} is not the one that was opened: its id was {expected} and is "
+                f"{present} now. Open the channel anew; positions in the old topic mean nothing "
+                "in this one"
+            )
+        leaderless = [each.id for each in found.partitions if each.leader is None]
+        if leaderless:
+            raise KafkaUnavailable(
+                f"partition {leaderless[0]} of the topic {name} has no leader; "
+                "try again when its brokers are back"
+            )
+        self._verified_at_s = time.monotonic()

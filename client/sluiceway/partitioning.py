@@ -1,0 +1,195 @@
+"""Which partition a record goes to."""
+
+import itertools
+import random
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sluiceway.errors import OptionError
+from sluiceway.murmur2 import partition_of
+from sluiceway.records import to_records
+from sluiceway.schema import Schema
+
+__all__ = ["Key", "Partitioner", "Placement", "placement"]
+
+Record = Mapping[str, Any]
+Key = str | Callable[[Record], str | bytes | int | None]
+"""A field's name, or a function from a record to its key."""
+Partitioner = Callable[[Record, int], int]
+"""A function from a record and the number of partitions to a partition."""
+
+ANY_PARTITION = -1
+"""The producer places the record by its key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where a batch's records go: `keys` and `partitions` have one item a record.
+
+    Both are None where the records go round, or all to one partition.
+    """
+
+    keys: Sequence[bytes | None] | None = None
+    partitions: Sequence[int] | None = None
+
+
+class Placement:
+    """Round robin over all partitions: each record, or message, goes to the next one.
+
+    The first partition is drawn by lot, so that many short writers spread out.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        start = random.randrange(partitions)  # noqa: S311 - nothing depends on it being secret
+        self.turns: Iterator[int] = itertools.cycle([*range(start, partitions), *range(start)])
+
+    def places(self, batch: pa.RecordBatch, first: int) -> Places:
+        """Place the records of `batch`, of which the first is number `first` of the write.
+
+        Raises OptionError naming the record where the caller's function gives nonsense.
+        """
+        del batch, first
+        return Places()
+
+    def groups(
+        self, batch: pa.RecordBatch, first: int
+    ) -> list[tuple[int | None, pa.RecordBatch, Sequence[int]]]:
+        """Cut `batch` by partition, keeping the order within each.
+
+        Returns partition (None: any, by turns), rows and the rows' numbers in the write.
+        """
+        targets = self._targets(self.places(batch, first))
+        numbers = range(first, first + batch.num_rows)
+        if targets is None:
+            return [(None, batch, numbers)]
+        rows: dict[int | None, list[int]] = {}
+        for row, target in enumerate(targets):
+            rows.setdefault(target, []).append(row)
+        if len(rows) == 1:
+            return [(next(iter(rows)), batch, numbers)]
+        return [
+            (target, batch.take(pa.array(chosen)), [first + row for row in chosen])
+            for target, chosen in rows.items()
+        ]
+
+    def _targets(self, places: Places) -> Sequence[int | None] | None:
+        if places.keys is None:
+            return places.partitions
+        known = {
+            key: None if key is None else partition_of(key, self.partitions)
+            for key in set(places.keys)
+        }
+        return [known[key] for key in places.keys]
+
+
+class _Fixed(Placement):
+    def __init__(self, partitions: int, partition: int) -> None:
+        super().__init__(partitions)
+        if type(partition) is not int or not 0 <= partition < partitions:
+            raise OptionError(
+                f"partition is {partition!r}; the channel has the partitions 0 to {partitions - 1}"
+            )
+        self.turns = itertools.repeat(partition)
+
+
+class _ByField(Placement):
+    def __init__(self, partitions: int, field: str, schema: Schema) -> None:
+        super().__init__(partitions)
+        names = schema.arrow.names
+        if field not in names:
+            raise OptionError(f"key is {field!r}; the channel has the fields {', '.join(names)}")
+        kind = schema.arrow.field(field).type
+        self._field = field
+        if pa.types.is_int32(kind):
+            self._to_bytes: Callable[[Any], bytes] = struct.Struct(">i").pack
+        elif pa.types.is_int64(kind):
+            self._to_bytes = struct.Struct(">q").pack
+        elif pa.types.is_string(kind):
+            self._to_bytes = str.encode
+        elif pa.types.is_binary(kind):
+            self._to_bytes = bytes
+        else:
+            raise OptionError(
+                f"key is {field!r}, a field of type {kind}; a key is a string, bytes, an int or a "
+                "long. For others give a function that makes one of these of a record"
+            )
+
+    def places(self, batch: pa.RecordBatch, first: int) -> Places:
+        del first
+        to_bytes = self._to_bytes
+        values = batch.column(self._field).to_pylist()
+        return Places(keys=[None if each is None else to_bytes(each) for each in values])
+
+
+class _ByKeyFunction(Placement):
+    def __init__(self, partitions: int, function: Callable[[Record], Any]) -> None:
+        super().__init__(partitions)
+        self._function = function
+
+    def places(self, batch: pa.RecordBatch, first: int) -> Places:
+        keys: list[bytes | None] = []
+        for index, record in enumerate(to_records(batch), first):
+            key = self._function(record)
+            if key is None or type(key) is bytes:
+                keys.append(key)
+            elif type(key) is str:
+                keys.append(key.encode())
+            elif type(key) is int and -(2**63) <= key < 2**63:
+                keys.append(struct.pack(">q", key))
+            else:
+                raise OptionError(
+                    f"the key function gave {key!r} for record {index}; a key is a str, bytes, an "
+                    "int of 64 bits, or None. Nothing of this write was sent"
+                )
+        return Places(keys=keys)
+
+
+class _ByPartitioner(Placement):
+    def __init__(self, partitions: int, function: Partitioner) -> None:
+        super().__init__(partitions)
+        self._function = function
+
+    def places(self, batch: pa.RecordBatch, first: int) -> Places:
+        chosen: list[int] = []
+        for index, record in enumerate(to_records(batch), first):
+            partition = self._function(record, self.partitions)
+            if type(partition) is not int or not 0 <= partition < self.partitions:
+                raise OptionError(
+                    f"the partitioner gave {partition!r} for record {index}; it gives a partition "
+                    f"from 0 to {self.partitions - 1}. Nothing of this write was sent"
+                )
+            chosen.append(partition)
+        return Places(partitions=chosen)
+
+
+def placement(
+    schema: Schema,
+    partitions: int,
+    *,
+    key: Key | None,
+    partitioner: Partitioner | None,
+    partition: int | None,
+) -> Placement:
+    """Return how records are placed; without any wish they go round. Raises OptionError."""
+    wishes = {"key": key, "partitioner": partitioner, "partition": partition}
+    given = [name for name, wish in wishes.items() if wish is not None]
+    if len(given) > 1:
+        raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
+    if partition is not None:
+        return _Fixed(partitions, partition)
+    if partitioner is not None:
+        if not callable(partitioner):
+            raise OptionError(f"partitioner is {partitioner!r}; it takes a function")
+        return _ByPartitioner(partitions, partitioner)
+    if isinstance(key, str):
+        return _ByField(partitions, key, schema)
+    if key is not None:
+        if not callable(key):
+            raise OptionError(f"key is {key!r}; it takes a field's name or a function")
+        return _ByKeyFunction(partitions, key)
+    return Placement(partitions)

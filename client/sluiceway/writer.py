@@ -1,0 +1,167 @@
+"""Writing records into a channel."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from sluiceway.codecs import codec
+from sluiceway.delivery import Delivery
+from sluiceway.errors import DeliveryFailed, EndpointClosed, KafkaFailure, OptionError
+from sluiceway.kafka.properties import producer_config
+from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.outgoing import Messages, outgoing
+from sluiceway.partitioning import Key, Partitioner, placement
+from sluiceway.protocol import Connection
+from sluiceway.records import to_batches
+from sluiceway.schema import Schema
+
+__all__ = ["ChannelWriter"]
+
+_IDENTITY_MAX_AGE_S = 30.0
+
+
+class ChannelWriter:
+    """Writes records into a channel; made by `Channel.writer()`, or of a Connection alone.
+
+    Records go round the partitions: each record to the next one in `avro`, each message in
+    `arrow`. With `key` (a field's name, or a function of the record that gives str, bytes, an
+    int of 64 bits or None) records of one key go to one partition, the one that Kafka's Java
+    producers take; records without a key go round. With `partitioner` (a function of the record
+    and the number of partitions) the caller decides, with `partition` all go to that one. The
+    order within a partition is that of the writes.
+
+    `write` returns before Kafka has acknowledged: `flush` waits for that, and so does leaving
+    `with`. In `arrow`, rows wait in the writer until `batch_records` are together or `flush` is
+    called. A message is given up after `delivery_timeout_s` without acknowledgement.
+
+    Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        key: Key | None = None,
+        partitioner: Partitioner | None = None,
+        partition: int | None = None,
+        batch_records: int = 8192,
+        delivery_timeout_s: float = 120.0,
+        timeout_s: float = 30.0,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """Open a writer.
+
+        `config` has further Kafka properties of a producer. Kafka is asked, for `timeout_s` at
+        most, whether the topic is still the channel's. Raises OptionError, TopicGone,
+        KafkaUnavailable.
+        """
+        if type(batch_records) is not int or batch_records < 1:
+            raise OptionError(f"batch_records is {batch_records!r}; it takes a number from 1")
+        for name, value in (("delivery_timeout_s", delivery_timeout_s), ("timeout_s", timeout_s)):
+            if not isinstance(value, int | float) or not 1 <= value <= 86_400:
+                raise OptionError(f"{name} is {value!r}; it takes seconds from 1 to 86400")
+        self.connection = connection
+        self.schema = Schema.parse(connection.schema_definition)
+        self._timeout_s = timeout_s
+        self._placement = placement(
+            self.schema,
+            connection.partitions,
+            key=key,
+            partitioner=partitioner,
+            partition=partition,
+        )
+        self._outgoing = outgoing(
+            codec(connection.format, self.schema, connection.schema_id),
+            connection,
+            self._placement,
+            batch_records=batch_records,
+        )
+        self._identity = TopicIdentity(connection)
+        self._identity.verify(timeout_s=timeout_s)
+        self._delivery = Delivery(
+            connection.topic_name,
+            producer_config(
+                connection.kafka,
+                config,
+                delivery_timeout_ms=int(delivery_timeout_s * 1000),
+                max_message_bytes=connection.max_message_bytes,
+            ),
+            delivery_timeout_s=delivery_timeout_s,
+            records_in=self._outgoing.records_in,
+        )
+        self._closed = False
+        self._failure: KafkaFailure | None = None
+
+    def write(self, records: Any) -> int:
+        """Write one or many records and return how many they were.
+
+        Takes a dict or a dataclass instance, an iterable of these, a pyarrow.Table or
+        RecordBatch, or a pandas.DataFrame. All of it is checked and encoded before any of it is
+        sent, so a write should fit in memory, and RecordError, SchemaError and OptionError mean
+        that none of it was. Raises DeliveryFailed when Kafka refused a message, of this write or
+        of one before; the writer is of no use after that.
+        """
+        self._require_open()
+        batches = to_batches(records, self.schema)
+        messages = self._outgoing.add(batches)
+        self._send(messages)
+        return sum(batch.num_rows for batch in batches)
+
+    def flush(self) -> None:
+        """Return when Kafka has acknowledged every record of all writes. Raises DeliveryFailed."""
+        self._require_open()
+        self._send(self._outgoing.rest())
+        try:
+            self._delivery.flush()
+            self._identity.verify(timeout_s=self._timeout_s, max_age_s=_IDENTITY_MAX_AGE_S)
+        except KafkaFailure as error:
+            self._failure = error
+            raise
+
+    def close(self) -> None:
+        """Flush and let go. May be repeated; after a failure it only lets go."""
+        if self._closed:
+            return
+        try:
+            if self._failure is None:
+                self.flush()
+        finally:
+            self._closed = True
+
+    @property
+    def accepted_records(self) -> int:
+        """How many records the writes so far held, acknowledged or not."""
+        return self._delivery.accepted_records + self._outgoing.waiting_records
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; after an exception throw away what was not sent, and let the exception pass."""
+        if kind is None:
+            self.close()
+        elif not self._closed:
+            self._closed = True
+            self._delivery.discard()
+
+    def _send(self, messages: Messages) -> None:
+        if not messages.values:
+            return
+        try:
+            self._delivery.send(messages)
+        except DeliveryFailed as error:
+            self._failure = error
+            raise
+
+    def _require_open(self) -> None:
+        if self._failure is not None:
+            raise EndpointClosed(
+                f"this writer failed before and takes no more: {self._failure}"
+            ) from self._failure
+        if self._closed:
+            raise EndpointClosed("this writer is closed; open a new one with channel.writer()")
