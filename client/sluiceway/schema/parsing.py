@@ -196,7 +196,7 @@ class _Reading:
 
 
 def default_text(value: object, type_: Type, path: str) -> str:
-    """Write the default `value` (parsed JSON) as canonical text; InvalidSchema if it does not fit."""
+    """Write the default `value` (parsed JSON) as canonical text; raise InvalidSchema."""
     try:
         normal = defaults.normal(value, type_, path)
     except defaults.DefaultDoesNotFit as error:

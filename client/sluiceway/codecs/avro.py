@@ -1,0 +1,179 @@
+"""The format `avro`: one record a message, under the five bytes that schema registries know.
+
+A value is the byte 0, the schema id as four bytes (big-endian), and the record in Avro's binary
+form. Reading trusts nobody: an engine reads many messages at once, leniently, and a message is
+taken as read only if writing the record again gives the same bytes. The others (damaged, foreign,
+or written in one of Avro's rarer forms) are read one by one by the strict reader, which alone
+decides about them. So all engines accept the same messages and give the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+
+from sluiceway.codecs import columnar
+from sluiceway.codecs.codec import Corrupt, Decoded, Encoded
+from sluiceway.codecs.columnar import Columnar
+from sluiceway.codecs.plain import plain
+from sluiceway.codecs.rowwise import Rowwise, of_rows
+from sluiceway.codecs.strict import BUDGET_PER_BYTE, Malformed, StrictReader, expansion
+from sluiceway.errors import RecordTooLarge
+from sluiceway.records.constraints import rows_with_duplicate_keys
+from sluiceway.schema.arrow import to_arrow
+from sluiceway.schema.labels import relabelled
+
+if TYPE_CHECKING:
+    from sluiceway.schema import Schema
+
+_FEW: Final = 8
+"""So few messages are read one by one rather than halved again in search of a bad one."""
+
+_RUN_BYTES: Final = 256 << 20
+"""So many bytes of messages are read at once: Arrow's offsets end at 2 GiB."""
+
+
+class _OneByOne(Exception):
+    """These messages cannot be read at once."""
+
+
+class Engine(Protocol):
+    """Reads and writes messages of one plain schema, prefix included."""
+
+    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Write each row as one value."""
+
+    def decode(self, values: list[bytes]) -> pa.RecordBatch:
+        """Read one row from each value, leniently; ValueError if one cannot be read at all."""
+
+    def unlike(self, batch: pa.RecordBatch, values: list[bytes]) -> Sequence[int]:
+        """Find the values that `encode` would not make of the row at their place."""
+
+
+class AvroCodec:
+    """The codec of the format `avro`; see `Codec` for what it promises."""
+
+    def __init__(self, schema: Schema, schema_id: int) -> None:
+        record = plain(schema.record)
+        self._schema = schema
+        self._plain = to_arrow(record)
+        self._strict = StrictReader(schema.record, schema_id)
+        self._rowwise = Rowwise(record, schema_id)
+        fast = columnar.usable() and columnar.supports(record)
+        self._columnar = Columnar(record, schema_id) if fast else None
+        # A null item of one byte can stand for a wide record: such messages are counted as read.
+        self._bounded = expansion(record) <= BUDGET_PER_BYTE
+
+    @property
+    def engine(self) -> Engine:
+        """What reads and writes in this process: pyruhvro for tested schemas, else fastavro."""
+        if self._columnar is not None and columnar.usable():
+            return self._columnar
+        return self._rowwise
+
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
+        """Encode `batch`, one value a record."""
+        if not batch.num_rows:
+            return Encoded(values=[], counts=None)
+        values = self.engine.encode(relabelled(batch, self._plain))
+        if max(map(len, values)) > limit_bytes:
+            index = next(i for i, value in enumerate(values) if len(value) > limit_bytes)
+            raise RecordTooLarge(
+                index=index, size_bytes=len(values[index]), limit_bytes=limit_bytes
+            )
+        return Encoded(values=values, counts=None)
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """Decode values of one record each."""
+        reading = _Reading(self._plain)
+        if values:
+            self._read(values, 0, reading)
+        reading.finish()
+        counts = None
+        if reading.corrupt:
+            counts = [1] * len(values)
+            for corrupt in reading.corrupt:
+                counts[corrupt.index] = 0
+        batches = [relabelled(batch, self._schema.arrow) for batch in reading.batches]
+        return Decoded(batches=batches, counts=counts, corrupt=reading.corrupt)
+
+    def _read(self, values: Sequence[bytes | None], start: int, reading: _Reading) -> None:
+        """Read `values`, the first of which is number `start`."""
+        try:
+            batch, unlike = self._together(values)
+        except _OneByOne:
+            if len(values) <= _FEW or not self._bounded:
+                self._read_strictly(values, start, reading)
+            else:
+                half = len(values) // 2
+                self._read(values[:half], start, reading)
+                self._read(values[half:], start + half, reading)
+            return
+        begin = 0
+        for odd in unlike:
+            reading.batch(batch.slice(begin, odd - begin))
+            self._read_strictly(values[odd : odd + 1], start + odd, reading)
+            begin = odd + 1
+        reading.batch(batch.slice(begin))
+
+    def _together(self, values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[int]]:
+        """Read all of `values` at once; the numbers are of those that need the strict reader."""
+        present = [value for value in values if value is not None]
+        if not self._bounded or len(present) < len(values) or sum(map(len, present)) > _RUN_BYTES:
+            raise _OneByOne
+        try:
+            engine = self.engine
+            batch = engine.decode(present)
+            unlike = set(engine.unlike(batch, present))
+        except ValueError as error:
+            raise _OneByOne from error
+        unlike |= rows_with_duplicate_keys(batch, self._schema.record)
+        return batch, sorted(unlike)
+
+    def _read_strictly(self, values: Sequence[bytes | None], start: int, reading: _Reading) -> None:
+        for index, value in enumerate(values, start):
+            if value is None:
+                reading.reject(index, "it has no value (a tombstone), and so no record")
+                continue
+            try:
+                reading.row(self._strict.read(value), len(value))
+            except Malformed as error:
+                reading.reject(index, str(error))
+
+
+class _Reading:
+    """The batches read so far, in the order of their messages."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.corrupt: list[Corrupt] = []
+        self._schema = schema
+        self._rows: list[dict[str, Any]] = []
+        self._rows_bytes = 0
+
+    def batch(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._flush()
+            self.batches.append(batch)
+
+    def row(self, row: dict[str, Any], size_bytes: int) -> None:
+        if self._rows_bytes + size_bytes > _RUN_BYTES:
+            self._flush()
+        self._rows.append(row)
+        self._rows_bytes += size_bytes
+
+    def reject(self, index: int, reason: str) -> None:
+        self.corrupt.append(Corrupt(index=index, reason=reason))
+
+    def finish(self) -> None:
+        self._flush()
+        if len(self.batches) > 1 and sum(batch.nbytes for batch in self.batches) <= _RUN_BYTES:
+            table = pa.Table.from_batches(self.batches).combine_chunks()
+            self.batches = table.to_batches()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self.batches.append(of_rows(self._rows, self._schema))
+        self._rows, self._rows_bytes = [], 0

@@ -1,0 +1,138 @@
+"""The fast way: whole columns to Avro messages and back, by pyruhvro."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from sluiceway.schema.arrow import to_arrow
+from sluiceway.schema.labels import relabelled
+from sluiceway.schema.rendering import definition
+from sluiceway.schema.types import Array, Field, Kind, Map, Nullable, Record, Scalar, Type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+try:
+    import pyruhvro
+except ImportError:  # no wheel for this platform
+    pyruhvro = None
+
+TESTED: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE, Kind.STRING})
+"""The plain kinds for which tests hold pyruhvro against fastavro; it panics on others."""
+
+_PIECE_BYTES: Final = 128 << 20
+"""Batches are written in pieces of so many bytes: pyruhvro's offsets end at 2 GiB."""
+
+_runtime_owner: int | None = None
+"""The process in which pyruhvro's threads run, from the first time that it wrote."""
+
+
+def supports(type_: Type) -> bool:
+    """Tell whether values of the plain `type_` are on the tested list."""
+    match type_:
+        case Scalar(kind=kind):
+            return kind in TESTED
+        case Nullable(item=item):
+            return supports(item)
+        case Array(items=item) | Map(values=item):
+            return supports(item)
+        case Record(fields=fields):
+            return all(supports(field.type) for field in fields)
+
+
+def usable() -> bool:
+    """Tell whether pyruhvro is there and works in this process.
+
+    It writes with threads, which a fork does not copy: a child of a process that has written
+    would wait for them for ever.
+    """
+    return pyruhvro is not None and _runtime_owner in (None, os.getpid())
+
+
+class Columnar:
+    """Messages of the plain schema `record`, the five bytes of magic and schema id included.
+
+    To pyruhvro these five bytes are two more fields: a boolean, which is one byte, and a float,
+    which is four. So nothing has to be cut off or put in front, message by message.
+    """
+
+    def __init__(self, record: Record, schema_id: int) -> None:
+        names = _unused({field.name for field in record.fields})
+        prefix = (
+            Field(name=next(names), type=Scalar(kind=Kind.BOOLEAN)),
+            Field(name=next(names), type=Scalar(kind=Kind.FLOAT)),
+        )
+        framed = Record(name=record.name, fields=prefix + record.fields)
+        self._schema = to_arrow(record)
+        self._framed = to_arrow(framed)
+        self._definition = json.dumps(definition(framed))
+        self._prefix = struct.pack(">I", schema_id)
+
+    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Write each row of `batch` (of the plain schema) as one message value."""
+        values: list[bytes] = []
+        for piece in self._pieces(batch):
+            values += self._written(piece).to_numpy(zero_copy_only=False).tolist()
+        return values
+
+    def decode(self, values: list[bytes]) -> pa.RecordBatch:
+        """Read one row from each value, leniently; raise ValueError if one cannot be read at all.
+
+        Lenient: bytes left over, numbers too large and the prefix are not looked at.
+        """
+        try:
+            framed = pyruhvro.deserialize_array(values, self._definition)
+        except Exception as error:
+            raise ValueError(str(error)) from error
+        return relabelled(framed.select(range(2, framed.num_columns)), self._schema)
+
+    def unlike(self, batch: pa.RecordBatch, values: list[bytes]) -> Sequence[int]:
+        """Find the values that are not what `encode` makes of the row at their place."""
+        joined = pa.py_buffer(b"".join(values))
+        pieces = list(self._pieces(batch))
+        if len(pieces) == 1:
+            written = self._written(batch)
+            data = written.buffers()[2]
+            # A row is never written longer than it was read, so equal bytes mean equal bounds.
+            if data is not None and data.slice(0, _end(written)).equals(joined):
+                return ()
+        again = self.encode(batch)
+        return [i for i, (old, new) in enumerate(zip(values, again, strict=True)) if old != new]
+
+    def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if batch.num_rows <= 1 or batch.nbytes <= _PIECE_BYTES:
+            yield batch
+        else:
+            half = batch.num_rows // 2
+            yield from self._pieces(batch.slice(0, half))
+            yield from self._pieces(batch.slice(half))
+
+    def _written(self, piece: pa.RecordBatch) -> pa.Array:
+        global _runtime_owner
+        _runtime_owner = os.getpid()
+        rows = piece.num_rows
+        prefix = [
+            pa.array(np.zeros(rows, np.bool_)),
+            pa.array(np.frombuffer(self._prefix * rows, np.float32)),
+        ]
+        columns = [*prefix, *piece.columns]
+        framed = pa.RecordBatch.from_arrays(columns, names=self._framed.names)
+        (written,) = pyruhvro.serialize_record_batch(
+            relabelled(framed, self._framed), self._definition, 1
+        )
+        return written
+
+
+def _end(written: pa.Array) -> int:
+    offsets = written.buffers()[1]
+    return int(np.frombuffer(offsets, np.int32, written.offset + len(written) + 1)[-1])
+
+
+def _unused(taken: set[str]) -> Iterator[str]:
+    return (name for i in range(len(taken) + 2) if (name := f"prefix_{i}") not in taken)

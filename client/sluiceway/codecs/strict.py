@@ -1,0 +1,221 @@
+"""Avro read to the letter: slowly, and with a reason for every byte that should not be there.
+
+The judge of what the fast readers do not reproduce, and the source of the reasons that users see.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from sluiceway.schema.types import LOGICAL, Array, Kind, Map, Nullable, Record, Scalar, Type, below
+
+CELL_BYTES: Final = 8
+BUDGET_PER_BYTE: Final = 1024
+"""How many bytes of Arrow memory one byte of a message may come to."""
+
+
+class Malformed(ValueError):
+    """The bytes are not a record of the schema; the text says where and why."""
+
+
+class _Cursor:
+    """A message, where the reader stands in it, and how many more cells it may fill."""
+
+    __slots__ = ("cells", "data", "position")
+
+    def __init__(self, data: bytes, position: int, cells: int) -> None:
+        self.data = data
+        self.position = position
+        self.cells = cells
+
+    def take(self, count: int, path: str) -> bytes:
+        if count < 0:
+            raise Malformed(f"field {path!r} has the negative length {count}")
+        end = self.position + count
+        if end > len(self.data):
+            missing = end - len(self.data)
+            raise Malformed(f"field {path!r} is cut short: {missing} more bytes were announced")
+        taken = self.data[self.position : end]
+        self.position = end
+        return taken
+
+    def number(self, path: str, most_bytes: int = 10, bits: int = 64) -> int:
+        raw = shift = 0
+        for _ in range(most_bytes):
+            byte = self.take(1, path)[0]
+            raw |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                if raw >> bits:
+                    break
+                return (raw >> 1) ^ -(raw & 1)
+        raise Malformed(f"field {path!r} has a number of more than {bits} bits")
+
+
+_Reader: TypeAlias = Callable[[_Cursor], Any]
+
+
+class StrictReader:
+    """Reads messages of `record`; dates and timestamps come as the numbers they travel as."""
+
+    def __init__(self, record: Record, schema_id: int) -> None:
+        self._schema_id = schema_id
+        self._read = _reader(record, "")
+        self._width = width(record)
+
+    def read(self, value: bytes) -> dict[str, Any]:
+        """Read the one record that `value` is, prefix included.
+
+        Raises Malformed unless every byte belongs to it. Memory is bounded by the length.
+        """
+        self._check_prefix(value)
+        cursor = _Cursor(value, 5, self._width + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
+        record: dict[str, Any] = self._read(cursor)
+        if left := len(value) - cursor.position:
+            raise Malformed(f"{left} bytes are left over after the record")
+        return record
+
+    def _check_prefix(self, value: bytes) -> None:
+        if len(value) < 5 or value[0] != 0:
+            raise Malformed(
+                f"it does not begin with the byte 0 and a schema id but with {value[:5]!r}; "
+                "it was not written as a registry's Avro"
+            )
+        (found,) = struct.unpack_from(">I", value, 1)
+        if found != self._schema_id:
+            raise Malformed(
+                f"it was written with the schema id {found}, the channel's is {self._schema_id}"
+            )
+
+
+def width(type_: Type) -> int:
+    """Count the Arrow cells that one value of `type_` fills in its own row, null or not."""
+    match type_:
+        case Nullable(item=item):
+            return 1 + width(item)
+        case Record(fields=fields):
+            return 1 + sum(width(field.type) for field in fields)
+        case _:
+            return 1
+
+
+def _reader(type_: Type, path: str) -> _Reader:
+    match type_:
+        case Scalar(kind=kind):
+            return _scalar(LOGICAL.get(kind, kind), path)
+        case Nullable(item=item, null_first=null_first):
+            return _nullable(_reader(item, path), null_first, path)
+        case Record(fields=fields):
+            readers = [(f.name, _reader(f.type, below(path, f.name))) for f in fields]
+            return lambda cursor: {name: read(cursor) for name, read in readers}
+        case Array(items=items):
+            return _blocks(_reader(items, f"{path}[]"), width(items), f"{path}[]")
+        case Map(values=values):
+            return _map(values, path)
+
+
+def _scalar(kind: Kind, path: str) -> _Reader:
+    def boolean(cursor: _Cursor) -> bool:
+        byte = cursor.take(1, path)[0]
+        if byte > 1:
+            raise Malformed(f"field {path!r} is the byte {byte}, which is no boolean")
+        return byte == 1
+
+    def string(cursor: _Cursor) -> str:
+        try:
+            return cursor.take(cursor.number(path), path).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Malformed(f"field {path!r} is not UTF-8: {error.reason}") from error
+
+    match kind:
+        case Kind.BOOLEAN:
+            return boolean
+        case Kind.INT:
+            return lambda cursor: cursor.number(path, 5, 32)
+        case Kind.LONG:
+            return lambda cursor: cursor.number(path)
+        case Kind.FLOAT:
+            return lambda cursor: struct.unpack("<f", cursor.take(4, path))[0]
+        case Kind.DOUBLE:
+            return lambda cursor: struct.unpack("<d", cursor.take(8, path))[0]
+        case Kind.STRING:
+            return string
+        case _:
+            return lambda cursor: cursor.take(cursor.number(path), path)
+
+
+def _nullable(read: _Reader, null_first: bool, path: str) -> _Reader:
+    def nullable(cursor: _Cursor) -> Any:
+        branch = cursor.number(path)
+        if branch not in (0, 1):
+            raise Malformed(f"field {path!r} chooses the branch {branch} of a union of two")
+        return None if (branch == 0) is null_first else read(cursor)
+
+    return nullable
+
+
+def _blocks(read: _Reader, cells: int, path: str) -> _Reader:
+    def blocks(cursor: _Cursor) -> list[Any]:
+        found: list[Any] = []
+        while count := cursor.number(path):
+            end = None
+            if count < 0:
+                size = cursor.number(path)
+                count, end = -count, cursor.position + size
+            if count > len(cursor.data) - cursor.position:
+                raise Malformed(f"field {path!r} announces {count} items, more than it has bytes")
+            cursor.cells -= count * cells
+            if cursor.cells < 0:
+                raise Malformed(f"field {path!r} would take {BUDGET_PER_BYTE} times its size")
+            found += [read(cursor) for _ in range(count)]
+            if end is not None and cursor.position != end:
+                raise Malformed(f"field {path!r} has a block of another size than it says")
+        return found
+
+    return blocks
+
+
+def _map(values: Type, path: str) -> _Reader:
+    read_key = _scalar(Kind.STRING, f"{path}{{}}")
+    read_value = _reader(values, f"{path}{{}}")
+    entries = _blocks(
+        lambda cursor: (read_key(cursor), read_value(cursor)), 2 + width(values), path
+    )
+
+    def distinct(cursor: _Cursor) -> list[Any]:
+        found: list[Any] = entries(cursor)
+        if len({key for key, _ in found}) < len(found):
+            raise Malformed(f"field {path!r} has a key twice")
+        return found
+
+    return distinct
+
+
+def expansion(type_: Type) -> int:
+    """Bound the Arrow bytes that one byte of a message can come to inside arrays and maps."""
+    match type_:
+        case Nullable(item=item):
+            return expansion(item)
+        case Record(fields=fields):
+            return sum(expansion(field.type) for field in fields)
+        case Array(items=item):
+            return CELL_BYTES * width(item) // _least(item) + expansion(item)
+        case Map(values=item):
+            return CELL_BYTES * (2 + width(item)) // (1 + _least(item)) + expansion(item)
+        case _:
+            return 0
+
+
+def _least(type_: Type) -> int:
+    """Count the bytes that a value of `type_` takes at the least."""
+    match type_:
+        case Record(fields=fields):
+            return sum(_least(field.type) for field in fields)
+        case Scalar(kind=Kind.FLOAT):
+            return 4
+        case Scalar(kind=Kind.DOUBLE):
+            return 8
+        case _:
+            return 1

@@ -1,0 +1,197 @@
+"""Arrow arrays cast to the types of a schema: wider, or the same values in another form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from sluiceway.errors import SchemaMismatch
+from sluiceway.records.columns import spread
+from sluiceway.records.constraints import check_column, contents
+from sluiceway.records.unfit import NULL, TooMuch, Unfit, shown
+from sluiceway.schema.arrow import arrow_type
+from sluiceway.schema.types import Array, Kind, Map, Nullable, Present, Record, Scalar, Type, below
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(
+        types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
+    )
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    return bool(
+        types.is_binary(type_)
+        or types.is_large_binary(type_)
+        or types.is_binary_view(type_)
+        or types.is_fixed_size_binary(type_)
+    )
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(types.is_integer(type_) or types.is_floating(type_))
+
+
+def _is_instant(type_: pa.DataType) -> bool:
+    return bool(types.is_timestamp(type_) and type_.tz is not None)
+
+
+def _is_local(type_: pa.DataType) -> bool:
+    return bool(types.is_timestamp(type_) and type_.tz is None)
+
+
+_SOURCES: Final[dict[Kind, Callable[[pa.DataType], bool]]] = {
+    Kind.BOOLEAN: types.is_boolean,
+    Kind.INT: _is_number,
+    Kind.LONG: _is_number,
+    Kind.FLOAT: _is_number,
+    Kind.DOUBLE: _is_number,
+    Kind.STRING: _is_text,
+    Kind.BYTES: _is_bytes,
+    Kind.DATE: types.is_date,
+    Kind.TIMESTAMP: _is_instant,
+    Kind.LOCAL_TIMESTAMP: _is_local,
+}
+_ADVICE: Final = {
+    Kind.TIMESTAMP: "; attach the time zone that they are of (pyarrow.compute.assume_timezone)",
+    Kind.LOCAL_TIMESTAMP: "; cast to timestamp[us] without a time zone",
+}
+
+
+def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
+    """Bring a valid `array` to the Arrow type of `type_`, losing nothing, and check its values.
+
+    Numbers may change their width and be whole numbers in another form, text and bytes their
+    offsets, timestamps their unit; dictionaries are decoded. Names and nullability of what is
+    nested may still differ from the schema's. Raises SchemaMismatch for an array of another type,
+    Unfit for a value that does not fit, TooMuch where one array is too small.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    present = type_.item if isinstance(type_, Nullable) else type_
+    target = arrow_type(present)
+    if array.type.equals(target):
+        check_column(array, type_, path)
+        return array
+    if array.null_count and not isinstance(type_, Nullable):
+        raise Unfit(int(np.flatnonzero(array.is_null())[0]), path, NULL)
+    if types.is_null(array.type):
+        return pa.nulls(len(array), target)
+    if isinstance(present, Scalar):
+        return _scalars(array, present, path)
+    if not array.null_count:
+        return _nested(array, present, path)
+    places = np.flatnonzero(array.is_valid()).tolist()
+    try:
+        return spread(_nested(array.take(pa.array(places)), present, path), places, len(array))
+    except Unfit as error:
+        raise Unfit(places[error.position], error.path, error.reason) from error
+
+
+def _scalars(array: pa.Array, type_: Scalar, path: str) -> pa.Array:
+    if not _SOURCES[type_.kind](array.type):
+        raise _mismatch(path, array.type, type_)
+    target = arrow_type(type_)
+    try:
+        made = array.cast(target)
+    except pa.ArrowInvalid as error:
+        position = _culprit(array, target)
+        value = array.slice(position, 1)
+        raise Unfit(position, path, f"{value[0]} of {array.type} is no {target}") from error
+    if isinstance(made, pa.ChunkedArray):
+        raise TooMuch
+    if type_.kind is Kind.FLOAT and pc.any(pc.is_inf(made)).as_py():
+        finite = pc.is_finite(array.cast(pa.float64()))
+        lost = pc.fill_null(pc.and_(pc.is_inf(made), finite), False)
+        for position in np.flatnonzero(lost).tolist():
+            raise Unfit(
+                position, path, f"{shown(array[position].as_py())} is too large for a float"
+            )
+    return made
+
+
+def _culprit(array: pa.Array, target: pa.DataType) -> int:
+    """Find a value of `array` that cannot be cast to `target`, of which there is one."""
+    begin, end = 0, len(array)
+    while end - begin > 1:
+        half = (begin + end) // 2
+        try:
+            array.slice(begin, half - begin).cast(target)
+            begin = half
+        except pa.ArrowInvalid:
+            end = half
+    return begin
+
+
+def _nested(array: pa.Array, type_: Present, path: str) -> pa.Array:
+    """Cast an array without nulls of a nested type."""
+    match type_:
+        case Record() if types.is_struct(array.type):
+            return _structs(array, type_, path)
+        case Array(items=items) if _is_list(array.type):
+            if not types.is_list(array.type):
+                array = array.cast(pa.list_(array.type.value_field))
+            offsets, (values,) = contents(array)
+            made = _inside(values, items, f"{path}[]", offsets)
+            return pa.ListArray.from_arrays(_narrow(offsets), made)
+        case Map(values=items) if types.is_map(array.type):
+            offsets, (keys, values) = contents(array)
+            key_array = _inside(keys, Scalar(kind=Kind.STRING), f"{path}{{}}", offsets)
+            made = _inside(values, items, f"{path}{{}}", offsets)
+            maps = pa.MapArray.from_arrays(_narrow(offsets), key_array, made)
+            check_column(maps, type_, path)
+            return maps
+    raise _mismatch(path, array.type, type_)
+
+
+def _structs(array: pa.Array, record: Record, path: str) -> pa.Array:
+    there = [field.name for field in array.type]
+    wanted = [field.name for field in record.fields]
+    if sorted(there) != sorted(wanted):
+        raise SchemaMismatch(
+            f"the field {path!r} has the fields {', '.join(there)}, the schema wants "
+            f"{', '.join(wanted)}"
+        )
+    made = [
+        cast(array.field(there.index(field.name)), field.type, below(path, field.name))
+        for field in record.fields
+    ]
+    return pa.StructArray.from_arrays(made, names=wanted)
+
+
+def _inside(values: pa.Array, type_: Type, path: str, offsets: Any) -> pa.Array:
+    try:
+        return cast(values, type_, path)
+    except Unfit as error:
+        row = int(np.searchsorted(offsets, error.position, side="right")) - 1
+        raise Unfit(row, error.path, error.reason) from error
+
+
+def _narrow(offsets: Any) -> pa.Array:
+    if offsets[-1] > 2**31 - 1:
+        raise TooMuch
+    return pa.array(offsets.astype(np.int32))
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(
+        types.is_list(type_)
+        or types.is_large_list(type_)
+        or types.is_fixed_size_list(type_)
+        or types.is_list_view(type_)
+        or types.is_large_list_view(type_)
+    )
+
+
+def _mismatch(path: str, found: pa.DataType, wanted: Present) -> SchemaMismatch:
+    advice = _ADVICE.get(wanted.kind, "; cast it") if isinstance(wanted, Scalar) else "; cast it"
+    return SchemaMismatch(
+        f"the field {path!r} is {found}, the schema wants {arrow_type(wanted)}{advice}"
+    )

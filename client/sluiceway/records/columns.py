@@ -1,0 +1,147 @@
+"""Columns of any type: Python values checked and made into Arrow arrays, level by level.
+
+The way of a good batch is column by column, without a step per cell. What does not fit is searched
+for only after a column has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluiceway.records.fields import field_values
+from sluiceway.records.scalars import scalars
+from sluiceway.records.unfit import NULL, TooMuch, Unfit, shown
+from sluiceway.schema.arrow import arrow_type
+from sluiceway.schema.types import Array, Kind, Map, Nullable, Record, Scalar, Type, below
+
+_LISTS = (list, tuple, np.ndarray)
+_OFFSET_MAX = 2**31 - 1
+
+
+def column(values: Sequence[Any], type_: Type, path: str) -> pa.Array:
+    """Make the array of `values` of `type_`; `path` is the field's.
+
+    Raises Unfit for a value that does not fit, TooMuch where one array is too small.
+    """
+    kinds = set(map(type, values))
+    if type(None) in kinds:
+        if not isinstance(type_, Nullable):
+            raise Unfit(next(i for i, v in enumerate(values) if v is None), path, NULL)
+        kinds.discard(type(None))
+    match type_.item if isinstance(type_, Nullable) else type_:
+        case Scalar(kind=kind):
+            return scalars(values, kinds, kind, path)
+        case Array() as array:
+            return _lists(values, kinds, array, path)
+        case Map() as map_:
+            return _maps(values, kinds, map_, path)
+        case Record() as record:
+            return _records(values, kinds, record, path)
+
+
+def columns(rows: Sequence[Any], kinds: set[type], record: Record, path: str) -> list[pa.Array]:
+    """Make one array for each field of `record` from `rows`, whose types are `kinds`.
+
+    Raises as `column` does, with positions in `rows`.
+    """
+    found = field_values(rows, kinds, record, path)
+    return [
+        column(values, field.type, below(path, field.name))
+        for values, field in zip(found, record.fields, strict=True)
+    ]
+
+
+def _records(values: Sequence[Any], kinds: set[type], record: Record, path: str) -> pa.Array:
+    _check_kinds(values, kinds, path, "a dict or a dataclass", _is_record)
+    members = list(arrow_type(record))
+    places = [place for place, value in enumerate(values) if value is not None]
+    if len(places) == len(values):
+        arrays = columns(values, kinds, record, path)
+        return pa.StructArray.from_arrays(arrays, fields=members)
+    try:
+        arrays = columns([values[place] for place in places], kinds, record, path)
+    except Unfit as error:
+        raise Unfit(places[error.position], error.path, error.reason) from error
+    return spread(pa.StructArray.from_arrays(arrays, fields=members), places, len(values))
+
+
+def spread(array: pa.Array, places: Sequence[int], length: int) -> pa.Array:
+    """Put the values of `array` at `places` of an array of `length`, null elsewhere."""
+    indices = np.zeros(length, np.int64)
+    absent = np.ones(length, np.bool_)
+    indices[places] = np.arange(len(places))
+    absent[places] = False
+    return array.take(pa.array(indices, mask=absent))
+
+
+def _lists(values: Sequence[Any], kinds: set[type], type_: Array, path: str) -> pa.Array:
+    _check_kinds(values, kinds, path, "a list", lambda kind: issubclass(kind, _LISTS))
+    offsets = list_offsets(values)
+    flat: list[Any] = list(chain.from_iterable(value for value in values if value is not None))
+    try:
+        items = column(flat, type_.items, f"{path}[]")
+    except Unfit as error:
+        row = _row(offsets, error.position)
+        inside = f"{path}[{error.position - offsets[row]}]"
+        raise Unfit(row, inside + error.path[len(path) + 2 :], error.reason) from error
+    bounds = _with_nulls(offsets, values)
+    return pa.ListArray.from_arrays(bounds, items, type=arrow_type(type_))
+
+
+def _maps(values: Sequence[Any], kinds: set[type], type_: Map, path: str) -> pa.Array:
+    _check_kinds(values, kinds, path, "a dict with str keys", _is_mapping)
+    offsets = list_offsets(values)
+    present = [value for value in values if value is not None]
+    keys: list[Any] = list(chain.from_iterable(present))
+    flat: list[Any] = list(chain.from_iterable(value.values() for value in present))
+    try:
+        key_array = column(keys, Scalar(kind=Kind.STRING), f"{path}{{}}")
+        items = column(flat, type_.values, f"{path}{{}}")
+    except Unfit as error:
+        inside = f"{path}[{keys[error.position]!r}]" + error.path[len(path) + 2 :]
+        raise Unfit(_row(offsets, error.position), inside, error.reason) from error
+    bounds = _with_nulls(offsets, values)
+    return pa.MapArray.from_arrays(bounds, key_array, items, type=arrow_type(type_))
+
+
+def list_offsets(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Add up the lengths of `values` (None: 0), from 0; TooMuch past what an array can hold."""
+    lengths = [0 if value is None else len(value) for value in values]
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if offsets[-1] > _OFFSET_MAX:
+        raise TooMuch
+    return offsets
+
+
+def _with_nulls(offsets: np.ndarray[Any, Any], values: Sequence[Any]) -> pa.Array:
+    absent = np.zeros(len(offsets), np.bool_)
+    absent[:-1] = [value is None for value in values]
+    return pa.array(offsets.astype(np.int32), mask=absent)
+
+
+def _row(offsets: np.ndarray[Any, Any], position: int) -> int:
+    return int(np.searchsorted(offsets, position, side="right")) - 1
+
+
+def _check_kinds(
+    values: Sequence[Any], kinds: set[type], path: str, wanted: str, allowed: Any
+) -> None:
+    for kind in kinds:
+        if not allowed(kind):
+            position = next(i for i, value in enumerate(values) if type(value) is kind)
+            raise Unfit(position, path, f"it must be {wanted}, and is {shown(values[position])}")
+
+
+def _is_mapping(kind: type) -> bool:
+    return issubclass(kind, Mapping)
+
+
+def _is_record(kind: type) -> bool:
+    return issubclass(kind, Mapping) or is_dataclass(kind)

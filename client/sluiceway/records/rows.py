@@ -1,0 +1,101 @@
+"""Record batches made into Python objects, column by column."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types
+
+from sluiceway.errors import ValueOutOfRange
+from sluiceway.records.constraints import contents
+from sluiceway.schema.types import below
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAYS: Final = (
+    date.min.toordinal() - _EPOCH.toordinal(),
+    date.max.toordinal() - _EPOCH.toordinal(),
+)
+_DAY_US: Final = 86_400_000_000
+_MICROSECONDS: Final = (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1)
+
+
+def to_records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Make each row of `batch` (of a schema's Arrow form) into a dict, in order.
+
+    Timestamps become aware datetimes in UTC, local timestamps naive ones, maps and nested records
+    dicts, arrays lists. Raises ValueOutOfRange, naming the field, for a date or an instant outside
+    of the years 1 to 9999, which only `batches()` can give.
+    """
+    names = batch.schema.names
+    return _dicts(names, [_values(c, n) for c, n in zip(batch.columns, names, strict=True)])
+
+
+def _dicts(names: list[str], columns: list[list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(names, row)) for row in zip(*columns, strict=True)]  # noqa: B905 - equal, and hot
+
+
+def _values(array: pa.Array, path: str) -> list[Any]:
+    type_ = array.type
+    if types.is_string(type_) or types.is_binary(type_):
+        objects: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
+        return objects
+    if not array.null_count:
+        return _present(array, type_, path)
+    places = np.flatnonzero(array.is_valid())
+    values: list[Any] = [None] * len(array)
+    for place, value in zip(
+        places.tolist(), _present(array.take(pa.array(places)), type_, path), strict=True
+    ):
+        values[place] = value
+    return values
+
+
+def _present(array: pa.Array, type_: pa.DataType, path: str) -> list[Any]:
+    """Make the values of an array without nulls."""
+    if types.is_date32(type_):
+        days = array.view(pa.int32()).to_numpy()
+        _check_range(days, _DAYS, path)
+        return days.astype("M8[D]").tolist()  # type: ignore[no-any-return]
+    if types.is_timestamp(type_):
+        return _instants(array.view(pa.int64()).to_numpy(), type_.tz is not None, path)
+    if types.is_struct(type_):
+        names = [field.name for field in type_]
+        columns = [_values(array.field(i), below(path, name)) for i, name in enumerate(names)]
+        return _dicts(names, columns)
+    if types.is_list(type_):
+        offsets, (items,) = contents(array)
+        return _cut(_values(items, f"{path}[]"), offsets.tolist())
+    if types.is_map(type_):
+        offsets, (keys, items) = contents(array)
+        bounds = offsets.tolist()
+        pairs = zip(
+            _cut(_values(keys, path), bounds),
+            _cut(_values(items, f"{path}{{}}"), bounds),
+            strict=True,
+        )
+        return [dict(zip(names, values, strict=True)) for names, values in pairs]
+    return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _instants(microseconds: Any, aware: bool, path: str) -> list[Any]:
+    _check_range(microseconds, _MICROSECONDS, path)
+    if not aware:
+        return microseconds.view("M8[us]").tolist()  # type: ignore[no-any-return]
+    # NumPy makes durations at C speed; adding them to an aware epoch keeps the zone.
+    return list(map(_EPOCH.__add__, microseconds.view("m8[us]").tolist()))
+
+
+def _check_range(values: Any, bounds: tuple[int, int], path: str) -> None:
+    if len(values) and (values.min() < bounds[0] or values.max() > bounds[1]):
+        raise ValueOutOfRange(
+            f"field {path!r} has a value outside of the years 1 to 9999, which Python's datetime "
+            "cannot express; read with batches(), which gives Arrow's values as they are"
+        )
+
+
+def _cut(values: list[Any], bounds: list[int]) -> list[list[Any]]:
+    return [values[begin:end] for begin, end in pairwise(bounds)]
