@@ -47,7 +47,7 @@ class Chunk:
         self._partly: dict[int, int] = {}
         batches = self._resumed(batches, positions)
         self._rows: int = sum(batch.num_rows for batch in batches)
-        self._batches = iter([batch for batch in batches if batch.num_rows])
+        self._batches = collections.deque(batch for batch in batches if batch.num_rows)
         self._batch: pa.RecordBatch | None = None
         self._records: Iterator[dict[str, Any]] = iter(())
         self._opened_rows: int = 0
@@ -70,9 +70,9 @@ class Chunk:
         What is taken from it counts as handed out.
         """
         while not operator.length_hint(self._records) and not self.empty:
-            batch = self._batch = next(self._batches)
-            self._records = iter(to_records(batch))
-            self._opened_rows += batch.num_rows
+            # A batch that cannot be made into records stays where it is.
+            self._records = iter(to_records(self._batches[0]))
+            self._batch = self._open_next()
         return self._records
 
     def batch(self) -> pa.RecordBatch:
@@ -81,14 +81,18 @@ class Chunk:
         if left and self._batch is not None:
             self._drain()
             return self._batch.slice(self._batch.num_rows - left)
-        batch = next(self._batches)
-        self._opened_rows += batch.num_rows
-        return batch
+        return self._open_next()
 
     def abandon(self) -> None:
         """Hand out nothing more, not even by an iterator that was given away."""
         self._drain()
+        self._batches.clear()
         self._opened_rows = self._rows
+
+    def _open_next(self) -> pa.RecordBatch:
+        batch = self._batches.popleft()
+        self._opened_rows += batch.num_rows
+        return batch
 
     def _drain(self) -> None:
         collections.deque(self._records, maxlen=0)

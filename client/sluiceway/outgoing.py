@@ -181,7 +181,7 @@ class _BatchMessages:
         return self._messages(values, targets)
 
     def records_in(self, value: bytes) -> int:
-        records: int = Envelope.parse(value).records
+        records: int = Envelope.unpack(value).records
         return records
 
     def _may_wait(self, rows: _Waiting) -> bool:

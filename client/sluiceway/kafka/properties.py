@@ -72,6 +72,7 @@ CONSUMER = frozenset(
 )
 """What tunes a reader."""
 
+_DEFAULTS = {"log_level": 4}
 _PRODUCER_DEFAULTS = {
     "acks": "all",
     "enable.idempotence": True,
@@ -123,6 +124,7 @@ def producer_config(
     refuse_unlisted(connection, CONNECTION)
     refuse_unlisted(overrides or {}, CONNECTION, PRODUCER)
     return {
+        **_DEFAULTS,
         **_PRODUCER_DEFAULTS,
         "delivery.timeout.ms": delivery_timeout_ms,
         "message.max.bytes": max(1000, max_message_bytes),
@@ -139,10 +141,10 @@ def consumer_config(
     """Return librdkafka's configuration of a reader; both mappings are checked."""
     refuse_unlisted(connection, CONNECTION)
     refuse_unlisted(overrides or {}, CONNECTION, CONSUMER)
-    return {**_CONSUMER_DEFAULTS, **connection, **(overrides or {})}
+    return {**_DEFAULTS, **_CONSUMER_DEFAULTS, **connection, **(overrides or {})}
 
 
 def admin_config(connection: Mapping[str, str]) -> dict[str, Any]:
     """Return librdkafka's configuration for asking about topics; the mapping is checked."""
     refuse_unlisted(connection, CONNECTION)
-    return dict(connection)
+    return {**_DEFAULTS, **connection}
