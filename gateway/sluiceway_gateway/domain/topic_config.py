@@ -139,8 +139,8 @@ def canonical(config: Mapping[str, str]) -> dict[str, str]:
 def topic_overrides(
     config: Mapping[str, str], *, retention_ms: int | None, retention_bytes: int | None
 ) -> dict[str, str]:
-    """All overrides that a channel's topic shall have, its retention among them."""
-    overrides = canonical(config)
+    """All overrides that a channel's topic shall have: its `canonical` config and retention."""
+    overrides = dict(config)
     if retention_ms is not None:
         overrides["retention.ms"] = str(retention_ms)
     if retention_bytes is not None:

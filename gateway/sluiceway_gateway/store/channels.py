@@ -50,8 +50,9 @@ def insert(tx: WriteTransaction, channel: Channel) -> bool:
         make(channels)
         .values(**values_of(channel), **DUE_AT_ONCE)
         .on_conflict_do_nothing(index_elements=["name"])
+        .returning(channels.c.uid)
     )
-    return bool(added.rowcount == 1)
+    return added.first() is not None
 
 
 def save(

@@ -1,0 +1,7 @@
+"""What a replica does in the background while it leads."""
+
+from sluiceway_gateway.loops.background import Loops
+from sluiceway_gateway.loops.leader import Leader
+from sluiceway_gateway.loops.loop import Loop
+
+__all__ = ["Leader", "Loop", "Loops"]

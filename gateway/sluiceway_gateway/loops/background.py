@@ -1,0 +1,75 @@
+"""Everything that runs in the background of one replica."""
+
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.loops.leader import Leader
+from sluiceway_gateway.loops.loop import Loop
+from sluiceway_gateway.services.reconcile import Counts, Reconciler
+from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.store.engine import Database
+
+#: How often the leader looks for work that another replica took in.
+_POLL_S = 0.5
+_STOP_TIMEOUT_S = 30.0
+
+
+class Loops:
+    """The loops of one replica: start, wake, stop.
+
+    `on_pass` hears the counts of every pass, on the loop's thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        kafka: Kafka,
+        settings: Settings,
+        clock: Callable[[], datetime],
+        on_pass: Callable[[Counts], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        stopping = threading.Event()
+        self._on_pass = on_pass
+        self._reconciler = Reconciler(
+            database=database,
+            kafka=kafka,
+            clock=clock,
+            resync_s=settings.resync_s,
+            wait=stopping.wait,
+        )
+        leader = Leader(
+            database=database,
+            name="reconcile",
+            holder=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
+            lease_ms=settings.lease_ms,
+            monotonic=monotonic,
+        )
+        self._loop = Loop(
+            name="reconcile", leader=leader, run_once=self._reconcile, stopping=stopping
+        )
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._loop.start()
+
+    def wake(self) -> None:
+        """Say that a channel was changed; cheap, never blocks, from any thread."""
+        self._loop.wake()
+
+    def stop(self) -> bool:
+        """End, and let another replica take over at once; False if a call hangs for 30 s."""
+        return self._loop.stop(_STOP_TIMEOUT_S)
+
+    def _reconcile(self) -> float:
+        counts = self._reconciler.run_once()
+        if self._on_pass is not None:
+            self._on_pass(counts)
+        return 0.0 if counts.more else _POLL_S

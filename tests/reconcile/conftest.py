@@ -1,0 +1,36 @@
+"""A replica's reconciler on a real broker and both databases."""
+
+from collections.abc import Iterator
+
+import pytest
+from rig import Operator, Rig
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.store import revision
+from sluiceway_gateway.store.engine import Database
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    revision.upgrade(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="session")
+def admin(kafka: KafkaServer) -> Iterator[Kafka]:
+    client = Kafka(kafka.bootstrap_servers)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def rig(database: Database, admin: Kafka) -> Rig:
+    return Rig(database=database, kafka=admin)
+
+
+@pytest.fixture(scope="session")
+def operator(kafka: KafkaServer) -> Operator:
+    return Operator(kafka.bootstrap_servers)

@@ -1,0 +1,182 @@
+"""A replica's reconciler on a real broker and both databases, with a clock that tests move."""
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.domain.channel import (
+    Channel,
+    ChannelSpec,
+    Condition,
+    Phase,
+    TopicRef,
+    topic_name,
+)
+from sluiceway_gateway.domain.topic import ObservedTopic
+from sluiceway_gateway.services.reconcile import Counts, Reconciler
+from sluiceway_gateway.store import channels, schemas
+from sluiceway_gateway.store.engine import Database
+
+RESYNC_S = 30.0
+SCHEMA = '{"fields":[{"name":"a","type":"int"}],"name":"R","type":"record"}'
+_numbers = itertools.count(1)
+
+
+class Clock:
+    """Tells a time that only tests move."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rig:
+    """One gateway's database and Kafka, and the reconciler between them."""
+
+    database: Database
+    kafka: Kafka
+    clock: Clock = field(default_factory=Clock)
+
+    def reconciler(self, **changes: Any) -> Reconciler:
+        arguments: dict[str, Any] = {
+            "database": self.database,
+            "kafka": self.kafka,
+            "clock": self.clock,
+            "resync_s": RESYNC_S,
+            "wait": time.sleep,
+        }
+        return Reconciler(**(arguments | changes))
+
+    def run_once(self) -> Counts:
+        return self.reconciler().run_once()
+
+    def add(self, **spec: Any) -> Channel:
+        """Add a channel's row as a request does, and return it."""
+        name, uid = f"channel-{next(_numbers)}", uuid.uuid4().hex
+        with self.database.write() as tx:
+            schema_id = schemas.register(
+                tx, fingerprint="one", definition=SCHEMA, now=self.clock.now
+            )
+            channel = Channel(
+                name=name,
+                uid=uid,
+                labels={},
+                generation=1,
+                revision=1,
+                created_at=self.clock.now,
+                spec=ChannelSpec(schema=SCHEMA, **spec),
+                schema_id=schema_id,
+                schema_version=1,
+                phase=Phase.PROVISIONING,
+                observed_generation=0,
+                conditions=(),
+                topic=TopicRef(name=topic_name("rig.", name, uid)),
+            )
+            assert channels.insert(tx, channel)
+        return channel
+
+    def ready(self, **spec: Any) -> Channel:
+        """Add a channel and have its topic made."""
+        channel = self.add(**spec)
+        self.run_once()
+        found = self.get(channel)
+        assert found.phase is Phase.READY, found
+        return found
+
+    def get(self, channel: Channel) -> Channel:
+        found = self.find(channel)
+        assert found is not None
+        return found
+
+    def find(self, channel: Channel) -> Channel | None:
+        with self.database.read() as tx:
+            return channels.find(tx, channel.name)
+
+    def respec(self, channel: Channel, **changes: Any) -> Channel:
+        """Change the channel's spec as a request does."""
+        was = self.get(channel)
+        changed = replace(
+            was,
+            spec=replace(was.spec, **changes),
+            generation=was.generation + 1,
+            revision=was.revision + 1,
+        )
+        return self._save(changed, was)
+
+    def delete(self, channel: Channel, *, keep_topic: bool = False) -> Channel:
+        """Begin to delete the channel as a request does."""
+        was = self.get(channel)
+        changed = replace(
+            was, phase=Phase.DELETING, keep_topic=keep_topic, revision=was.revision + 1
+        )
+        return self._save(changed, was)
+
+    def _save(self, changed: Channel, was: Channel) -> Channel:
+        with self.database.write() as tx:
+            assert channels.save(tx, changed, was=was, from_phases=(was.phase,))
+        return changed
+
+    def topic(self, channel: Channel) -> ObservedTopic | None:
+        return self.kafka.observe([channel.topic.name]).topics.get(channel.topic.name)
+
+    def until_topic(self, channel: Channel, once: Callable[[ObservedTopic | None], bool]) -> None:
+        """Wait until brokers have heard of what was done to the topic."""
+        deadline = time.monotonic() + 30
+        while not once(topic := self.topic(channel)):
+            assert time.monotonic() < deadline, topic
+
+
+class Operator:
+    """Somebody who changes topics behind the gateway's back."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+
+    def create(self, name: str, partitions: int = 1, **config: str) -> None:
+        topic = NewTopic(name, num_partitions=partitions, config=config)
+        self._admin.create_topics([topic])[name].result(timeout=30)
+
+    def delete(self, name: str) -> None:
+        self._admin.delete_topics([name])[name].result(timeout=30)
+
+    def grow(self, name: str, partitions: int) -> None:
+        self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(timeout=30)
+
+    def set(self, name: str, **config: str) -> None:
+        entries = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+        self._admin.incremental_alter_configs([resource])[resource].result(timeout=30)
+
+
+def condition(channel: Channel, type_: str) -> Condition:
+    found = channel.condition(type_)
+    assert found is not None, channel.conditions
+    return found
+
+
+def status(channel: Channel, type_: str) -> tuple[str, str]:
+    found = condition(channel, type_)
+    return found.status, found.reason

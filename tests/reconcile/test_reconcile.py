@@ -1,0 +1,276 @@
+from dataclasses import replace
+
+import pytest
+from rig import RESYNC_S, Operator, Rig, condition, status
+
+from sluiceway_gateway.domain.channel import Phase, Retention
+from sluiceway_gateway.services.reconcile import Counts
+from sluiceway_gateway.store import channels
+
+
+def test_a_channel_gets_its_topic_and_becomes_ready(rig: Rig) -> None:
+    channel = rig.add(
+        partitions=3, retention=Retention(ms=60_000), config={"max.message.bytes": "2097152"}
+    )
+    counts = rig.run_once()
+    assert (counts.created, counts.checked, counts.changed, counts.more) == (1, 1, 1, False)
+    found, topic = rig.get(channel), rig.topic(channel)
+    assert topic is not None
+    assert topic.config == {"retention.ms": "60000", "max.message.bytes": "2097152"}
+    assert found.phase is Phase.READY
+    assert found.observed_generation == found.generation == 1
+    assert (found.topic.id, found.topic.partitions) == (topic.id, 3)
+    assert status(found, "Ready") == ("True", "TopicCreated")
+    assert status(found, "Synced") == ("True", "UpToDate")
+
+
+def test_a_channel_at_rest_is_left_alone_until_the_resync(rig: Rig) -> None:
+    channel = rig.ready()
+    assert rig.run_once() == Counts()
+    rig.clock.forward(RESYNC_S - 1)
+    assert rig.run_once() == Counts()
+    rig.clock.forward(1)
+    assert rig.run_once() == Counts(checked=1)
+    assert rig.get(channel) == channel, "nothing visible has changed"
+
+
+def test_partitions_grow_in_place(rig: Rig) -> None:
+    channel = rig.ready(partitions=2)
+    rig.respec(channel, partitions=5)
+    assert rig.run_once().grown == 1
+    found, topic = rig.get(channel), rig.topic(channel)
+    assert topic is not None
+    assert topic.id == channel.topic.id
+    assert (topic.partitions, found.topic.partitions) == (5, 5)
+    assert (found.phase, found.observed_generation) == (Phase.READY, 2)
+
+
+def test_partitions_that_were_added_outside_stay(rig: Rig, operator: Operator) -> None:
+    channel = rig.ready(partitions=1)
+    operator.grow(channel.topic.name, 4)
+    rig.until_topic(channel, lambda topic: topic is not None and topic.partitions == 4)
+    rig.clock.forward(RESYNC_S)
+    assert rig.run_once().grown == 0
+    found = rig.get(channel)
+    assert found.topic.partitions == 4
+    assert status(found, "Synced") == ("True", "PartitionsExceedSpec")
+    rig.respec(channel, partitions=4)
+    rig.run_once()
+    assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
+
+
+def test_a_new_configuration_is_applied_and_dropped_settings_go(rig: Rig) -> None:
+    channel = rig.ready(config={"segment.ms": "1000"}, retention=Retention(ms=5_000))
+    rig.respec(channel, config={"min.insync.replicas": "1"}, retention=Retention(bytes=10))
+    assert rig.run_once().configured == 1
+    topic = rig.topic(channel)
+    assert topic is not None
+    assert topic.config == {"min.insync.replicas": "1", "retention.bytes": "10"}
+    assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
+
+
+def test_drift_is_reverted_with_overrides_that_nobody_asked_for(
+    rig: Rig, operator: Operator
+) -> None:
+    channel = rig.ready(config={"segment.ms": "1000"})
+    operator.set(channel.topic.name, segment_ms="77", cleanup_policy="compact")
+    rig.until_topic(channel, lambda topic: topic is not None and len(topic.config) == 2)
+    rig.clock.forward(RESYNC_S)
+    assert rig.run_once().configured == 1
+    topic = rig.topic(channel)
+    assert topic is not None
+    assert topic.config == {"segment.ms": "1000"}
+    found = rig.get(channel)
+    assert status(found, "Synced") == ("True", "DriftReverted")
+    assert "cleanup.policy, segment.ms" in condition(found, "Synced").message
+    rig.clock.forward(RESYNC_S)
+    rig.run_once()
+    assert rig.get(channel) == found, "it stays said until the spec changes"
+    rig.respec(channel, config={})
+    rig.run_once()
+    assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
+
+
+def test_a_vanished_topic_is_told_and_never_made_anew(rig: Rig, operator: Operator) -> None:
+    channel = rig.ready()
+    operator.delete(channel.topic.name)
+    rig.until_topic(channel, lambda topic: topic is None)
+    rig.clock.forward(RESYNC_S)
+    rig.run_once()
+    assert rig.get(channel).phase is Phase.READY, "one look may meet a broker that lags behind"
+    for _ in range(3):
+        rig.clock.forward(RESYNC_S)
+        assert rig.run_once().created == 0
+        found = rig.get(channel)
+        assert found.phase is Phase.FAILED
+        assert status(found, "Ready") == status(found, "Synced") == ("False", "TopicMissing")
+        assert channel.topic.id is not None
+        assert channel.topic.id in condition(found, "Ready").message
+        assert "create it again" in condition(found, "Ready").message
+    rig.respec(channel, partitions=2)
+    rig.run_once()
+    assert rig.topic(channel) is None
+    assert rig.get(channel).observed_generation == 1
+
+
+def test_a_topic_made_again_outside_is_told_and_left_alone(rig: Rig, operator: Operator) -> None:
+    channel = rig.ready(partitions=2, config={"segment.ms": "1000"})
+    operator.delete(channel.topic.name)
+    operator.create(channel.topic.name, 1)
+    rig.until_topic(channel, lambda topic: topic is not None and topic.id != channel.topic.id)
+    for _ in range(2):
+        rig.clock.forward(RESYNC_S)
+        rig.run_once()
+    found, topic = rig.get(channel), rig.topic(channel)
+    assert topic is not None
+    assert (topic.partitions, topic.config) == (1, {})
+    assert found.phase is Phase.FAILED
+    assert found.topic.id == channel.topic.id
+    assert status(found, "Ready") == ("False", "TopicRecreated")
+    assert topic.id in condition(found, "Ready").message
+    # Deleting the channel does not delete what somebody else made.
+    rig.delete(channel)
+    assert rig.run_once().removed == 1
+    assert rig.find(channel) is None
+    assert rig.topic(channel) == topic
+
+
+def test_a_failed_channel_is_ready_again_when_its_own_topic_is_seen(rig: Rig) -> None:
+    channel = rig.ready()
+    failed = replace(channel, phase=Phase.FAILED, revision=channel.revision + 1)
+    with rig.database.write() as tx:
+        assert channels.save(tx, failed, was=channel, from_phases=(Phase.READY,))
+    rig.run_once()
+    assert rig.get(channel).phase is Phase.READY
+    assert rig.get(channel).topic == channel.topic
+
+
+def test_a_topic_that_a_crash_left_unrecorded_is_taken_over(rig: Rig, operator: Operator) -> None:
+    channel = rig.add(partitions=2, config={"segment.ms": "1000"})
+    operator.create(channel.topic.name, 1)
+    rig.until_topic(channel, lambda topic: topic is not None)
+    before = rig.topic(channel)
+    assert before is not None
+    counts = rig.run_once()
+    assert (counts.created, counts.grown, counts.configured) == (0, 1, 1)
+    found = rig.get(channel)
+    assert found.phase is Phase.READY
+    assert (found.topic.id, found.topic.partitions) == (before.id, 2)
+
+
+def test_deleting_a_channel_deletes_its_topic_then_its_row(rig: Rig) -> None:
+    channel = rig.ready()
+    rig.delete(channel)
+    counts = rig.run_once()
+    assert (counts.deleted, counts.removed) == (1, 1)
+    assert rig.find(channel) is None
+    assert rig.topic(channel) is None
+    assert rig.run_once() == Counts()
+
+
+def test_deleting_a_channel_may_keep_its_topic(rig: Rig) -> None:
+    channel = rig.ready()
+    rig.delete(channel, keep_topic=True)
+    counts = rig.run_once()
+    assert (counts.deleted, counts.removed) == (0, 1)
+    assert rig.find(channel) is None
+    assert rig.topic(channel) is not None
+
+
+def test_a_channel_deleted_before_its_topic_was_made_just_goes(rig: Rig) -> None:
+    channel = rig.add()
+    rig.delete(channel)
+    assert rig.run_once().removed == 1
+    assert rig.topic(channel) is None
+
+
+def test_a_deletion_finds_a_topic_that_does_not_show_yet(rig: Rig, operator: Operator) -> None:
+    channel = rig.add()
+    rig.delete(channel)
+    # Made by a replica that crashed before it wrote anything down.
+    operator.create(channel.topic.name)
+    while rig.find(channel) is not None:
+        rig.run_once()
+        rig.clock.forward(60)
+    rig.until_topic(channel, lambda topic: topic is None)
+
+
+def test_more_replicas_than_brokers_is_told_in_the_brokers_words(rig: Rig) -> None:
+    channel = rig.add(replication=3)
+    assert rig.run_once().refused == 1
+    found = rig.get(channel)
+    assert found.phase is Phase.PROVISIONING
+    assert found.observed_generation == 0
+    assert status(found, "Ready") == status(found, "Synced") == ("False", "InvalidReplication")
+    assert "only 1 broker(s)" in condition(found, "Ready").message
+    assert "fewer replicas" in condition(found, "Ready").message
+
+
+# Each is fine by itself; Kafka refuses them together.
+CONTRADICTION = {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "1"}
+
+
+def test_a_refused_configuration_is_told_and_tried_again_when_the_spec_changes(rig: Rig) -> None:
+    channel = rig.add(config=CONTRADICTION)
+    rig.run_once()
+    found = rig.get(channel)
+    assert (found.phase, found.topic.id) == (Phase.PROVISIONING, None)
+    assert status(found, "Synced") == ("False", "ConfigRejected")
+    assert "min.compaction.lag.ms" in condition(found, "Synced").message
+    rig.respec(channel, config={"min.compaction.lag.ms": "5"})
+    rig.run_once()
+    assert rig.get(channel).phase is Phase.READY
+
+
+def test_a_refused_change_leaves_a_ready_channel_ready(rig: Rig) -> None:
+    channel = rig.ready()
+    rig.respec(channel, config=CONTRADICTION)
+    rig.run_once()
+    found = rig.get(channel)
+    assert (found.phase, found.generation, found.observed_generation) == (Phase.READY, 2, 1)
+    assert status(found, "Ready") == ("True", "TopicCreated")
+    assert status(found, "Synced") == ("False", "ConfigRejected")
+
+
+def test_what_kafka_refuses_is_tried_again_after_longer_and_longer_pauses(rig: Rig) -> None:
+    channel = rig.add(replication=3)
+    rig.run_once()
+    told = rig.get(channel)
+    pauses_s = []
+    for _ in range(9):
+        waited_s = 0.0
+        while rig.run_once().refused == 0:
+            rig.clock.forward(1)
+            waited_s += 1
+        pauses_s.append(waited_s)
+    assert pauses_s == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert rig.get(channel) == told, "the same refusal again is nothing new"
+
+
+def test_one_refusal_does_not_keep_the_others_back(rig: Rig) -> None:
+    refused, fine = rig.add(replication=3), rig.add()
+    counts = rig.run_once()
+    assert (counts.created, counts.refused, counts.checked) == (1, 1, 2)
+    assert rig.get(fine).phase is Phase.READY
+    assert rig.get(refused).phase is Phase.PROVISIONING
+
+
+def test_many_channels_are_worked_through_in_pages(rig: Rig) -> None:
+    made = [rig.add() for _ in range(25)]
+    reconciler = rig.reconciler(page_size=10)
+    passes = [reconciler.run_once() for _ in range(3)]
+    assert [each.created for each in passes] == [10, 10, 5]
+    assert [each.more for each in passes] == [True, True, False]
+    assert all(rig.get(each).phase is Phase.READY for each in made)
+
+
+@pytest.mark.parametrize("pause", [False, True])
+def test_changed_channels_come_before_those_that_wait_for_their_resync(
+    rig: Rig, pause: bool
+) -> None:
+    rested = [rig.ready() for _ in range(3)]
+    rig.clock.forward(RESYNC_S * (10 if pause else 1))
+    new = rig.add()
+    assert rig.reconciler(page_size=1).run_once().created == 1
+    assert rig.get(new).phase is Phase.READY
+    assert all(rig.get(each) == each for each in rested)
