@@ -1,1 +1,24 @@
 """Typed data channels on Kafka: the client."""
+
+from sluiceway._version import __version__
+from sluiceway.channel import Channel
+from sluiceway.errors import SluicewayError
+from sluiceway.gateway import Gateway
+from sluiceway.position import Position
+from sluiceway.protocol import Connection, Retention
+from sluiceway.reader import ChannelReader
+from sluiceway.schema import Schema
+from sluiceway.writer import ChannelWriter
+
+__all__ = [
+    "Channel",
+    "ChannelReader",
+    "ChannelWriter",
+    "Connection",
+    "Gateway",
+    "Position",
+    "Retention",
+    "Schema",
+    "SluicewayError",
+    "__version__",
+]

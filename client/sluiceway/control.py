@@ -1,0 +1,115 @@
+"""The gateway's calls, one method each."""
+
+import math
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+from urllib.parse import quote
+
+from sluiceway.answer import Answer
+from sluiceway.errors import OptionError
+from sluiceway.protocol import ChannelResource, Connection
+from sluiceway.transport import Transport
+
+__all__ = ["Access", "Control"]
+
+Access = Literal["read", "write"]
+
+_LIMIT = 100
+
+
+class Control:
+    """The control plane. Each call raises GatewayError and its subclasses.
+
+    Calls that change something carry a request id, so that the transport's repeats of one call
+    are one change.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def channel(self, name: str) -> ChannelResource:
+        """Return a channel as it is now."""
+        response = self._transport.request("GET", _path(name))
+        return self._channel(response)
+
+    def wait_for_change(self, seen: ChannelResource, wait_s: float) -> ChannelResource:
+        """Return the channel once it differs from `seen`, or as it is after `wait_s`."""
+        response = self._transport.request(
+            "GET",
+            _path(seen.name),
+            params={"wait": str(max(1, min(60, math.ceil(wait_s))))},
+            headers={"If-None-Match": seen.etag} if seen.etag else {},
+            wait_s=wait_s,
+        )
+        return seen if response.status_code == 304 else self._channel(response)
+
+    def channels(self, selector: str | None = None) -> Iterator[ChannelResource]:
+        """Return all channels that the token may see, by name, page after page."""
+        params = {"limit": str(_LIMIT)} | ({"selector": selector} if selector else {})
+        while True:
+            response = self._transport.request("GET", "/v1/channels", params=params)
+            page = Answer(self._transport.answer(response), "channels")
+            for item in page.items("items"):
+                yield ChannelResource.parse(item.value)
+            cursor = page.optional(page.text, "next_cursor")
+            if cursor is None:
+                return
+            params["cursor"] = cursor
+
+    def create(
+        self, name: str, *, spec: Mapping[str, Any], labels: Mapping[str, str]
+    ) -> ChannelResource:
+        """Make a channel that is not there; Conflict `precondition_failed` if it is."""
+        body = {"metadata": {"labels": dict(labels)}, "spec": dict(spec)}
+        return self._put(name, body, {"If-None-Match": "*"})
+
+    def update(
+        self, name: str, *, uid: str, spec: Mapping[str, Any], labels: Mapping[str, str] | None
+    ) -> ChannelResource:
+        """Change what `spec` and `labels` name, in the channel with this uid only."""
+        metadata = {"uid": uid} | ({} if labels is None else {"labels": dict(labels)})
+        return self._put(name, {"metadata": metadata, "spec": dict(spec)}, {})
+
+    def delete(self, name: str, *, uid: str, keep_topic: bool) -> ChannelResource:
+        """Begin to delete the channel with this uid."""
+        params = {"uid": uid} | ({"topic": "keep"} if keep_topic else {})
+        response = self._transport.request(
+            "DELETE", _path(name), params=params, headers=_request_id()
+        )
+        return self._channel(response)
+
+    def connection(self, name: str, access: Access) -> Connection:
+        """Return what reading from or writing to the channel takes."""
+        response = self._transport.request(
+            "GET", f"{_path(name)}/connection", params={"access": access}
+        )
+        return Connection.parse(self._transport.answer(response))
+
+    def close(self) -> None:
+        """Close the connections to the gateway."""
+        self._transport.close()
+
+    def _put(self, name: str, body: Any, headers: Mapping[str, str]) -> ChannelResource:
+        response = self._transport.request(
+            "PUT", _path(name), body=body, headers={**headers, **_request_id()}
+        )
+        return self._channel(response)
+
+    def _channel(self, response: Any) -> ChannelResource:
+        return ChannelResource.parse(
+            self._transport.answer(response), etag=response.headers.get("ETag")
+        )
+
+
+def _path(name: str) -> str:
+    if not isinstance(name, str) or name in ("", ".", ".."):
+        raise OptionError(
+            f"a channel's name is a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit; "
+            f"it is {name!r}"
+        )
+    return f"/v1/channels/{quote(name, safe='')}"
+
+
+def _request_id() -> dict[str, str]:
+    return {"Idempotency-Key": uuid.uuid4().hex}

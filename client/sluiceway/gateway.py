@@ -1,0 +1,154 @@
+"""The way in: a gateway and its channels."""
+
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from sluiceway.channel import Channel
+from sluiceway.control import Control
+from sluiceway.errors import ChannelNotFound, Conflict, SchemaMismatch
+from sluiceway.protocol import ChannelResource, Retention
+from sluiceway.schema import Schema
+from sluiceway.transport import Transport
+
+__all__ = ["Gateway"]
+
+
+class Gateway:
+    """A gateway; nothing is sent before the first call.
+
+    `url`, `token` and `ca` (a file of certificates to trust) default to SLUICEWAY_URL (and that
+    to http://127.0.0.1:8900), SLUICEWAY_TOKEN or the content of SLUICEWAY_TOKEN_FILE, and
+    SLUICEWAY_CA_FILE. A call is repeated for `timeout_s` while the gateway does not answer.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        ca: str | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        transport = Transport(url, token=token, ca=ca, timeout_s=timeout_s)
+        self.url = transport.url
+        self._control = Control(transport)
+
+    def channel(
+        self,
+        name: str,
+        schema: object = None,
+        *,
+        partitions: int | None = None,
+        format: str | None = None,  # noqa: A002 - the wire's word
+        pinned: bool | None = None,
+        replication: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        retention: Retention | None = None,
+        config: Mapping[str, str] | None = None,
+        wait_s: float = 60.0,
+    ) -> Channel:
+        """Open the channel, made first if it is absent, and wait until it is ready.
+
+        `schema` is a dataclass, a pyarrow.Schema, Avro JSON or a Schema. A channel that is there
+        must have it, or SchemaMismatch is raised; where it differs in what else is given, a
+        warning says so, and nothing is changed (`Channel.update` does that). A channel that is
+        absent needs it, or ChannelNotFound is raised; left out, the rest is: 1 partition, format
+        avro, not pinned, the broker's replication and retention.
+
+        Raises GatewayError, SchemaError, ChannelNotReady, and SluicewayTimeout after `wait_s`.
+        """
+        wanted = None if schema is None else Schema.of(schema)
+        given: dict[str, Any] = {
+            "partitions": partitions,
+            "format": format,
+            "pinned": pinned,
+            "replication": replication,
+            "retention": retention,
+            "config": None if config is None else dict(config),
+        }
+        given = {field: value for field, value in given.items() if value is not None}
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            resource = self._opened(name, wanted, given, labels)
+            channel = Channel(self._control, resource)
+            if resource.status.phase != "deleting" or wanted is None:
+                break
+            # The name is free again when the channel before is gone.
+            channel.wait_until_gone(deadline_s - time.monotonic())
+        if wanted is not None and channel.schema.fingerprint != wanted.fingerprint:
+            raise SchemaMismatch(
+                f"the channel {name!r} has another schema than the one given: it has "
+                f"{channel.schema.canonical}, given was {wanted.canonical}"
+            )
+        self._warn_of_differences(resource, given, labels)
+        return channel.wait_until_ready(deadline_s - time.monotonic())
+
+    def channels(self, selector: str | None = None) -> Iterator[Channel]:
+        """Give the channels that the token may see, by name.
+
+        `selector` chooses by labels, in Kubernetes' form: `team=fares,stage!=test,owner`.
+        """
+        for resource in self._control.channels(selector):
+            yield Channel(self._control, resource)
+
+    def close(self) -> None:
+        """Close the connections to the gateway. Readers and writers do not need them."""
+        self._control.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Gateway {self.url}>"
+
+    def _opened(
+        self,
+        name: str,
+        schema: Schema | None,
+        given: Mapping[str, Any],
+        labels: Mapping[str, str] | None,
+    ) -> ChannelResource:
+        try:
+            return self._control.channel(name)
+        except ChannelNotFound as error:
+            if schema is None:
+                raise ChannelNotFound(
+                    f"there is no channel {name!r}; give a schema to make it", status=404
+                ) from error
+        spec = {"schema": schema.definition, **given}
+        if "retention" in spec:
+            spec["retention"] = spec["retention"].to_json()
+        try:
+            return self._control.create(name, spec=spec, labels=labels or {})
+        except Conflict as error:
+            if error.code != "precondition_failed":
+                raise
+        # Somebody else made it in between.
+        return self._control.channel(name)
+
+    def _warn_of_differences(
+        self,
+        resource: ChannelResource,
+        given: Mapping[str, Any],
+        labels: Mapping[str, str] | None,
+    ) -> None:
+        wanted = {**given, **({} if labels is None else {"labels": dict(labels)})}
+        for field, value in wanted.items():
+            present = getattr(resource, field)
+            if present != value:
+                warnings.warn(
+                    f"the channel {resource.name!r} has {field}={present!r}, given was {value!r}; "
+                    "it stays as it is: channel.update() changes what can be changed",
+                    stacklevel=3,
+                )

@@ -1,0 +1,94 @@
+"""The one place where the gateway's problems (RFC 9457) become exceptions, by code."""
+
+import json
+from collections.abc import Mapping
+
+import httpx
+
+from sluiceway.errors import (
+    ChannelNotFound,
+    ChannelNotReady,
+    Conflict,
+    Forbidden,
+    GatewayError,
+    GatewayUnavailable,
+    IncompatibleGateway,
+    InvalidRequest,
+    Unauthenticated,
+)
+
+BY_CODE: Mapping[str, type[GatewayError]] = {
+    "body_too_large": InvalidRequest,
+    "channel_deleting": Conflict,
+    "channel_not_found": ChannelNotFound,
+    "channel_not_ready": ChannelNotReady,
+    "channel_pinned": Conflict,
+    "concurrent_change": Conflict,
+    "config_not_allowed": InvalidRequest,
+    "conflict": Conflict,
+    "database_unavailable": GatewayUnavailable,
+    "forbidden": Forbidden,
+    "idempotency_key_reused": Conflict,
+    "immutable_field": Conflict,
+    "internal_error": GatewayError,
+    "invalid_request": InvalidRequest,
+    "invalid_schema": InvalidRequest,
+    "kafka_unavailable": GatewayUnavailable,
+    "method_not_allowed": IncompatibleGateway,
+    "not_found": IncompatibleGateway,
+    "partitions_shrink": Conflict,
+    "precondition_failed": Conflict,
+    "replication_exceeds_brokers": Conflict,
+    "schema_changed": Conflict,
+    "too_many_waiters": GatewayUnavailable,
+    "unauthenticated": Unauthenticated,
+    "unavailable": GatewayUnavailable,
+    "uid_mismatch": Conflict,
+}
+"""Every code that a gateway of this version can answer; newer ones go by their status."""
+
+_BY_STATUS: Mapping[int, type[GatewayError]] = {
+    401: Unauthenticated,
+    403: Forbidden,
+    404: IncompatibleGateway,
+    405: IncompatibleGateway,
+    409: Conflict,
+    412: Conflict,
+    502: GatewayUnavailable,
+    503: GatewayUnavailable,
+    504: GatewayUnavailable,
+}
+
+
+def problem(answer: httpx.Response) -> GatewayError:
+    """Return the exception for an answer that is not a success."""
+    status = answer.status_code
+    try:
+        told = answer.json()
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        told = None
+    if not isinstance(told, dict) or not isinstance(told.get("code"), str):
+        # Not the gateway's words: a proxy's, or another server's.
+        kind = _BY_STATUS.get(status, IncompatibleGateway)
+        return kind(
+            f"{answer.request.url} answered {status} {answer.reason_phrase} and not as a gateway "
+            "of Sluiceway does; is the URL the gateway's?",
+            status=status,
+        )
+    code = told["code"]
+    kind = BY_CODE.get(code) or _BY_STATUS.get(
+        status, InvalidRequest if status < 500 else GatewayError
+    )
+    errors = [
+        {"pointer": str(each.get("pointer", "")), "message": str(each.get("message", ""))}
+        for each in told.get("errors") or ()
+        if isinstance(each, dict)
+    ]
+    places = "".join(f"; {each['pointer']}: {each['message']}" for each in errors)
+    return kind(
+        f"{told.get('detail') or told.get('title') or code}{places}",
+        status=status,
+        code=code,
+        retriable=told.get("retriable") is True,
+        errors=errors,
+    )

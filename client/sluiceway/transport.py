@@ -1,0 +1,160 @@
+"""HTTP to the gateway: authentication, repeats within a time, failures as exceptions."""
+
+import os
+import random
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+
+from sluiceway._version import __version__
+from sluiceway.errors import GatewayUnavailable, IncompatibleGateway, OptionError
+from sluiceway.problems import problem
+from sluiceway.token import TokenSource
+
+__all__ = ["Transport"]
+
+DEFAULT_URL = "http://127.0.0.1:8900"
+_FIRST_PAUSE_S = 0.1
+_MAX_PAUSE_S = 2.0
+
+
+class Transport:
+    """Sends requests to one gateway.
+
+    What may heal (no connection, no answer, 503) is repeated with growing pauses for `timeout_s`
+    in all. So requests are made such that repeating them does no harm.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        ca: str | None = None,
+        timeout_s: float = 30.0,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = _checked_url(url or os.environ.get("SLUICEWAY_URL") or DEFAULT_URL)
+        if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 86_400:
+            raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds up to 86400")
+        self._token = TokenSource(token)
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._http = httpx.Client(
+            base_url=self.url,
+            verify=_trust(ca or os.environ.get("SLUICEWAY_CA_FILE")),
+            headers={"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"},
+        )
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Any = None,
+        wait_s: float = 0.0,
+    ) -> httpx.Response:
+        """Return a successful answer, or 304; raise GatewayError for the others.
+
+        `wait_s` is how long the gateway was asked to wait before it answers.
+        """
+        deadline_s = self._monotonic() + self._timeout_s + wait_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            cause: Exception | None = None
+            try:
+                answer = self._attempt(method, path, params, headers, body, wait_s)
+            except httpx.TransportError as error:
+                cause = error
+                failure = GatewayUnavailable(
+                    f"the gateway at {self.url} does not answer: {error or type(error).__name__}. "
+                    "Is it running, and is the URL right?"
+                )
+            else:
+                if answer.is_success or answer.status_code == 304:
+                    return answer
+                told = problem(answer)
+                if not isinstance(told, GatewayUnavailable):
+                    raise told
+                failure = told
+                pause_s = max(pause_s, _retry_after_s(answer))
+            left_s = deadline_s - self._monotonic()
+            if left_s <= pause_s:
+                raise failure from cause
+            self._sleep(pause_s * random.uniform(0.8, 1.0))  # noqa: S311 - to spread, not to hide
+            pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+
+    def answer(self, response: httpx.Response) -> Any:
+        """Return the JSON of an answer."""
+        try:
+            return response.json()
+        except ValueError as error:
+            raise IncompatibleGateway(
+                f"{response.request.url} answered no JSON; is {self.url} the gateway's URL?",
+                status=response.status_code,
+            ) from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _attempt(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        body: Any,
+        wait_s: float,
+    ) -> httpx.Response:
+        while True:
+            token = self._token.current()
+            response = self._http.request(
+                method,
+                path,
+                params=params,
+                headers={
+                    **(headers or {}),
+                    **({"Authorization": f"Bearer {token}"} if token else {}),
+                },
+                json=body,
+                timeout=httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s),
+            )
+            if response.status_code != 401 or not self._token.refresh():
+                return response
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, TypeError) as error:
+        raise OptionError(f"the gateway's URL is {url!r}: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
+        raise OptionError(
+            "the gateway's URL is http://HOST:PORT or https://HOST:PORT, without a user; "
+            f"it is {str(parsed)!r}"
+        )
+    return url.rstrip("/")
+
+
+def _trust(ca: str | None) -> ssl.SSLContext | bool:
+    if ca is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(f"the file {ca!r} holds no certificates to trust: {error}") from error
+
+
+def _retry_after_s(answer: httpx.Response) -> float:
+    try:
+        return min(float(answer.headers.get("Retry-After", "0")), _MAX_PAUSE_S)
+    except ValueError:
+        return 0.0
