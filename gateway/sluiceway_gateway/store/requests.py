@@ -8,7 +8,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.errors import IdempotencyKeyReused
 from sluiceway_gateway.domain.request import REMEMBERED_FOR, Answer, Request
-from sluiceway_gateway.store.engine import WriteTransaction
+from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.tables import requests
 
 
@@ -47,3 +47,8 @@ def settle(tx: WriteTransaction, request: Request, answer: Answer) -> None:
 
 def _is(request: Request) -> tuple[Any, Any]:
     return requests.c.principal == request.principal, requests.c.key == request.key
+
+
+def known(tx: ReadTransaction, request: Request) -> bool:
+    """Whether the key was used before."""
+    return tx.execute(select(requests.c.key).where(*_is(request))).first() is not None

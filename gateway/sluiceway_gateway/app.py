@@ -1,0 +1,112 @@
+"""The application: the one place where the parts meet."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.http import channels, connections, operation, problems
+from sluiceway_gateway.http.document import document
+from sluiceway_gateway.http.guard import Authentication
+from sluiceway_gateway.http.limit import BodyLimit
+from sluiceway_gateway.http.observation import Observation
+from sluiceway_gateway.http.parts import Parts
+from sluiceway_gateway.loops import Loops
+from sluiceway_gateway.metrics import Metrics
+from sluiceway_gateway.services.channels import Channels
+from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.services.health import Health
+from sluiceway_gateway.services.migration import check
+from sluiceway_gateway.services.reconcile import Counts
+from sluiceway_gateway.services.tokens import Tokens
+from sluiceway_gateway.services.watch import Watch
+from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.store.engine import Database
+
+__all__ = ["create_app"]
+
+# A probe has to be told soon.
+_READINESS_TIMEOUT_S = 2.0
+
+
+def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
+    """Return a gateway that works by these settings.
+
+    Nothing is connected before it starts. Its start raises WrongRevision for a
+    database that is not migrated to this version, and InvalidSettings where
+    there are tokens and no key to check them with.
+    """
+    database = Database(
+        settings.database_url.get_secret_value(),
+        pool_size=settings.database_pool_size,
+        wait_ms=settings.database_wait_ms,
+    )
+    kafka = Kafka(settings.kafka_bootstrap_servers, settings.kafka_properties.get_secret_value())
+    metrics = Metrics()
+    watch = Watch(database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000)
+    tokens = Tokens(database, settings.token_key, clock=clock)
+
+    def on_pass(counts: Counts) -> None:
+        metrics.reconciled({name: n for name, n in asdict(counts).items() if name != "more"})
+        if counts.changed:
+            watch.notify()
+
+    loops = Loops(database=database, kafka=kafka, settings=settings, clock=clock, on_pass=on_pass)
+
+    def wake() -> None:
+        watch.notify()
+        loops.wake()
+
+    parts = Parts(
+        settings=settings,
+        tokens=tokens,
+        channels=Channels(
+            database,
+            kafka,
+            topic_prefix=settings.topic_prefix,
+            kafka_timeout_s=settings.kafka_timeout_ms / 1000,
+            wake=wake,
+            clock=clock,
+        ),
+        watch=watch,
+        health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S),
+        metrics=metrics,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(check, database)
+        await run_in_threadpool(tokens.check_key)
+        loops.start()
+        try:
+            yield
+        finally:
+            watch.close()
+            await run_in_threadpool(loops.stop)
+            await run_in_threadpool(kafka.close)
+            database.close()
+
+    app = FastAPI(
+        title="Sluiceway",
+        description="Typed data channels on Kafka.",
+        version=version("sluiceway"),
+        lifespan=lifespan,
+        redirect_slashes=False,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.parts = parts
+    for router in (channels.router, connections.router, operation.router):
+        app.include_router(router)
+    problems.install(app)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    # The last one added is the first to see a request.
+    app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes)
+    app.add_middleware(Authentication, tokens=tokens)
+    app.add_middleware(Observation, metrics=metrics)
+    return app

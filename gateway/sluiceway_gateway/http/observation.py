@@ -1,0 +1,64 @@
+"""What is seen of each request: a log line, metrics, an id, and an answer in any case."""
+
+import time
+import uuid
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sluiceway_gateway.http.problems import internal_error, problem_response
+from sluiceway_gateway.metrics import Metrics
+
+_log = structlog.stdlib.get_logger("sluiceway_gateway.http")
+
+
+class Observation:
+    """The outermost ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request and tell of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = uuid.uuid4().hex
+        begun, status = time.perf_counter(), 0
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", request_id.encode()),
+                ]
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self._app(scope, receive, observed)
+            except Exception:
+                _log.exception("request failed", method=scope["method"])
+                if status:
+                    # Half of an answer is out; the server cuts the connection.
+                    raise
+                await problem_response(internal_error())(scope, receive, observed)
+            finally:
+                self._tell(scope, status, time.perf_counter() - begun)
+
+    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        method = scope["method"]
+        self._metrics.answered(route=route, method=method, status=status, seconds=seconds)
+        level = "info" if method not in {"GET", "HEAD"} or status >= 500 else "debug"
+        getattr(_log, level)(
+            "request",
+            method=method,
+            route=route,
+            channel=scope.get("path_params", {}).get("name"),
+            status=status,
+            ms=round(seconds * 1000, 1),
+        )

@@ -1,0 +1,84 @@
+"""Health, metrics and documentation."""
+
+from contextlib import suppress
+
+from fastapi import APIRouter, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.http.guard import Anybody
+from sluiceway_gateway.http.parts import Gateway
+from sluiceway_gateway.http.problems import problems
+from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.metrics import CONTENT_TYPE
+
+router = APIRouter(route_class=GatewayRoute)
+
+
+class Live(BaseModel):
+    """The process answers."""
+
+    live: bool
+
+
+class Ready(BaseModel):
+    """Which parts answer."""
+
+    database: bool
+    kafka: bool
+
+
+@router.get("/livez", tags=["health"], summary="Is the process alive?", response_model=Live)
+async def livez() -> Response:
+    """Answer, whatever else is the matter."""
+    return JSONResponse({"live": True})
+
+
+@router.get(
+    "/readyz",
+    tags=["health"],
+    summary="Do the database and Kafka answer?",
+    response_model=Ready,
+    responses={503: {"description": "At least one of them does not", "model": Ready}},
+)
+async def readyz(gateway: Gateway) -> Response:
+    """Ask the database and Kafka."""
+    found = await gateway.health.readiness()
+    body = {"database": found.database, "kafka": found.kafka}
+    return JSONResponse(body, 200 if found.ready else 503)
+
+
+@router.get(
+    "/metrics",
+    tags=["health"],
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses=problems(
+        also={
+            200: {"description": "Text", "content": {"text/plain": {"schema": {"type": "string"}}}}
+        }
+    ),
+)
+async def metrics(_anybody: Anybody, gateway: Gateway) -> Response:
+    """Give all metrics; without the database, those that need none."""
+    counts: dict[Phase, int] | None = None
+    with suppress(DatabaseUnavailable):
+        counts = await run_in_threadpool(gateway.channels.count_by_phase)
+    text = gateway.metrics.render(channels=counts, waiting=gateway.watch.waiting)
+    return Response(text, media_type=CONTENT_TYPE)
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request, _anybody: Anybody) -> Response:
+    """Give the OpenAPI document."""
+    return JSONResponse(request.app.openapi())
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs(request: Request, _anybody: Anybody) -> Response:
+    """Show the OpenAPI document."""
+    return get_swagger_ui_html(openapi_url="/openapi.json", title=request.app.title)

@@ -1,0 +1,35 @@
+"""What the routes work with; `create_app` puts it together."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from sluiceway_gateway.metrics import Metrics
+from sluiceway_gateway.services.channels import Channels
+from sluiceway_gateway.services.health import Health
+from sluiceway_gateway.services.tokens import Tokens
+from sluiceway_gateway.services.watch import Watch
+from sluiceway_gateway.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The services of one gateway."""
+
+    settings: Settings
+    tokens: Tokens
+    channels: Channels
+    watch: Watch
+    health: Health
+    metrics: Metrics
+
+
+async def parts_of(request: Request) -> Parts:
+    """Return the parts of the application that serves this request."""
+    parts = request.app.state.parts
+    assert isinstance(parts, Parts)  # noqa: S101
+    return parts
+
+
+Gateway = Annotated[Parts, Depends(parts_of)]

@@ -1,0 +1,162 @@
+"""Errors as RFC 9457 problems: their status, their JSON, their place in the OpenAPI document."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from sluiceway_gateway.domain import errors
+from sluiceway_gateway.domain.errors import InvalidRequest, SluicewayGatewayError, Violation
+
+MEDIA_TYPE = "application/problem+json"
+
+# The nearest class counts.
+STATUSES: Mapping[type[SluicewayGatewayError], int] = {
+    errors.InvalidRequest: 422,
+    errors.BodyTooLarge: 413,
+    errors.Unauthenticated: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.MethodNotAllowed: 405,
+    errors.Conflict: 409,
+    errors.PreconditionFailed: 412,
+    errors.Unavailable: 503,
+    errors.SluicewayGatewayError: 500,
+}
+
+
+class FieldError(BaseModel):
+    """One thing that is wrong with the request."""
+
+    pointer: str = Field(description="JSON pointer into the body, or path:, query: or header:NAME")
+    message: str
+
+
+class Problem(BaseModel):
+    """Why the request was not done, and what can be done about it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str = Field(description="urn:sluiceway:problem:CODE")
+    title: str
+    status: int
+    detail: str
+    code: str = Field(description="Stable, for programs")
+    retriable: bool = Field(description="Whether the same request can succeed later")
+    errors: list[FieldError] | None = Field(default=None, description="Where it is malformed")
+
+
+def status_of(error: SluicewayGatewayError) -> int:
+    """Return the HTTP status that stands for this error."""
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+
+
+def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = {}) -> Response:
+    """Return the answer that tells of this error."""
+    status = status_of(error)
+    body: dict[str, Any] = {
+        "type": f"urn:sluiceway:problem:{error.code}",
+        "title": error.title,
+        "status": status,
+        "detail": str(error),
+        "code": error.code,
+        "retriable": error.retriable,
+    }
+    if isinstance(error, InvalidRequest) and error.violations:
+        body["errors"] = [
+            {"pointer": each.pointer, "message": each.message} for each in error.violations
+        ]
+    own = dict(headers)
+    if isinstance(error, errors.Unauthenticated):
+        own["WWW-Authenticate"] = 'Bearer realm="sluiceway"'
+    if isinstance(error, errors.Unavailable):
+        own["Retry-After"] = str(error.retry_after_s)
+    # Escaped, so that whatever a message quotes can be sent.
+    return Response(json.dumps(body), status, headers=own, media_type=MEDIA_TYPE)
+
+
+def internal_error() -> SluicewayGatewayError:
+    """Return the error for what nobody foresaw; it says nothing about it."""
+    return SluicewayGatewayError(
+        "The gateway failed on this request; its log has the cause under this request's id."
+    )
+
+
+def violations_of(error: RequestValidationError) -> tuple[Violation, ...]:
+    """Return what FastAPI found wrong, without the values."""
+    return tuple(
+        Violation(
+            pointer=_pointer([str(part) for part in each["loc"]]),
+            message=str(each["msg"]).removeprefix("Value error, "),
+        )
+        for each in error.errors()
+    )
+
+
+def _pointer(location: list[str]) -> str:
+    where, path = location[0], location[1:]
+    if where == "body":
+        return "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in path)
+    return ":".join((where, *path))
+
+
+def problems(
+    *statuses: Literal[404, 409, 412, 413, 422], also: Mapping[int | str, Any] | None = None
+) -> dict[int | str, Any]:
+    """Return a guarded route's `responses`: these problems and those that each route has."""
+    described = {
+        401: "No valid token",
+        403: "The token's scopes do not reach that far",
+        404: "Not found",
+        409: "The state does not allow it; `code` says why",
+        412: "The precondition does not hold",
+        413: "The body is too large",
+        422: "The request is malformed",
+        500: "The gateway failed",
+        503: "The database or Kafka is away, or too many wait; see Retry-After",
+    }
+    found: dict[int | str, Any] = {
+        status: {
+            "description": described[status],
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in sorted({401, 403, 422, 500, 503, *statuses})
+    }
+    return {**found, **(also or {})}
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error that reaches the application with a problem."""
+
+    @app.exception_handler(SluicewayGatewayError)
+    async def ours(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, SluicewayGatewayError)  # noqa: S101
+        return problem_response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101
+        violations = violations_of(error)
+        detail = "; ".join(f"{each.pointer or 'the body'}: {each.message}" for each in violations)
+        return problem_response(InvalidRequest(f"Malformed: {detail}.", violations))
+
+    @app.exception_handler(HTTPException)
+    async def routing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101
+        headers = error.headers or {}
+        if error.status_code == 404:
+            return problem_response(
+                errors.NotFound("There is nothing here; the paths are in /openapi.json."), headers
+            )
+        if error.status_code == 405:
+            allowed = headers.get("Allow", headers.get("allow", "other methods"))
+            return problem_response(
+                errors.MethodNotAllowed(f"{request.method} is not for this; use {allowed}."),
+                headers,
+            )
+        return problem_response(InvalidRequest(f"The request cannot be read: {error.detail}."))

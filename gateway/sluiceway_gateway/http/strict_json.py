@@ -1,0 +1,93 @@
+"""Request bodies as JSON, without what JSON readers let pass and databases choke on."""
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from sluiceway_gateway.domain.errors import InvalidRequest
+
+MAX_DEPTH = 100
+_MAX_DIGITS = 40
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def loads(body: bytes) -> Any:
+    """Return the value that `body` holds.
+
+    Raises InvalidRequest for what is not JSON in UTF-8, and for names that occur
+    twice in an object, NaN and infinities, numbers of more than 40 digits, text
+    with U+0000 or lone surrogates, and nesting deeper than 100.
+    """
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidRequest("The body is not UTF-8; send JSON in UTF-8.") from None
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_constant,
+            parse_float=_float,
+            parse_int=_int,
+        )
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"The body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})."
+        ) from None
+    except RecursionError:
+        _refuse_depth()
+    _check(value, escapes="\\u" in text or "\x00" in text)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidRequest(f"The name {twice[:100]!r} occurs twice in an object of the body.")
+    return value
+
+
+def _constant(text: str) -> NoReturn:
+    raise InvalidRequest(f"The body holds {text}, which is not JSON.")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise InvalidRequest(f"The number {text[:100]} is too large.")
+    return value
+
+
+def _int(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise InvalidRequest(f"A number of {len(text)} digits is too large.")
+    return int(text)
+
+
+def _refuse_depth() -> NoReturn:
+    raise InvalidRequest(f"The body is nested deeper than {MAX_DEPTH} levels.") from None
+
+
+def _check(value: Any, *, escapes: bool) -> None:
+    """Look at every part of the value, without recursion."""
+    level, depth = [value], 0
+    while level:
+        if depth > MAX_DEPTH:
+            _refuse_depth()
+        following: list[Any] = []
+        for part in level:
+            if isinstance(part, dict):
+                following.extend(part.values())
+                if escapes:
+                    following.extend(part)
+            elif isinstance(part, list):
+                following.extend(part)
+            elif escapes and isinstance(part, str) and _UNSTORABLE.search(part):
+                raise InvalidRequest(
+                    "A text of the body holds U+0000 or half of a surrogate pair, "
+                    "which cannot be stored; leave it out."
+                )
+        level, depth = following, depth + 1

@@ -1,0 +1,214 @@
+"""Channels as JSON: what requests may say, and how answers look."""
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from sluiceway_gateway.domain.change import UNSET, Change, Unset
+from sluiceway_gateway.domain.channel import MAX_PARTITIONS, Channel, Format
+from sluiceway_gateway.domain.label import MAX_LABELS, check_labels
+
+INT64_MAX = 2**63 - 1
+
+Uid = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
+Labels = Annotated[dict[str, str], Field(max_length=MAX_LABELS), AfterValidator(check_labels)]
+
+
+class _Asked(BaseModel):
+    """A part of a request: nothing but what is known, in exactly its types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    def given(self, field: str) -> Any:
+        """Return the field's value if the request has it, else UNSET."""
+        return getattr(self, field) if field in self.model_fields_set else UNSET
+
+
+class MetadataPut(_Asked):
+    """Whom the request means, and labels."""
+
+    uid: Uid | None = Field(default=None, description="Means this incarnation and no other")
+    labels: Labels = Field(default_factory=dict, description="Replaces all labels")
+
+
+class RetentionPut(_Asked):
+    """How long records are kept; null leaves it to the broker, -1 is for ever."""
+
+    ms: int | None = Field(default=None, ge=-1, le=INT64_MAX)
+    bytes: int | None = Field(default=None, ge=-1, le=INT64_MAX, description="By partition")
+
+
+class SpecPut(_Asked):
+    """What is wanted; a field that is left out keeps its value, or takes its default."""
+
+    schema_: dict[str, Any] = Field(
+        default_factory=dict,
+        alias="schema",
+        description="An Avro record schema; needed when the channel is made",
+    )
+    format: Literal["avro", "arrow"] = "avro"
+    partitions: int = Field(default=1, ge=1, le=MAX_PARTITIONS)
+    pinned: bool = False
+    replication: int | None = Field(
+        default=None, ge=1, le=32767, description="null takes the broker's default"
+    )
+    retention: RetentionPut = Field(default_factory=RetentionPut)
+    config: dict[str, str] = Field(
+        default_factory=dict, description="Further topic settings, by Kafka's names; replaces all"
+    )
+
+
+class ChannelPut(_Asked):
+    """The body of `PUT /v1/channels/{name}`."""
+
+    metadata: MetadataPut = Field(default_factory=MetadataPut)
+    spec: SpecPut = Field(default_factory=SpecPut)
+
+    @property
+    def schema_given(self) -> dict[str, Any] | None:
+        """The schema, if the request has one."""
+        given = self.spec.given("schema_")
+        return None if given is UNSET else given
+
+    def change(self, *, schema: str | Unset, config: dict[str, str] | Unset) -> Change:
+        """Return what is asked, with schema and configuration in their canonical forms."""
+        format_ = self.spec.given("format")
+        return Change(
+            labels=self.metadata.given("labels"),
+            schema=schema,
+            format=format_ if format_ is UNSET else Format(format_),
+            partitions=self.spec.given("partitions"),
+            pinned=self.spec.given("pinned"),
+            replication=self.spec.given("replication"),
+            retention_ms=self.spec.retention.given("ms"),
+            retention_bytes=self.spec.retention.given("bytes"),
+            config=config,
+        )
+
+
+class Metadata(BaseModel):
+    """Which channel it is."""
+
+    name: str
+    uid: str
+    labels: dict[str, str]
+    generation: int
+    created_at: datetime
+
+
+class Retention(BaseModel):
+    """How long records are kept."""
+
+    ms: int | None
+    bytes: int | None
+
+
+class Spec(BaseModel):
+    """What is wanted."""
+
+    schema_: dict[str, Any] = Field(alias="schema")
+    format: Literal["avro", "arrow"]
+    partitions: int
+    pinned: bool
+    replication: int | None
+    retention: Retention
+    config: dict[str, str]
+
+
+class ConditionBody(BaseModel):
+    """One statement about the channel."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+    last_transition_at: datetime
+
+
+class TopicBody(BaseModel):
+    """The channel's topic, as far as it is known."""
+
+    name: str
+    id: str | None
+    partitions: int | None
+
+
+class SchemaVersion(BaseModel):
+    """Which schema it is."""
+
+    id: int
+    version: int
+
+
+class Status(BaseModel):
+    """What was seen."""
+
+    phase: Literal["provisioning", "ready", "failed", "deleting"]
+    observed_generation: int
+    conditions: list[ConditionBody]
+    topic: TopicBody
+    schema_: SchemaVersion = Field(alias="schema")
+
+
+class ChannelBody(BaseModel):
+    """A channel."""
+
+    metadata: Metadata
+    spec: Spec
+    status: Status
+
+
+class ChannelList(BaseModel):
+    """A page of channels, by name."""
+
+    items: list[ChannelBody]
+    next_cursor: str | None = Field(description="null at the end")
+
+
+def channel_json(channel: Channel) -> dict[str, Any]:
+    """Return the channel as it is sent."""
+    spec = channel.spec
+    return {
+        "metadata": {
+            "name": channel.name,
+            "uid": channel.uid,
+            "labels": dict(channel.labels),
+            "generation": channel.generation,
+            "created_at": _time(channel.created_at),
+        },
+        "spec": {
+            "schema": json.loads(spec.schema),
+            "format": str(spec.format),
+            "partitions": spec.partitions,
+            "pinned": spec.pinned,
+            "replication": spec.replication,
+            "retention": {"ms": spec.retention.ms, "bytes": spec.retention.bytes},
+            "config": dict(spec.config),
+        },
+        "status": {
+            "phase": str(channel.phase),
+            "observed_generation": channel.observed_generation,
+            "conditions": [
+                {
+                    "type": each.type,
+                    "status": each.status,
+                    "reason": each.reason,
+                    "message": each.message,
+                    "last_transition_at": _time(each.last_transition_at),
+                }
+                for each in channel.conditions
+            ],
+            "topic": {
+                "name": channel.topic.name,
+                "id": channel.topic.id,
+                "partitions": channel.topic.partitions,
+            },
+            "schema": {"id": channel.schema_id, "version": channel.schema_version},
+        },
+    }
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

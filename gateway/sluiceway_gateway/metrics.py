@@ -1,0 +1,71 @@
+"""What Prometheus scrapes; one registry an application, so that several can share a process."""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
+
+from sluiceway_gateway.domain.channel import Phase
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_1_0_0
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+
+
+class Metrics:
+    """The metrics of one gateway."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        labels = ("route", "method", "status")
+        self._requests = Counter(
+            "sluiceway_http_requests",
+            "Requests that were answered.",
+            labels,
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "sluiceway_http_request_seconds",
+            "Time from a request to its answer; waiting reads include the wait.",
+            ("route", "method"),
+            registry=self._registry,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60),
+        )
+        self._channels = Gauge(
+            "sluiceway_channels", "Channels by phase.", ("phase",), registry=self._registry
+        )
+        self._database_up = Gauge(
+            "sluiceway_database_up",
+            "1 if the database answered when this was asked.",
+            registry=self._registry,
+        )
+        self._waiters = Gauge(
+            "sluiceway_waiting_reads", "Reads that wait for a change.", registry=self._registry
+        )
+        self._reconciled = Counter(
+            "sluiceway_reconciled_channels",
+            "Channels that the reconcile loop looked at, by what came of it.",
+            ("outcome",),
+            registry=self._registry,
+        )
+
+    def answered(self, *, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request; `route` is the template, never the path that was asked for."""
+        method = method if method in _METHODS else "other"
+        self._requests.labels(route, method, str(status)).inc()
+        self._seconds.labels(route, method).observe(seconds)
+
+    def reconciled(self, counts: Mapping[str, int]) -> None:
+        """Add what one pass of the reconcile loop counted."""
+        for outcome, number in counts.items():
+            self._reconciled.labels(outcome).inc(number)
+
+    def render(self, *, channels: Mapping[Phase, int] | None, waiting: int) -> bytes:
+        """Return all metrics as text; `channels` is None where the database does not answer."""
+        self._database_up.set(0 if channels is None else 1)
+        self._waiters.set(waiting)
+        if channels is None:
+            self._channels.clear()
+        else:
+            for phase, number in channels.items():
+                self._channels.labels(str(phase)).set(number)
+        return generate_latest(self._registry)

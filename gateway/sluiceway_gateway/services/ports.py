@@ -1,0 +1,19 @@
+"""What the services need from Kafka, in as few words as possible."""
+
+from collections.abc import Sized
+from typing import Protocol
+
+
+class ClusterView(Protocol):
+    """What is known of the cluster."""
+
+    @property
+    def brokers(self) -> Sized:
+        """The brokers that are alive."""
+
+
+class Cluster(Protocol):
+    """The Kafka cluster."""
+
+    def describe_cluster(self, timeout_s: float) -> ClusterView:
+        """Ask Kafka; raises KafkaUnavailable if there is no answer in `timeout_s`."""

@@ -1,0 +1,133 @@
+"""Making, listing, revoking and checking tokens."""
+
+import hmac
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pydantic import SecretStr
+
+from sluiceway_gateway.domain.errors import (
+    InvalidRequest,
+    InvalidSettings,
+    NotFound,
+    Unauthenticated,
+)
+from sluiceway_gateway.domain.scope import Kind, Principal, Scope, parse_scopes
+from sluiceway_gateway.domain.token import Token, split_token, token_hash, token_text
+from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.store import tokens
+from sluiceway_gateway.store.engine import Database
+
+LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=Kind.ADMIN),))
+"""Whoever asks over loopback while there are no tokens."""
+
+_LABEL_LENGTH = 200
+_REFUSED = "The token is unknown, revoked or expired; ask for a new one."
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewToken:
+    """A token that was just made: the only time that its text is known."""
+
+    token: Token
+    text: SecretStr
+
+
+class Tokens:
+    """The tokens of one database, hashed by one key."""
+
+    def __init__(
+        self, database: Database, key: SecretStr | None, *, clock: Clock = system_clock
+    ) -> None:
+        self._database = database
+        self._key = None if key is None else key.get_secret_value().encode()
+        self._clock = clock
+        self._closed = False
+
+    def create(
+        self, *, label: str, scopes: Iterable[str], expires_in: timedelta | None = None
+    ) -> NewToken:
+        """Make a token; `label` says whose it is.
+
+        Raises InvalidRequest for a scope or a time that makes no sense, and
+        InvalidSettings where there is no token key.
+        """
+        key = self._required_key()
+        if not label.strip() or not label.isprintable() or len(label) > _LABEL_LENGTH:
+            raise InvalidRequest(
+                f"a token's label is printable text of 1 to {_LABEL_LENGTH} characters"
+            )
+        if expires_in is not None and expires_in <= timedelta(0):
+            raise InvalidRequest("a token has to expire in the future")
+        token_id, secret, now = secrets.token_hex(8), secrets.token_hex(32), self._clock()
+        try:
+            expires_at = None if expires_in is None else now + expires_in
+            token = Token(
+                id=token_id,
+                label=label.strip(),
+                hash=token_hash(key, token_id, secret),
+                scopes=parse_scopes(scopes),
+                created_at=now,
+                expires_at=expires_at,
+            )
+        except OverflowError:
+            raise InvalidRequest("the token would expire beyond the year 9999") from None
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+        with self._database.write() as tx:
+            tokens.insert(tx, token)
+        return NewToken(token=token, text=SecretStr(token_text(token_id, secret)))
+
+    def every(self) -> list[Token]:
+        """Return all tokens, revoked and expired ones too, the oldest first."""
+        with self._database.read() as tx:
+            return tokens.every(tx)
+
+    def revoke(self, token_id: str) -> None:
+        """Revoke a token at once and for good; raises NotFound if there is none of this id."""
+        with self._database.write() as tx:
+            if not tokens.revoke(tx, token_id, self._clock()):
+                raise NotFound(
+                    f"There is no token {token_id!r}; `sluiceway token list` shows their ids."
+                )
+
+    def exist(self) -> bool:
+        """Whether a token was ever made; from then on every request needs one."""
+        if not self._closed:
+            with self._database.read() as tx:
+                self._closed = tokens.exist(tx)
+        return self._closed
+
+    def check_key(self) -> None:
+        """Raise InvalidSettings if there are tokens that nobody could check."""
+        if self._key is None and self.exist():
+            self._required_key()
+
+    def authenticate(self, text: str) -> Principal:
+        """Return the holder of this token; raises Unauthenticated if it is not valid."""
+        parts = split_token(text)
+        if parts is None:
+            raise Unauthenticated(
+                "The token is not of the form slw_ID_SECRET; check how it is set."
+            )
+        token_id, secret = parts
+        with self._database.read() as tx:
+            token = tokens.find(tx, token_id)
+        if self._key is None:
+            raise Unauthenticated(_REFUSED)
+        # Hashed and compared for unknown ids as well: the time taken says nothing.
+        known = token.hash if token is not None else "0" * 64
+        same = hmac.compare_digest(token_hash(self._key, token_id, secret), known)
+        if not same or token is None or not token.valid_at(self._clock()):
+            raise Unauthenticated(_REFUSED)
+        return Principal(id=token.id, scopes=token.scopes)
+
+    def _required_key(self) -> bytes:
+        if self._key is None:
+            raise InvalidSettings(
+                "tokens need a key: set SLUICEWAY_TOKEN_KEY or SLUICEWAY_TOKEN_KEY_FILE; "
+                "`openssl rand -hex 32` makes one"
+            )
+        return self._key

@@ -1,0 +1,128 @@
+"""Waiting for a channel to change, without a thread or a connection for each that waits.
+
+One task looks at all awaited names with one query: at once when this process
+committed a change, else every `poll_s`, for those that other replicas make.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from anyio import CapacityLimiter, to_thread
+
+from sluiceway_gateway.domain.channel import Channel
+from sluiceway_gateway.domain.errors import DatabaseUnavailable, TooManyWaiters
+from sluiceway_gateway.store import channels
+from sluiceway_gateway.store.channels import Tag
+from sluiceway_gateway.store.engine import Database
+
+Waiter = tuple[Tag, "asyncio.Future[None]"]
+
+
+class Watch:
+    """The waiting requests of one process; lives in one event loop."""
+
+    def __init__(self, database: Database, *, limit: int, poll_s: float) -> None:
+        self._database = database
+        self._limit = limit
+        self._poll_s = poll_s
+        self._waiters: dict[str, list[Waiter]] = defaultdict(list)
+        self._count = 0
+        self._looks: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._signal = asyncio.Event()
+        # One of its own, so that looks go on while all others are busy.
+        self._thread = CapacityLimiter(1)
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """How many wait at present."""
+        return self._count
+
+    async def changed(self, channel: Channel, *, timeout_s: float) -> bool:
+        """Wait until the channel is not as given any more; False if the time was up first.
+
+        Returns at once while the process shuts down. Raises TooManyWaiters at the limit.
+        """
+        if self._closed or timeout_s <= 0:
+            return False
+        if self._count >= self._limit:
+            raise TooManyWaiters(
+                "As many requests are waiting as this gateway allows; ask again in a moment, "
+                "or without `wait`."
+            )
+        self._loop = asyncio.get_running_loop()
+        tag = Tag(uid=channel.uid, generation=channel.generation, revision=channel.revision)
+        waiter: Waiter = (tag, self._loop.create_future())
+        self._waiters[channel.name].append(waiter)
+        self._count += 1
+        # What changed between the caller's look and now is found by a look of our own.
+        self._signal.set()
+        if self._looks is None or self._looks.done():
+            self._looks = self._loop.create_task(self._look_repeatedly())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter[1]
+        except TimeoutError:
+            return False
+        else:
+            return not self._closed
+        finally:
+            self._remove(channel.name, waiter)
+
+    def notify(self) -> None:
+        """Look now: something was committed. May be called from any thread."""
+        self._from_any_thread(self._signal.set)
+
+    def close(self) -> None:
+        """Let all go that wait, and nobody wait any more. May be called from any thread."""
+        self._closed = True
+        self._from_any_thread(self._release_all)
+
+    def _from_any_thread(self, call: Callable[[], None]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+    def _remove(self, name: str, waiter: Waiter) -> None:
+        waiters = self._waiters[name]
+        waiters.remove(waiter)
+        if not waiters:
+            del self._waiters[name]
+        self._count -= 1
+        if not self._count:
+            self._signal.set()
+
+    async def _look_repeatedly(self) -> None:
+        """Look as long as anybody waits."""
+        while self._waiters:
+            self._signal.clear()
+            try:
+                names = tuple(self._waiters)
+                found = await to_thread.run_sync(self._tags, names, limiter=self._thread)
+            except DatabaseUnavailable:
+                # The requests find out by themselves when their time is up.
+                pass
+            else:
+                self._release(names, found)
+            try:
+                async with asyncio.timeout(self._poll_s):
+                    await self._signal.wait()
+            except TimeoutError:
+                continue
+
+    def _tags(self, names: tuple[str, ...]) -> Mapping[str, Tag]:
+        with self._database.read() as tx:
+            return channels.tags(tx, names)
+
+    def _release(self, names: tuple[str, ...], found: Mapping[str, Tag]) -> None:
+        for name in names:
+            for tag, future in self._waiters.get(name, ()):
+                if tag != found.get(name) and not future.done():
+                    future.set_result(None)
+
+    def _release_all(self) -> None:
+        for waiters in self._waiters.values():
+            for _tag, future in waiters:
+                if not future.done():
+                    future.set_result(None)
