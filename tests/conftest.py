@@ -60,8 +60,8 @@ def gateway_url(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) ->
     """A gateway on a real uvicorn, SQLite and the session's broker, its loops running."""
     from sluiceway_gateway.app import create_app
 
+    from sluiceway_gateway.services.migration import migrate
     from sluiceway_gateway.settings import Settings
-    from sluiceway_gateway.store import migrate
 
     database = tmp_path_factory.mktemp("gateway") / "gateway.db"
     settings = Settings(
@@ -69,7 +69,7 @@ def gateway_url(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) ->
         kafka_bootstrap_servers=kafka.bootstrap_servers,
         resync_s=1,
     )
-    migrate(settings.database_url)
+    migrate(settings.database_url.get_secret_value())
     with serving(lambda: create_app(settings)) as url:
         yield url
 
