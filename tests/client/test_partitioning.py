@@ -1,0 +1,130 @@
+"""Which partition a record goes to."""
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sluiceway.errors import OptionError
+from sluiceway.murmur2 import murmur2, partition_of
+from sluiceway.partitioning import placement
+from sluiceway.records import to_batches
+from sluiceway.schema import Schema
+
+SCHEMA = Schema.parse(
+    {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "small", "type": "int"},
+            {"name": "text", "type": ["null", "string"]},
+            {"name": "raw", "type": "bytes"},
+            {"name": "share", "type": "double"},
+        ],
+    }
+)
+
+
+def batch(*texts: str | None) -> pa.RecordBatch:
+    records = [
+        {"id": i, "small": -i, "text": text, "raw": b"\0" * i, "share": 0.5}
+        for i, text in enumerate(texts)
+    ]
+    return to_batches(records, SCHEMA)[0]
+
+
+def place(**wishes: Any) -> Any:
+    return placement(SCHEMA, 4, **{"key": None, "partitioner": None, "partition": None, **wishes})
+
+
+@pytest.mark.parametrize(
+    ("data", "signed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_the_hash_is_that_of_kafkas_java_client(data: bytes, signed: int) -> None:
+    assert murmur2(data) == signed % 2**32
+
+
+def test_turns_take_every_partition_alike_from_one_drawn_by_lot() -> None:
+    turns = [next(place().turns) for _ in range(200)]
+    assert set(turns) == {0, 1, 2, 3}
+    going = place().turns
+    twice = [next(going) for _ in range(8)]
+    assert Counter(twice) == dict.fromkeys(range(4), 2)
+    assert [(b - a) % 4 for a, b in itertools.pairwise(twice)] == [1] * 7
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("id", [b"\0" * 8, b"\0" * 7 + b"\x01"]),
+        ("small", [b"\0" * 4, b"\xff" * 4]),
+        ("text", [b"a", None]),
+        ("raw", [b"", b"\0"]),
+    ],
+)
+def test_a_key_field_becomes_what_javas_serializers_make(
+    field: str, expected: list[bytes | None]
+) -> None:
+    assert place(key=field).places(batch("a", None), 0).keys == expected
+
+
+def test_a_key_function_gives_str_bytes_int_or_none() -> None:
+    given: list[Any] = ["ä", b"\1", -1, None]
+    keys = place(key=lambda record: given[record["id"]]).places(batch(*"abcd"), 0).keys
+    assert keys == ["ä".encode(), b"\1", b"\xff" * 8, None]
+
+
+def test_grouping_keeps_the_order_within_each_partition_and_knows_the_records_numbers() -> None:
+    names = ["a", "b", None, "a", "b", "c"]
+    groups = place(key="text").groups(batch(*names), 10)
+    seen = {}
+    for target, rows, numbers in groups:
+        texts = rows.column("text").to_pylist()
+        assert [names[number - 10] for number in numbers] == texts
+        assert list(numbers) == sorted(numbers)
+        assert {None if t is None else partition_of(t.encode(), 4) for t in texts} == {target}
+        seen[target] = texts
+    assert sum(map(len, seen.values())) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"key": "nmae"}, "key is 'nmae'; the channel has the fields id, small"),
+        ({"key": "share"}, "a field of type double"),
+        ({"key": 7}, "key is 7"),
+        ({"partitioner": "hash"}, "partitioner is 'hash'"),
+        ({"partition": 4}, "partition is 4; the channel has the partitions 0 to 3"),
+        ({"partition": -1}, "partition is -1"),
+        ({"partition": True}, "partition is True"),
+        ({"key": "id", "partition": 1}, "key and partition exclude each other"),
+    ],
+)
+def test_wishes_that_make_no_sense_are_refused(wishes: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        place(**wishes)
+
+
+@pytest.mark.parametrize("given", [4, -1, 1.0, "1", None, True])
+def test_a_partitioners_nonsense_names_the_record(given: Any) -> None:
+    with pytest.raises(OptionError, match=r"for record 12; it gives a partition from 0 to 3"):
+        place(partitioner=lambda record, _: given if record["id"] == 2 else 0).places(
+            batch(*"abc"), 10
+        )
+
+
+@pytest.mark.parametrize("given", [1.5, 2**63, ["a"], True])
+def test_a_key_functions_nonsense_names_the_record(given: Any) -> None:
+    with pytest.raises(OptionError, match="for record 1;"):
+        place(key=lambda record: given if record["id"] == 1 else None).places(batch("a", "b"), 0)

@@ -1,0 +1,123 @@
+"""The gateway's answers as values."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import IncompatibleGateway, OptionError
+from sluiceway.position import Position
+from sluiceway.protocol import ChannelResource, Connection
+
+CHANNEL: dict[str, Any] = {
+    "metadata": {
+        "name": "flights",
+        "uid": "0" * 32,
+        "labels": {"team": "fares"},
+        "generation": 2,
+        "created_at": "2026-01-02T03:04:05.678Z",
+    },
+    "spec": {
+        "schema": {"type": "record", "name": "F", "fields": [{"name": "id", "type": "long"}]},
+        "format": "arrow",
+        "partitions": 4,
+        "pinned": False,
+        "replication": None,
+        "retention": {"ms": 1000, "bytes": None},
+        "config": {"cleanup.policy": "delete"},
+    },
+    "status": {
+        "phase": "provisioning",
+        "observed_generation": 1,
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "False",
+                "reason": "BrokerUnavailable",
+                "message": "no broker answers",
+                "last_transition_at": "2026-01-02T03:04:05Z",
+            }
+        ],
+        "topic": {"name": "sluiceway.flights-00000000", "id": None, "partitions": None},
+        "schema": {"id": 1, "version": 1},
+    },
+}
+CONNECTION: dict[str, Any] = {
+    "channel": {"name": "flights", "uid": "0" * 32, "generation": 2},
+    "format": "avro",
+    "schema": {"id": 1, "version": 1, "definition": CHANNEL["spec"]["schema"]},
+    "topic": {"name": "t", "id": "id", "partitions": 4, "max_message_bytes": 1000},
+    "kafka": {"bootstrap.servers": "127.0.0.1:9092", "sasl.password": "hush"},
+}
+
+
+def changed(answer: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    answer = copy.deepcopy(answer)
+    *parents, last = path.split(".")
+    place = answer
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    return answer
+
+
+def test_a_channel_is_read_with_its_etag() -> None:
+    channel = ChannelResource.parse(CHANNEL, etag='"0.2.3"')
+    assert (channel.name, channel.partitions, channel.etag) == ("flights", 4, '"0.2.3"')
+    assert channel.retention.ms == 1000
+    assert channel.created_at.tzinfo is not None
+    ready = channel.status.condition("Ready")
+    assert ready is not None
+    assert ready.reason == "BrokerUnavailable"
+    assert channel.status.explain() == "no broker answers"
+
+
+def test_fields_of_a_newer_gateway_are_ignored() -> None:
+    newer = changed(CHANNEL, "spec.compression", "zstd")
+    newer = changed(newer, "metadata.annotations", {"a": 1})
+    assert ChannelResource.parse(newer) == ChannelResource.parse(CHANNEL)
+    assert Connection.parse(changed(CONNECTION, "lease", 7)) == Connection.parse(CONNECTION)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.uid", None),
+        ("metadata.created_at", "yesterday"),
+        ("metadata.labels", {"a": 1}),
+        ("spec.partitions", "4"),
+        ("spec.pinned", 0),
+        ("status.conditions", {}),
+        ("status.topic", None),
+    ],
+)
+def test_an_answer_of_another_form_is_refused_by_the_path_of_what_is_wrong(
+    path: str, value: Any
+) -> None:
+    with pytest.raises(IncompatibleGateway, match=path.replace(".", r"\.")):
+        ChannelResource.parse(changed(CHANNEL, path, value))
+
+
+@pytest.mark.parametrize("answer", [None, [], "text", {}])
+def test_an_answer_that_is_no_channel_is_refused(answer: object) -> None:
+    with pytest.raises(IncompatibleGateway, match="is missing"):
+        ChannelResource.parse(answer)
+
+
+def test_a_connection_can_be_sent_to_other_processes_and_shows_no_credentials() -> None:
+    connection = Connection.parse(CONNECTION)
+    assert pickle.loads(pickle.dumps(connection)) == connection  # noqa: S301
+    assert "hush" not in repr(connection)
+
+
+@pytest.mark.parametrize("bad", [-1, 1.0, "1", None, True])
+def test_a_position_is_made_of_numbers_from_0(bad: Any) -> None:
+    with pytest.raises(OptionError, match="offset of a position"):
+        Position(offset=bad)
+    with pytest.raises(OptionError, match="records of a position"):
+        Position(offset=0, records=bad)
+
+
+def test_positions_of_a_partition_are_ordered() -> None:
+    assert Position(offset=1, records=9) < Position(offset=2) < Position(offset=2, records=1)
