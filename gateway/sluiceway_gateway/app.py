@@ -8,8 +8,9 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.http import channels, connections, operation, problems
+from sluiceway_gateway.broker import Kafka, property_refusals
+from sluiceway_gateway.domain.errors import InvalidSettings
+from sluiceway_gateway.http import channels, cluster, connections, operation, problems
 from sluiceway_gateway.http.document import document
 from sluiceway_gateway.http.guard import Authentication
 from sluiceway_gateway.http.limit import BodyLimit
@@ -19,6 +20,7 @@ from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.services.channels import Channels
 from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.services.cluster import ClusterView
 from sluiceway_gateway.services.health import Health
 from sluiceway_gateway.services.migration import check
 from sluiceway_gateway.services.reconcile import Counts
@@ -36,16 +38,28 @@ _READINESS_TIMEOUT_S = 2.0
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     """Return a gateway that works by these settings.
 
-    Nothing is connected before it starts. Its start raises WrongRevision for a
-    database that is not migrated to this version, and InvalidSettings where
-    there are tokens and no key to check them with.
+    Nothing is asked of the database or of Kafka before it starts. Its start
+    raises WrongRevision for a database that is not migrated to this version, and
+    InvalidSettings where there are tokens and no key to check them with. Raises
+    InvalidSettings for a database or Kafka properties that cannot be.
+
+    Whoever stops the server calls `app.state.parts.watch.close()` first, as the
+    server waits for requests, and these may wait for a minute.
     """
     database = Database(
         settings.database_url.get_secret_value(),
         pool_size=settings.database_pool_size,
         wait_ms=settings.database_wait_ms,
     )
-    kafka = Kafka(settings.kafka_bootstrap_servers, settings.kafka_properties.get_secret_value())
+    properties = settings.kafka_properties.get_secret_value()
+    refused = property_refusals(properties)
+    if refused:
+        raise InvalidSettings(f"SLUICEWAY_KAFKA_PROPERTIES: {'; '.join(refused)}")
+    kafka = Kafka(
+        settings.kafka_bootstrap_servers,
+        properties,
+        timeout_s=settings.kafka_timeout_ms / 1000,
+    )
     metrics = Metrics()
     watch = Watch(database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000)
     tokens = Tokens(database, settings.token_key, clock=clock)
@@ -73,6 +87,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             clock=clock,
         ),
         watch=watch,
+        cluster=ClusterView(database, kafka),
         health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S),
         metrics=metrics,
     )
@@ -101,8 +116,9 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         redoc_url=None,
     )
     app.state.parts = parts
-    for router in (channels.router, connections.router, operation.router):
-        app.include_router(router)
+    for router in (channels.router, connections.router, cluster.router, operation.router):
+        # One flat list: whatever walks over the routes sees each of them.
+        app.router.routes.extend(router.routes)
     problems.install(app)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     # The last one added is the first to see a request.

@@ -2,8 +2,9 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sluiceway_gateway.broker import property_refusals
-from sluiceway_gateway.broker.properties import ALLOWED
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.broker.properties import ALLOWED, refusals
+from sluiceway_gateway.domain.errors import InvalidSettings
 
 
 @pytest.mark.parametrize(
@@ -18,12 +19,12 @@ from sluiceway_gateway.broker.properties import ALLOWED
     ],
 )
 def test_a_property_that_is_not_listed_is_refused_by_name(name: str, words: str) -> None:
-    (refusal,) = property_refusals({name: "x", "security.protocol": "ssl"})
+    (refusal,) = refusals({name: "x", "security.protocol": "ssl"})
     assert words in refusal
 
 
 def test_the_usual_ways_to_authenticate_pass() -> None:
-    assert not property_refusals(
+    assert not refusals(
         {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "SCRAM-SHA-512",
@@ -32,6 +33,16 @@ def test_the_usual_ways_to_authenticate_pass() -> None:
             "ssl.ca.location": "/etc/ssl/kafka.pem",
         }
     )
+
+
+def test_a_gateway_with_a_refused_property_does_not_start() -> None:
+    with pytest.raises(InvalidSettings, match=r"plugin\.library\.paths"):
+        Kafka("127.0.0.1:9092", {"plugin.library.paths": "x"})
+
+
+def test_a_value_that_librdkafka_refuses_is_told() -> None:
+    with pytest.raises(InvalidSettings, match=r"security\.protocol"):
+        Kafka("127.0.0.1:9092", {"security.protocol": "carrier-pigeon"})
 
 
 def complaint(properties: dict[str, str]) -> str:

@@ -2,6 +2,5 @@
 
 from sluiceway_gateway.broker.admin import Kafka
 from sluiceway_gateway.broker.observation import Observation
-from sluiceway_gateway.broker.properties import refusals as property_refusals
 
-__all__ = ["Kafka", "Observation", "property_refusals"]
+__all__ = ["Kafka", "Observation"]

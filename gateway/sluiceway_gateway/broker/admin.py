@@ -40,7 +40,7 @@ class Kafka:
 
     Calls raise KafkaUnavailable where Kafka as a whole does not answer within `timeout_s`. What
     Kafka refuses for one topic comes back as that topic's `Rejection`. `properties` are
-    librdkafka's, to be held against `property_refusals` before.
+    librdkafka's; making it raises InvalidSettings for those that are not allowed or not right.
     """
 
     def __init__(

@@ -8,7 +8,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sluiceway_gateway.broker.errors import rejection
-from sluiceway_gateway.domain.errors import KafkaUnavailable
+from sluiceway_gateway.broker.properties import refusals
+from sluiceway_gateway.domain.errors import InvalidSettings, KafkaUnavailable
 from sluiceway_gateway.domain.rejection import Cause, Rejection
 
 #: What a client may take beyond the timeout that it was given before it is given up.
@@ -22,21 +23,28 @@ class Client:
     """
 
     def __init__(self, bootstrap_servers: str, properties: Mapping[str, str]) -> None:
+        refused = refusals(properties)
+        if refused:
+            raise InvalidSettings("; ".join(refused))
         self._bootstrap_servers = bootstrap_servers
         self._last_error: str | None = None
-        self.admin = AdminClient(
-            {
-                "client.id": "sluiceway-gateway",
-                # A broker that is back shall be seen soon.
-                "reconnect.backoff.max.ms": 1_000,
-                "socket.connection.setup.timeout.ms": 5_000,
-                **properties,
-                "bootstrap.servers": bootstrap_servers,
-                # What matters comes back as errors; librdkafka's own lines are not structured.
-                "log_level": 0,
-                "error_cb": self._note,
-            }
-        )
+        configuration = {
+            "client.id": "sluiceway-gateway",
+            # A broker that is back shall be seen soon.
+            "reconnect.backoff.max.ms": 1_000,
+            "socket.connection.setup.timeout.ms": 5_000,
+            **properties,
+            "bootstrap.servers": bootstrap_servers,
+            # What matters comes back as errors; librdkafka's own lines are not structured.
+            "log_level": 0,
+            "error_cb": self._note,
+        }
+        try:
+            self.admin = AdminClient(configuration)
+        except KafkaException as error:
+            raise InvalidSettings(
+                f"librdkafka refuses the Kafka settings: {error.args[0].str()}"
+            ) from error
 
     def answer(self, future: "Future[Any]", timeout_s: float) -> Any:
         """Wait for one answer; where Kafka refuses, its Rejection is the answer."""

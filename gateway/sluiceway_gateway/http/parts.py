@@ -7,6 +7,7 @@ from fastapi import Depends, Request
 
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.services.channels import Channels
+from sluiceway_gateway.services.cluster import ClusterView
 from sluiceway_gateway.services.health import Health
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.services.watch import Watch
@@ -21,6 +22,7 @@ class Parts:
     tokens: Tokens
     channels: Channels
     watch: Watch
+    cluster: ClusterView
     health: Health
     metrics: Metrics
 

@@ -38,8 +38,13 @@ class Leader:
 
     @property
     def renewal_s(self) -> float:
-        """How often to renew, and for a replica without the lease how often to ask for it."""
+        """How often to renew."""
         return self._lease_ms / 3000
+
+    @property
+    def patience_s(self) -> float:
+        """How often to ask for the lease while another replica has it."""
+        return min(self.renewal_s, 1.0)
 
     def leads(self) -> bool:
         """Tell whether this replica leads, after asking the database if it is time to.

@@ -54,7 +54,7 @@ class Loop:
         """Do one turn and return how many seconds to wait before the next."""
         try:
             if not self._leader.leads():
-                return self._leader.renewal_s
+                return self._leader.patience_s
             return self._run_once()
         except SluicewayGatewayError as error:
             _log.warning("the turn is repeated", loop=self._thread.name, reason=str(error))

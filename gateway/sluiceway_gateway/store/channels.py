@@ -36,6 +36,13 @@ def find(tx: ReadTransaction, name: str) -> Channel | None:
     return None if row is None else channel_of(row)
 
 
+def name_of_topic(tx: ReadTransaction, topic: str) -> str | None:
+    """Return the name of the channel whose topic this is, if it is a channel's."""
+    statement = select(channels.c.name).where(channels.c.topic_name == topic)
+    name: str | None = tx.execute(statement).scalar_one_or_none()
+    return name
+
+
 def hold(tx: WriteTransaction, name: str) -> Channel | None:
     """Return the channel of this name and keep others from changing it until `tx` ends."""
     statement = selection().where(channels.c.name == name).with_for_update(of=channels)

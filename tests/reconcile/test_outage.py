@@ -1,0 +1,101 @@
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rig import RESYNC_S, Rig, condition, status
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.embedded import KafkaServer, free_ports
+from sluiceway_gateway.store.engine import Database
+
+HEAP_MB = 256
+
+
+@pytest.fixture
+def port() -> int:
+    (port,) = free_ports(1)
+    return port
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    """One database is enough here: it is Kafka that comes and goes."""
+    return f"sqlite:///{tmp_path / 'gateway.db'}"
+
+
+@pytest.fixture
+def rig(database: Database, port: int) -> Iterator[Rig]:
+    """A rig whose Kafka comes and goes as the test has it."""
+    kafka = Kafka(f"127.0.0.1:{port}", timeout_s=1)
+    yield Rig(database=database, kafka=kafka)
+    kafka.close()
+
+
+def run_until(rig: Rig, reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        rig.run_once()
+        rig.clock.forward(1)
+
+
+def test_channels_wait_for_kafka_and_go_on_when_it_is_back(
+    rig: Rig, port: int, tmp_path: Path
+) -> None:
+    new = rig.add()
+    assert rig.run_once().unreachable == 1
+    found = rig.get(new)
+    assert found.phase is Phase.PROVISIONING
+    assert status(found, "Ready") == status(found, "Synced") == ("False", "BrokerUnavailable")
+    assert "when Kafka is back" in condition(found, "Ready").message
+    rig.clock.forward(1)
+    assert rig.run_once().unreachable == 1
+    assert rig.get(new) == found, "the same outage is nothing new"
+
+    with KafkaServer.start(tmp_path / "kafka", port=port, heap_mb=HEAP_MB):
+        run_until(rig, lambda: rig.get(new).phase is Phase.READY)
+        assert status(rig.get(new), "Synced") == ("True", "UpToDate")
+        doomed, rested, grown = rig.ready(), rig.ready(), rig.ready()
+
+    rig.delete(doomed)
+    rig.respec(grown, partitions=2)
+    rig.clock.forward(RESYNC_S)
+    assert rig.run_once().unreachable == 4
+    assert rig.get(rested) == rested, "nothing is known against a channel at rest"
+    assert rig.get(doomed).phase is Phase.DELETING
+    assert status(rig.get(doomed), "Synced") == ("False", "BrokerUnavailable")
+    assert status(rig.get(grown), "Ready") == ("True", "TopicCreated")
+    assert status(rig.get(grown), "Synced") == ("False", "BrokerUnavailable")
+
+    with KafkaServer.start(tmp_path / "kafka", port=port, heap_mb=HEAP_MB):
+        run_until(rig, lambda: rig.find(doomed) is None)
+        run_until(rig, lambda: rig.get(grown).observed_generation == 2)
+        assert rig.topic(doomed) is None
+        assert rig.get(grown).topic.partitions == 2
+        assert rig.get(rested).topic == rested.topic
+
+
+def test_a_channel_without_its_topic_can_be_forgotten_while_kafka_is_away(rig: Rig) -> None:
+    channel = rig.add()
+    rig.delete(channel, keep_topic=True)
+    assert rig.run_once().removed == 1
+    assert rig.find(channel) is None
+
+
+def test_a_broker_that_hangs_does_not_hold_the_pass(rig: Rig, port: int, tmp_path: Path) -> None:
+    with KafkaServer.start(tmp_path / "kafka", port=port, heap_mb=HEAP_MB) as server:
+        rig.ready()
+        waiting = rig.add()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            assert rig.run_once().unreachable == 1
+            assert time.monotonic() - began < 10
+            assert status(rig.get(waiting), "Ready") == ("False", "BrokerUnavailable")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        run_until(rig, lambda: rig.get(waiting).phase is Phase.READY)

@@ -1,0 +1,250 @@
+"""What two replicas do to one database and one Kafka, one of them with a lease that ended."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from rig import Operator, Rig
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.broker.observation import Observation
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.domain.plan import CreateTopic
+from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.loops import Leader, Loop, Loops
+from sluiceway_gateway.services.reconcile import Counts
+from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.store.engine import Database
+
+
+class Interrupted(Kafka):
+    """The real Kafka; something else happens right before or after one of its calls."""
+
+    before_creation: Callable[[], object] | None = None
+    after_observation: Callable[[], object] | None = None
+
+    def create_topics(self, topics: Sequence[CreateTopic]) -> dict[str, object]:  # type: ignore[override]
+        act, self.before_creation = self.before_creation, None
+        if act is not None:
+            act()
+        return dict(super().create_topics(topics))
+
+    def observe(self, names: Iterable[str]) -> Observation:
+        seen = super().observe(names)
+        act, self.after_observation = self.after_observation, None
+        if act is not None:
+            act()
+        return seen
+
+
+@pytest.fixture
+def interrupted(kafka: KafkaServer) -> Iterator[Interrupted]:
+    client = Interrupted(kafka.bootstrap_servers)
+    yield client
+    client.close()
+
+
+def test_two_replicas_at_once_make_each_topic_once(rig: Rig) -> None:
+    made = [rig.add(partitions=2) for _ in range(10)]
+    with ThreadPoolExecutor(2) as pool:
+        counts = [run.result() for run in [pool.submit(rig.run_once) for _ in range(2)]]
+    for _ in range(5):
+        rig.clock.forward(60)
+        rig.run_once()
+    assert sum(each.created for each in counts) == 10
+    for each in made:
+        found, topic = rig.get(each), rig.topic(each)
+        assert topic is not None
+        assert found.phase is Phase.READY
+        assert (found.topic.id, found.topic.partitions) == (topic.id, 2)
+
+
+def test_a_late_replica_does_not_overwrite_what_a_newer_one_saw(
+    rig: Rig, interrupted: Interrupted
+) -> None:
+    channel = rig.ready()
+    rig.respec(channel, partitions=2)
+    # While the late one looks, the spec changes once more and the new leader applies it.
+    interrupted.after_observation = lambda: (rig.respec(channel, partitions=4), rig.run_once())
+    counts = rig.reconciler(kafka=interrupted).run_once()
+    assert (counts.conflicts, counts.changed) == (1, 0)
+    found, topic = rig.get(channel), rig.topic(channel)
+    assert topic is not None
+    assert (topic.partitions, found.topic.partitions, found.observed_generation) == (4, 4, 3)
+
+
+def test_a_topic_made_for_a_channel_that_went_meanwhile_is_taken_back(
+    rig: Rig, interrupted: Interrupted
+) -> None:
+    channel = rig.add()
+    interrupted.before_creation = lambda: (rig.delete(channel), rig.run_once())
+    counts = rig.reconciler(kafka=interrupted).run_once()
+    assert (counts.created, counts.conflicts) == (1, 1)
+    assert rig.find(channel) is None
+    rig.until_topic(channel, lambda topic: topic is None)
+
+
+def test_a_topic_made_for_a_channel_that_is_being_deleted_goes_with_it(
+    rig: Rig, interrupted: Interrupted
+) -> None:
+    channel = rig.add()
+    interrupted.before_creation = lambda: rig.delete(channel)
+    assert rig.reconciler(kafka=interrupted).run_once().conflicts == 1
+    assert rig.get(channel).phase is Phase.DELETING
+    while rig.find(channel) is not None:
+        rig.run_once()
+        rig.clock.forward(60)
+    rig.until_topic(channel, lambda topic: topic is None)
+
+
+def test_a_late_deletion_meets_no_younger_channel(rig: Rig, operator: Operator) -> None:
+    channel = rig.ready()
+    rig.delete(channel)
+    rig.run_once()
+    younger = rig.ready()
+    assert younger.topic.name != channel.topic.name
+    # The late replica still sees the deleted one's row as it was.
+    from sluiceway_gateway.domain.plan import plan
+    from sluiceway_gateway.domain.verdict import desired_topic
+    from sluiceway_gateway.services.actions import carry_out
+
+    late = desired_topic(replace(channel, phase=Phase.DELETING))
+    operator.create(channel.topic.name)
+    rig.until_topic(channel, lambda topic: topic is not None)
+    carry_out(rig.kafka, plan(late, rig.topic(channel)).actions)
+    assert rig.topic(channel) is not None
+    operator.delete(channel.topic.name)
+
+
+class Seconds:
+    """A monotonic clock that only tests move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def leader(database: Database, holder: str, seconds: Seconds, lease_ms: int = 60_000) -> Leader:
+    return Leader(
+        database=database, name="test", holder=holder, lease_ms=lease_ms, monotonic=seconds
+    )
+
+
+def test_one_replica_leads_and_another_takes_over_when_it_resigns(database: Database) -> None:
+    seconds = Seconds()
+    first, second = leader(database, "a", seconds), leader(database, "b", seconds)
+    assert [first.leads(), second.leads()] == [True, False]
+    seconds.now += first.renewal_s
+    assert [first.leads(), second.leads()] == [True, False]
+    second.resign()
+    assert first.leads(), "resigning without the lease changes nothing"
+    first.resign()
+    assert [second.leads(), first.leads()] == [True, False]
+
+
+def test_another_replica_takes_over_when_a_lease_ends(database: Database) -> None:
+    seconds = Seconds()
+    dead = leader(database, "dead", seconds, lease_ms=300)
+    other = leader(database, "other", seconds)
+    assert dead.leads()
+    began = time.monotonic()
+    while not other.leads():
+        assert time.monotonic() - began < 30
+    assert time.monotonic() - began > 0.2
+    seconds.now += dead.renewal_s
+    assert not dead.leads(), "it notices at its next renewal"
+
+
+def test_nobody_leads_while_the_database_is_away(database: Database) -> None:
+    seconds = Seconds()
+    first = leader(database, "a", seconds)
+    assert first.leads()
+    seconds.now += first.renewal_s
+    database.write = _away  # type: ignore[method-assign]
+    with pytest.raises(DatabaseUnavailable):
+        first.leads()
+    with pytest.raises(DatabaseUnavailable):
+        first.leads()
+    first.resign()
+
+
+def _away() -> None:
+    raise DatabaseUnavailable("away")
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable("locked"), RuntimeError("a mistake")])
+def test_a_loop_goes_on_after_an_error(database: Database, error: Exception) -> None:
+    outcomes = iter([error, 7.0])
+
+    def run_once() -> float:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    loop = Loop(
+        name="test",
+        leader=leader(database, "a", Seconds()),
+        run_once=run_once,
+        stopping=threading.Event(),
+        retry_s=3.0,
+    )
+    assert [loop.turn(), loop.turn()] == [3.0, 7.0]
+
+
+def test_a_replica_without_the_lease_does_nothing(database: Database) -> None:
+    seconds = Seconds()
+    assert leader(database, "a", seconds).leads()
+    idle = leader(database, "b", seconds)
+
+    def run_once() -> float:
+        raise AssertionError
+
+    loop = Loop(name="test", leader=idle, run_once=run_once, stopping=threading.Event())
+    assert loop.turn() == idle.patience_s == 1.0
+
+
+class Replica:
+    """One replica's loops, and a signal for each pass that changed something."""
+
+    def __init__(self, rig: Rig, url: str, lease_ms: int = 60_000) -> None:
+        self.changed = threading.Semaphore(0)
+        self.loops = Loops(
+            database=rig.database,
+            kafka=rig.kafka,
+            settings=Settings(database_url=url, lease_ms=lease_ms),
+            clock=rig.clock,
+            on_pass=self._on_pass,
+        )
+
+    def _on_pass(self, counts: Counts) -> None:
+        if counts.changed:
+            self.changed.release()
+
+
+def test_a_replica_that_stops_hands_over_at_once(rig: Rig, database_url: str) -> None:
+    first, second = Replica(rig, database_url), Replica(rig, database_url)
+    rig.add()
+    first.loops.start()
+    assert first.changed.acquire(timeout=30)
+    second.loops.start()
+    rig.add()
+    first.loops.wake()
+    assert first.changed.acquire(timeout=30)
+    assert first.loops.stop()
+    rig.add()
+    second.loops.wake()
+    began = time.monotonic()
+    assert second.changed.acquire(timeout=50), "the lease of a minute was given back"
+    assert time.monotonic() - began < 30
+    assert second.loops.stop()
+
+
+def test_loops_that_never_started_stop(rig: Rig, database_url: str) -> None:
+    assert Replica(rig, database_url).loops.stop()
