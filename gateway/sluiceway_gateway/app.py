@@ -8,8 +8,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.broker import Kafka, property_refusals
-from sluiceway_gateway.domain.errors import InvalidSettings
+from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.http import channels, cluster, connections, operation, problems
 from sluiceway_gateway.http.document import document
 from sluiceway_gateway.http.guard import Authentication
@@ -51,13 +50,9 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         pool_size=settings.database_pool_size,
         wait_ms=settings.database_wait_ms,
     )
-    properties = settings.kafka_properties.get_secret_value()
-    refused = property_refusals(properties)
-    if refused:
-        raise InvalidSettings(f"SLUICEWAY_KAFKA_PROPERTIES: {'; '.join(refused)}")
     kafka = Kafka(
         settings.kafka_bootstrap_servers,
-        properties,
+        settings.kafka_properties.get_secret_value(),
         timeout_s=settings.kafka_timeout_ms / 1000,
     )
     metrics = Metrics()

@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from sluiceway_gateway.domain import errors
 from sluiceway_gateway.domain.errors import InvalidRequest, SluicewayGatewayError, Violation
@@ -87,12 +88,18 @@ def internal_error() -> SluicewayGatewayError:
     )
 
 
+_WORDS = {
+    "extra_forbidden": "there is no such field; correct its name or leave it out",
+    "missing": "needed, and not given",
+}
+
+
 def violations_of(error: RequestValidationError) -> tuple[Violation, ...]:
     """Return what FastAPI found wrong, without the values."""
     return tuple(
         Violation(
             pointer=_pointer([str(part) for part in each["loc"]]),
-            message=str(each["msg"]).removeprefix("Value error, "),
+            message=_WORDS.get(each["type"], str(each["msg"]).removeprefix("Value error, ")),
         )
         for each in error.errors()
     )
@@ -154,9 +161,19 @@ def install(app: FastAPI) -> None:
                 errors.NotFound("There is nothing here; the paths are in /openapi.json."), headers
             )
         if error.status_code == 405:
-            allowed = headers.get("Allow", headers.get("allow", "other methods"))
+            allowed = ", ".join(_methods(request))
             return problem_response(
                 errors.MethodNotAllowed(f"{request.method} is not for this; use {allowed}."),
-                headers,
+                {"Allow": allowed},
             )
         return problem_response(InvalidRequest(f"The request cannot be read: {error.detail}."))
+
+
+def _methods(request: Request) -> list[str]:
+    """Return all methods of the request's path; one route has only its own."""
+    return sorted(
+        method
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    )
