@@ -1,12 +1,13 @@
 """Messages of assigned partitions, in the order of their offsets."""
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sluiceway.errors import SluicewayError
+from sluiceway.errors import KafkaUnavailable, SluicewayError
 from sluiceway.kafka.failures import LOGGER, is_gone, is_unavailable, translated
 from sluiceway.kafka.properties import consumer_config
 from sluiceway.kafka.topic import TopicIdentity
@@ -18,6 +19,7 @@ __all__ = ["MessageStream", "Taken", "Watermarks"]
 _LATEST, _EARLIEST = -1, -2
 # How long a chunk waits for more once its first message is there.
 _GATHER_S = 0.004
+_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +117,21 @@ class MessageStream:
     def _offsets(self, times: Mapping[int, int]) -> dict[int, int]:
         if not times:
             return {}
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._offsets_now(times, max(0.1, deadline_s - time.monotonic()))
+            except KafkaUnavailable:
+                # Leaders move, and new ones take a moment; what lasts is for the caller.
+                if time.monotonic() + _PAUSE_S >= deadline_s:
+                    raise
+                time.sleep(_PAUSE_S)
+
+    def _offsets_now(self, times: Mapping[int, int], timeout_s: float) -> dict[int, int]:
         found = self._call(
             self._consumer.offsets_for_times,
             [self._at(p, time_ms) for p, time_ms in times.items()],
-            timeout=self._timeout_s,
+            timeout=timeout_s,
         )
         for each in found:
             if each.error is not None:

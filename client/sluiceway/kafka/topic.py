@@ -1,16 +1,23 @@
 """Whether the topic is still the one that the channel was opened with."""
 
 import time
+from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
-from sluiceway.kafka.failures import LOGGER, translated
+from sluiceway.kafka.failures import LOGGER, is_gone, translated
 from sluiceway.kafka.properties import admin_config
 from sluiceway.protocol import Connection
 
 __all__ = ["TopicIdentity"]
+
+# Kafka writes topic ids in the base64 that is safe in URLs, librdkafka in the other one.
+_URL_SAFE = str.maketrans("+/", "-_")
+
+_SPREAD_S = 3.0
+_PAUSE_S = 0.05
 
 
 class TopicIdentity:
@@ -44,7 +51,7 @@ class TopicIdentity:
                 f"Kafka did not describe the topic {name} within {timeout_s:g} s; "
                 "try again when the brokers are back"
             ) from error
-        expected, present = self._connection.topic_id, str(found.topic_id)
+        expected, present = self._connection.topic_id, str(found.topic_id).translate(_URL_SAFE)
         if expected is not None and present != expected:
             raise TopicGone(
                 f"the topic {name} is not the one that was opened: its id was {expected} and is "
@@ -58,3 +65,25 @@ class TopicIdentity:
                 "try again when its brokers are back"
             )
         self._verified_at_s = time.monotonic()
+
+    def _found(self, timeout_s: float) -> Any:
+        """Describe the topic; a new one may not have come to every broker's ears yet."""
+        name = self._connection.topic_name
+        grace_s = _SPREAD_S if self._verified_at_s == float("-inf") else 0.0
+        deadline_s = time.monotonic() + min(grace_s, timeout_s)
+        while True:
+            try:
+                return self._admin.describe_topics(
+                    TopicCollection([name]), request_timeout=timeout_s
+                )[name].result(timeout_s + _SPREAD_S)
+            except KafkaException as error:
+                if not is_gone(error.args[0]) or time.monotonic() > deadline_s:
+                    raise translated(
+                        error.args[0], doing="looking at the topic", topic=name
+                    ) from error
+                time.sleep(_PAUSE_S)
+            except TimeoutError as error:
+                raise KafkaUnavailable(
+                    f"Kafka did not describe the topic {name} within {timeout_s:g} s; "
+                    "try again when the brokers are back"
+                ) from error

@@ -1,0 +1,144 @@
+"""Connections made by hand, on real topics: what a gateway would have answered."""
+
+import itertools
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from confluent_kafka import (
+    Consumer,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sluiceway.protocol import Connection
+from sluiceway_gateway.embedded import KafkaServer
+
+DEFINITION = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "station", "type": ["null", "string"]},
+        {"name": "celsius", "type": "double"},
+    ],
+}
+
+
+def readings(count: int, first: int = 0) -> list[dict[str, object]]:
+    return [
+        {"id": i, "station": None if i % 5 == 0 else f"s{i % 7}", "celsius": i / 2}
+        for i in range(first, first + count)
+    ]
+
+
+class Topics:
+    """Real topics on one broker, and a look at their raw messages."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+
+    def connect(
+        self,
+        format: str = "avro",  # noqa: A002
+        *,
+        partitions: int = 3,
+        config: Mapping[str, str] | None = None,
+        max_message_bytes: int = 1_048_588,
+        definition: Mapping[str, object] = DEFINITION,
+    ) -> Connection:
+        """Make a topic and return the connection to it."""
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        topic_id = self.create(name, partitions, config)
+        return Connection(
+            channel_name="readings",
+            channel_uid=uuid.uuid4().hex,
+            generation=1,
+            format=format,
+            schema_id=7,
+            schema_definition=definition,
+            topic_name=name,
+            topic_id=topic_id,
+            partitions=partitions,
+            max_message_bytes=max_message_bytes,
+            kafka={"bootstrap.servers": self.bootstrap_servers},
+        )
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> str:
+        topic = NewTopic(name, partitions, 1, config=dict(config or {}))
+        self._admin.create_topics([topic])[name].result(30)
+        deadline_s = time.monotonic() + 30
+        while True:
+            try:
+                described = self._admin.describe_topics(TopicCollection([name]))[name].result(30)
+                return str(described.topic_id)
+            except KafkaException:
+                # The broker that answers may not have heard of it yet.
+                assert time.monotonic() < deadline_s
+
+    def delete(self, name: str) -> None:
+        self._admin.delete_topics([name])[name].result(30)
+
+    def truncate(self, name: str, partition: int, before: int) -> None:
+        at = TopicPartition(name, partition, before)
+        self._admin.delete_records([at])[at].result(30)
+
+    def produce(self, name: str, partition: int, values: Sequence[bytes | None]) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
+        for value in values:
+            producer.produce(name, value, partition=partition)
+        assert producer.flush(30) == 0
+
+    def produce_in_transaction(self, name: str, partition: int, values: Sequence[bytes]) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap_servers, "transactional.id": uuid.uuid4().hex}
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(name, value, partition=partition)
+        producer.commit_transaction(30)
+
+    def messages(self, connection: Connection) -> dict[int, list[Message]]:
+        """Return every message of the topic, by partition."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": "look",
+                "enable.partition.eof": True,
+            }
+        )
+        partitions = range(connection.partitions)
+        consumer.assign([TopicPartition(connection.topic_name, p, 0) for p in partitions])
+        found: dict[int, list[Message]] = {p: [] for p in partitions}
+        ended: set[int] = set()
+        for _ in itertools.takewhile(lambda _: len(ended) < len(found), itertools.count()):
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is None:
+                found[message.partition()].append(message)
+            else:
+                ended.add(message.partition())
+        consumer.close()
+        return found
+
+
+class Outage:
+    """A broker of one's own that can be stopped and brought back with its data."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._server = KafkaServer.start(data_dir, heap_mb=256)
+        self.topics = Topics(self._server.bootstrap_servers)
+
+    def begin(self) -> None:
+        self._server.stop()
+
+    def end(self) -> None:
+        self._server = KafkaServer.start(self._data_dir, port=self._server.port, heap_mb=256)

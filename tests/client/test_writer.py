@@ -1,0 +1,265 @@
+"""Writing into real topics."""
+
+import dataclasses
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from real_topics import Topics, readings
+
+from sluiceway.codecs import Envelope
+from sluiceway.errors import EndpointClosed, InvalidRecord, OptionError, RecordTooLarge
+from sluiceway.murmur2 import partition_of
+from sluiceway.reader import ChannelReader
+from sluiceway.writer import ChannelWriter
+
+
+@dataclasses.dataclass
+class Reading:
+    id: int
+    station: str | None
+    celsius: float
+
+
+def read_back(connection: Any) -> list[dict[str, Any]]:
+    with ChannelReader(connection, until="now") as reader:
+        return sorted(reader, key=lambda record: record["id"])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        list,
+        iter,
+        lambda rows: [Reading(**row) for row in rows],
+        pa.Table.from_pylist,
+        pa.RecordBatch.from_pylist,
+        pd.DataFrame,
+    ],
+    ids=["dicts", "iterable", "dataclasses", "table", "batch", "pandas"],
+)
+def test_records_of_every_form_arrive(topics: Topics, each_format: str, form: Any) -> None:
+    connection = topics.connect(each_format)
+    with ChannelWriter(connection) as writer:
+        assert writer.write(form(readings(100))) == 100
+        assert writer.accepted_records == 100
+    assert read_back(connection) == readings(100)
+
+
+def test_a_lone_record_and_no_record_are_writes_too(topics: Topics, each_format: str) -> None:
+    connection = topics.connect(each_format)
+    with ChannelWriter(connection) as writer:
+        assert writer.write(readings(1)[0]) == 1
+        assert writer.write(Reading(id=1, station="s1", celsius=0.5)) == 1
+        assert writer.write([]) == 0
+    assert read_back(connection) == readings(2)
+
+
+def test_avro_goes_round_strictly_per_record_across_writes(topics: Topics) -> None:
+    connection = topics.connect("avro", partitions=3)
+    with ChannelWriter(connection) as writer:
+        for first in range(0, 70, 7):
+            writer.write(readings(7, first))
+    with ChannelReader(connection, until="now") as reader:
+        found = {p: [] for p in range(3)}
+        for partition in found:
+            with ChannelReader(connection, until="now", partitions=[partition]) as one:
+                found[partition] = [record["id"] for record in one]
+        assert sum(1 for _ in reader) == 70
+    for ids in found.values():
+        assert {b - a for a, b in pairwise(ids)} == {3}
+
+
+def test_arrow_goes_round_by_message_and_fills_messages_across_writes(topics: Topics) -> None:
+    connection = topics.connect("arrow", partitions=3)
+    with ChannelWriter(connection, batch_records=10) as writer:
+        for first in range(0, 64, 4):
+            writer.write(readings(4, first))
+    found = topics.messages(connection)
+    counts = [Envelope.unpack(m.value()).records for p in found for m in found[p]]
+    assert Counter(counts) == {10: 6, 4: 1}
+    assert {len(messages) for messages in found.values()} == {2, 3}
+    assert read_back(connection) == readings(64)
+
+
+def test_small_arrow_writes_wait_for_flush(topics: Topics) -> None:
+    connection = topics.connect("arrow")
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(5))
+        assert read_back(connection) == []
+        writer.flush()
+        assert read_back(connection) == readings(5)
+
+
+def test_a_large_table_is_cut_into_messages(topics: Topics) -> None:
+    connection = topics.connect("arrow", partitions=2)
+    table = pa.Table.from_pylist(readings(25_000))
+    with ChannelWriter(connection, batch_records=8192) as writer:
+        assert writer.write(table) == 25_000
+    found = topics.messages(connection)
+    counts = [Envelope.unpack(m.value()).records for p in found for m in found[p]]
+    assert sorted(counts) == [424, 8192, 8192, 8192]
+    assert read_back(connection) == readings(25_000)
+
+
+def test_records_of_one_key_share_the_partition_that_java_takes(
+    topics: Topics, each_format: str
+) -> None:
+    connection = topics.connect(each_format, partitions=4)
+    with ChannelWriter(connection, key="station") as writer:
+        writer.write(readings(300))
+        writer.write(readings(300, 300))
+    seen = 0
+    for partition in range(4):
+        with ChannelReader(connection, until="now", partitions=[partition]) as reader:
+            last: dict[str, int] = {}
+            for record in reader:
+                seen += 1
+                station = record["station"]
+                if station is not None:
+                    assert partition_of(station.encode(), 4) == partition
+                    assert last.get(station, -1) < record["id"]
+                    last[station] = record["id"]
+    assert seen == 600
+
+
+def test_avro_messages_carry_their_keys(topics: Topics) -> None:
+    connection = topics.connect("avro", partitions=2)
+    with ChannelWriter(connection, key=lambda record: record["id"]) as writer:
+        writer.write(readings(10))
+    found = topics.messages(connection)
+    keys = sorted(message.key() for p in found for message in found[p])
+    assert keys == [i.to_bytes(8, "big") for i in range(10)]
+
+
+def test_records_without_a_key_go_round(topics: Topics, each_format: str) -> None:
+    connection = topics.connect(each_format, partitions=2)
+    with ChannelWriter(connection, key=lambda _: None, batch_records=1) as writer:
+        writer.write(readings(10))
+    assert {p: len(found) for p, found in topics.messages(connection).items()} == {0: 5, 1: 5}
+
+
+def test_an_own_partitioner_decides(topics: Topics, each_format: str) -> None:
+    connection = topics.connect(each_format, partitions=3)
+
+    def by_id(record: Any, partitions: int) -> int:
+        return int(record["id"]) % partitions
+
+    with ChannelWriter(connection, partitioner=by_id) as writer:
+        writer.write(readings(30))
+    for partition in range(3):
+        with ChannelReader(connection, until="now", partitions=[partition]) as reader:
+            assert [record["id"] for record in reader] == list(range(partition, 30, 3))
+
+
+def test_a_fixed_partition_takes_all(topics: Topics, each_format: str) -> None:
+    connection = topics.connect(each_format, partitions=3)
+    with ChannelWriter(connection, partition=1) as writer:
+        writer.write(readings(30))
+    with ChannelReader(connection, until="now", partitions=[1]) as reader:
+        assert list(reader) == readings(30)
+
+
+def test_one_invalid_record_fails_the_whole_write_before_any_of_it_is_sent(
+    topics: Topics, each_format: str
+) -> None:
+    connection = topics.connect(each_format)
+    records = [*readings(20_000), {"id": "x", "station": None, "celsius": 0.0}]
+    with ChannelWriter(connection) as writer:
+        with pytest.raises(InvalidRecord, match="record 20000, field 'id'"):
+            writer.write(records)
+        assert writer.accepted_records == 0
+        writer.write(readings(3))
+    assert read_back(connection) == readings(3)
+
+
+@pytest.mark.parametrize("wishes", [{}, {"key": "id"}, {"partitioner": lambda r, n: r["id"] % n}])
+def test_a_record_larger_than_a_message_fails_the_whole_write_by_its_number(
+    topics: Topics, each_format: str, wishes: dict[str, Any]
+) -> None:
+    connection = topics.connect(
+        each_format, config={"max.message.bytes": "20000"}, max_message_bytes=20_000
+    )
+    large = readings(2000)
+    large[1234]["station"] = "x" * 20_000
+    with ChannelWriter(connection, batch_records=100, **wishes) as writer:
+        writer.write(readings(7, 10_000))
+        with pytest.raises(RecordTooLarge) as raised:
+            writer.write(large)
+        assert raised.value.index == 1234
+        assert raised.value.size_bytes > 20_000 >= raised.value.limit_bytes
+    assert read_back(connection) == readings(7, 10_000)
+
+
+def test_records_just_under_a_message_arrive(topics: Topics, each_format: str) -> None:
+    connection = topics.connect(
+        each_format, config={"max.message.bytes": "20000"}, max_message_bytes=20_000
+    )
+    records = readings(50)
+    for record in records:
+        record["station"] = "x" * 15_000
+    with ChannelWriter(connection, key="id", config={"compression.type": "none"}) as writer:
+        writer.write(records)
+    assert read_back(connection) == records
+
+
+def test_a_write_larger_than_the_producers_queue_arrives(topics: Topics) -> None:
+    connection = topics.connect("avro")
+    with ChannelWriter(connection, config={"queue.buffering.max.messages": 500}) as writer:
+        writer.write(readings(5_000))
+    assert read_back(connection) == readings(5_000)
+
+
+def test_a_partitioners_nonsense_sends_nothing(topics: Topics, each_format: str) -> None:
+    connection = topics.connect(each_format)
+    writer = ChannelWriter(connection, partitioner=lambda record, n: n if record["id"] else 0)
+    with writer, pytest.raises(OptionError, match="gave 3 for record 1"):
+        writer.write(readings(10))
+    assert read_back(connection) == []
+
+
+def test_leaving_by_an_exception_sends_no_more_and_does_not_mask_it(topics: Topics) -> None:
+    connection = topics.connect("arrow")
+    writer = ChannelWriter(connection)
+
+    def fail_half_way() -> None:
+        with writer:
+            writer.write(readings(10))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    assert read_back(connection) == []
+    with pytest.raises(EndpointClosed, match="closed"):
+        writer.write(readings(1))
+
+
+def test_a_closed_writer_says_so_and_closing_again_is_fine(topics: Topics) -> None:
+    writer = ChannelWriter(topics.connect())
+    writer.close()
+    writer.close()
+    for call in (lambda: writer.write({}), writer.flush):
+        with pytest.raises(EndpointClosed, match="open a new one"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch_records": 0},
+        {"batch_records": "8"},
+        {"delivery_timeout_s": 0},
+        {"timeout_s": "1"},
+        {"partition": 9},
+        {"config": {"acks": "0"}},
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_by_name(
+    topics: Topics, wrong: dict[str, Any]
+) -> None:
+    name = next(iter(wrong.get("config", wrong)))
+    with pytest.raises(OptionError, match=name):
+        ChannelWriter(topics.connect(), **wrong)
