@@ -40,18 +40,9 @@ class TopicIdentity:
         if time.monotonic() - self._verified_at_s < max_age_s:
             return
         name = self._connection.topic_name
-        try:
-            found = self._admin.describe_topics(TopicCollection([name]), request_timeout=timeout_s)[
-                name
-            ].result(timeout_s + 5)
-        except KafkaException as error:
-            raise translated(error.args[0], doing="looking at the topic", topic=name) from error
-        except TimeoutError as error:
-            raise KafkaUnavailable(
-                f"Kafka did not describe the topic {name} within {timeout_s:g} s; "
-                "try again when the brokers are back"
-            ) from error
-        expected, present = self._connection.topic_id, str(found.topic_id).translate(_URL_SAFE)
+        found = self._found(timeout_s)
+        present = str(found.topic_id).translate(_URL_SAFE)
+        expected = self._connection.topic_id and self._connection.topic_id.translate(_URL_SAFE)
         if expected is not None and present != expected:
             raise TopicGone(
                 f"the topic {name} is not the one that was opened: its id was {expected} and is "
