@@ -1,0 +1,90 @@
+"""Spark on two executors of its own, as on a cluster, and channels to use it on."""
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+import sluiceway.spark
+from sluiceway import Gateway
+from sluiceway.protocol import Connection
+from sluiceway_gateway.demo.spark_home import spark_home
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session whose executors are processes, so that pickling and imports are real."""
+    directory = tmp_path_factory.mktemp("spark")
+    environment = {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(spark_home(directory / "home")),
+        "SPARK_LOCAL_DIRS": str(directory / "local"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        session = (
+            SparkSession.builder.master("local-cluster[2,1,1024]")
+            .appName("sluiceway tests")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "OFF")
+            .config("spark.sql.session.timeZone", "America/New_York")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+            .config("spark.task.maxFailures", "1")
+            .getOrCreate()
+        )
+    yield session
+    session.stop()
+    jvm = SparkContext._gateway
+    assert jvm is not None
+    jvm.shutdown()
+    jvm.proc.stdin.close()
+    jvm.proc.wait(timeout=60)
+    os.environ.pop("PYSPARK_GATEWAY_PORT", None)
+
+
+@pytest.fixture
+def spark(spark_session: SparkSession, gateway_url: str) -> SparkSession:
+    """The session, with channels of the tests' gateway."""
+    sluiceway.spark.register(spark_session, gateway=gateway_url)
+    return spark_session
+
+
+@pytest.fixture
+def gateway(gateway_url: str) -> Iterator[Gateway]:
+    with Gateway(gateway_url) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def name() -> str:
+    """A channel's name that no other test has."""
+    return f"spark-{os.getpid()}-{next(_numbers)}"
+
+
+Produce = Callable[..., None]
+
+
+@pytest.fixture
+def produce() -> Produce:
+    """Put raw messages into a channel's topic, in the order given."""
+
+    def produce(connection: Connection, *values: bytes | None, partition: int = 0) -> None:
+        producer = Producer({**connection.kafka, "enable.idempotence": True})
+        for value in values:
+            producer.produce(connection.topic_name, value, partition=partition)
+        assert producer.flush(30) == 0
+
+    return produce
