@@ -1,5 +1,8 @@
 """Databases at the revision that this version works on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sluiceway_gateway.store import revision
 from sluiceway_gateway.store.engine import Database
 
@@ -21,3 +24,17 @@ def migrate(url: str) -> str:
 def check(database: Database) -> None:
     """Raise WrongRevision unless the database is at this version's revision."""
     revision.check(database)
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Database]:
+    """Open a database that is at this version's revision, and close it after the block.
+
+    Raises InvalidSettings, WrongRevision and DatabaseUnavailable.
+    """
+    database = Database(url)
+    try:
+        check(database)
+        yield database
+    finally:
+        database.close()

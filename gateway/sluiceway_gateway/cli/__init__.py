@@ -1,0 +1,5 @@
+"""The command `sluiceway`."""
+
+from sluiceway_gateway.cli.entry import main
+
+__all__ = ["main"]

@@ -1,0 +1,164 @@
+"""`sluiceway channels`: looking after channels through the gateway."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sluiceway import Gateway, Retention
+from sluiceway.channel import Channel
+from sluiceway.control import Control
+from sluiceway.transport import Transport
+from sluiceway_gateway.cli.description import described
+
+#: How long to go on asking a gateway that does not answer; people wait for less than programs.
+TIMEOUT_S = 10.0
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def gateway_option(function: _F) -> _F:
+    """Add the option that names the gateway."""
+    return click.option(
+        "--url", help="The gateway.  [default: SLUICEWAY_URL, or http://127.0.0.1:8900]"
+    )(function)
+
+
+@click.group()
+def channels() -> None:
+    """List, show, create and delete channels."""
+
+
+@channels.command("list")
+@click.option("--selector", "-l", help="Labels to choose by: team=ops,stage!=test")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@gateway_option
+def list_(selector: str | None, as_json: bool, url: str | None) -> None:
+    """List the channels that the token may see, by name."""
+    with Gateway(url, timeout_s=TIMEOUT_S) as gateway:
+        found = gateway.channels(selector)
+        if as_json:
+            for each in found:
+                click.echo(json.dumps(described(each)))
+            return
+        table = Table("NAME", "PHASE", "FORMAT", "PARTITIONS", "CREATED", "LABELS", box=None)
+        for each in found:
+            table.add_row(
+                each.name,
+                each.status.phase,
+                each.format,
+                str(each.status.topic.partitions or each.partitions),
+                each.created_at.strftime("%Y-%m-%d %H:%M:%SZ"),
+                ",".join(f"{key}={value}" for key, value in sorted(each.labels.items())),
+            )
+    Console(highlight=False, markup=False, soft_wrap=True).print(table)
+
+
+@channels.command()
+@click.argument("name")
+@gateway_option
+def show(name: str, url: str | None) -> None:
+    """Show the channel NAME as JSON."""
+    with _found(name, url) as channel:
+        click.echo(json.dumps(described(channel), indent=2, ensure_ascii=False))
+
+
+@channels.command()
+@click.argument("name")
+@click.option(
+    "--schema", type=click.File(encoding="utf-8"), required=True, help="Avro JSON; - reads stdin."
+)
+@click.option("--partitions", type=int, help="[default: 1]")
+@click.option("--format", "format_", type=click.Choice(["avro", "arrow"]), help="[default: avro]")
+@click.option("--pinned", is_flag=True, default=None, help="Never change the partitions.")
+@click.option("--replication", type=int, help="Copies.  [default: the broker's]")
+@click.option("--retention-ms", type=int, help="How long records are kept; -1 for ever.")
+@click.option("--retention-bytes", type=int, help="How much of a partition is kept.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
+@click.option("--config", "config", multiple=True, metavar="KEY=VALUE", help="Topic settings.")
+@gateway_option
+def create(
+    name: str,
+    schema: IO[str],
+    partitions: int | None,
+    format_: str | None,
+    pinned: bool | None,
+    replication: int | None,
+    retention_ms: int | None,
+    retention_bytes: int | None,
+    labels: tuple[str, ...],
+    config: tuple[str, ...],
+    url: str | None,
+) -> None:
+    """Create the channel NAME and wait until it is ready; one that is there is left as it is."""
+    retention = None
+    if retention_ms is not None or retention_bytes is not None:
+        retention = Retention(ms=retention_ms, bytes=retention_bytes)
+    with (
+        warnings.catch_warnings(record=True) as differences,
+        Gateway(url, timeout_s=TIMEOUT_S) as gateway,
+    ):
+        warnings.simplefilter("always")
+        channel = gateway.channel(
+            name,
+            schema.read(),
+            partitions=partitions,
+            format=format_,
+            pinned=pinned,
+            replication=replication,
+            retention=retention,
+            labels=_pairs(labels, "--label"),
+            config=_pairs(config, "--config"),
+        )
+    for each in differences:
+        click.echo(f"sluiceway: {each.message}", err=True)
+    click.echo(f"channel {channel.name} is ready, its topic is {channel.status.topic.name}")
+
+
+@channels.command()
+@click.argument("name")
+@click.option("--keep-topic", is_flag=True, help="Leave the topic and its records in Kafka.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@gateway_option
+def delete(name: str, keep_topic: bool, yes: bool, url: str | None) -> None:
+    """Delete the channel NAME with its topic and all records."""
+    with _found(name, url) as channel:
+        what = "; its topic stays" if keep_topic else " with all its records"
+        if not (yes or _confirmed(f"Delete the channel {name}{what}?")):
+            raise click.ClickException("nothing was deleted; --yes deletes without asking")
+        channel.delete(keep_topic=keep_topic)
+    click.echo(f"channel {name} is deleted")
+
+
+@contextmanager
+def _found(name: str, url: str | None) -> Iterator[Channel]:
+    """Give the channel as it stands, ready or not."""
+    control = Control(Transport(url, timeout_s=TIMEOUT_S))
+    try:
+        yield Channel(control, control.channel(name))
+    finally:
+        control.close()
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        return False
+
+
+def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str] | None:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"{option} {text!r} is not of the form KEY=VALUE.")
+        if key in pairs:
+            raise click.UsageError(f"{option} {key} is given twice.")
+        pairs[key] = value
+    return pairs or None

@@ -1,0 +1,87 @@
+"""The root command, and what the process says and returns when a command fails."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import click
+
+from sluiceway.errors import SluicewayError
+from sluiceway_gateway.domain.errors import SluicewayGatewayError
+from sluiceway_gateway.embedded.errors import EmbeddedError
+
+#: Where each command is; imported when it is asked for, so that none waits for another's parts.
+COMMANDS = {
+    "up": "sluiceway_gateway.cli.up:up",
+    "serve": "sluiceway_gateway.cli.serve:serve",
+    "migrate": "sluiceway_gateway.cli.serve:migrate",
+    "token": "sluiceway_gateway.cli.token:token",
+    "channels": "sluiceway_gateway.cli.channels:channels",
+    "tail": "sluiceway_gateway.cli.tail:tail",
+    "demo": "sluiceway_gateway.cli.demo:demo",
+}
+#: What click raises, from 8.2 on, for a group without a command; its message is the help.
+_HELP: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+
+class _Commands(click.Group):
+    """Commands that are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        module, name = place.split(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("sluiceway"), prog_name="sluiceway", message="%(prog)s %(version)s")
+def sluiceway() -> None:
+    """Typed data channels on Kafka.
+
+    `sluiceway up` starts a broker and a gateway on this machine. The commands `channels` and
+    `tail` talk to the gateway at SLUICEWAY_URL, with the token in SLUICEWAY_TOKEN.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit status: 0, 1 failed, 2 misused, 130 interrupted.
+
+    A failure is one line on standard error that says what to do.
+    """
+    try:
+        outcome = sluiceway.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="sluiceway",
+            standalone_mode=False,
+        )
+    except click.UsageError as error:
+        if isinstance(error, _HELP):
+            click.echo(error.format_message(), err=True)
+            return MISUSED
+        path = error.ctx.command_path if error.ctx else "sluiceway"
+        return _fail(f"{error.format_message()} See `{path} --help`.", MISUSED)
+    except click.ClickException as error:
+        return _fail(error.format_message(), FAILED)
+    except (SluicewayError, SluicewayGatewayError, EmbeddedError) as error:
+        return _fail(str(error), FAILED)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has enough; the interpreter must not flush it once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _fail(message: str, status: int) -> int:
+    click.echo(f"sluiceway: {message}", err=True)
+    return status

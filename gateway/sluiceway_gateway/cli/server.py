@@ -1,0 +1,83 @@
+"""Serving an application on a socket that is bound before anything else starts."""
+
+import socket
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+import click
+import uvicorn
+
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.settings import Settings
+
+#: What a request that is running may take when the process is asked to end.
+_GRACE_S = 10
+
+
+class _Server(uvicorn.Server):
+    """Says when it serves."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_started()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the address; a port of 0 takes a free one.
+
+    Raises ClickException saying what stands against it.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        bound = socket.socket(family)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot listen on {host} port {port} ({error.strerror}): "
+            "give another with --port, or --port 0 for a free one"
+        ) from error
+    return bound
+
+
+def url(bound: socket.socket, settings: Settings) -> str:
+    """Return the URL that a client on this machine uses."""
+    scheme = "https" if settings.tls_certificate_file is not None else "http"
+    host, port = bound.getsockname()[:2]
+    address = ip_address(host)
+    if address.is_unspecified:
+        host = "::1" if isinstance(address, IPv6Address) else "127.0.0.1"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def serve(settings: Settings, bound: socket.socket, on_started: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM, then end what is running; raises ClickException otherwise."""
+    options: dict[str, Any] = {}
+    if settings.tls_certificate_file is not None:
+        options = {
+            "ssl_certfile": settings.tls_certificate_file,
+            "ssl_keyfile": settings.tls_key_file,
+        }
+    server = _Server(
+        uvicorn.Config(
+            create_app(settings),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            # Whom a forwarded header names is the proxy's word, and no leave depends on it.
+            proxy_headers=False,
+            lifespan="on",
+            timeout_graceful_shutdown=_GRACE_S,
+            **options,
+        ),
+        on_started,
+    )
+    server.run(sockets=[bound])
+    if not server.started:
+        raise click.ClickException("the gateway did not start; its log says why")
