@@ -4,6 +4,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -16,6 +17,14 @@ from sluiceway.protocol import Connection
 from sluiceway_gateway.demo.spark_home import spark_home
 
 _numbers = itertools.count(1)
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark leaves the sockets over which it fetches results to the garbage collector."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
 @pytest.fixture(scope="session")

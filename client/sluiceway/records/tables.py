@@ -11,6 +11,7 @@ import pyarrow as pa
 from sluiceway.errors import InvalidRecord, SchemaMismatch
 from sluiceway.records.casts import cast
 from sluiceway.records.columns import column
+from sluiceway.records.offsets import with_offsets
 from sluiceway.records.unfit import TooMuch, Unfit
 from sluiceway.schema.defaults import as_python
 from sluiceway.schema.labels import relabelled
@@ -84,4 +85,4 @@ def _column(batch: pa.RecordBatch | pa.Table, field: Field) -> pa.Array:
     array = batch.column(field.name)
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    return cast(array, field.type, field.name)
+    return cast(with_offsets(array), field.type, field.name)

@@ -1,0 +1,257 @@
+"""What a task does, without Spark around it: plan, pickle, read."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import (
+    CorruptMessage,
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    OptionError,
+    TopicGone,
+)
+from sluiceway.kafka.stream import MessageStream
+from sluiceway.protocol import Connection
+from sluiceway.schema import Schema
+from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.reading import ChannelDataReader
+from sluiceway_gateway.embedded import KafkaServer
+
+Produce = Callable[..., None]
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
+
+
+@pytest.fixture
+def channel(gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(name, SCHEMA, partitions=2)
+
+
+def fill(channel: Channel, ids: range, partition: int = 0) -> None:
+    with channel.writer(partition=partition) as writer:
+        writer.write([{"id": each, "s": str(each)} for each in ids])
+
+
+def reader(connection: Connection, **options: str) -> ChannelDataReader:
+    parsed = ReadOptions.parse({"path": connection.channel_name} | options)
+    made = ChannelDataReader(connection, parsed, connection_columns(connection))
+    copy: ChannelDataReader = pickle.loads(pickle.dumps(made))  # noqa: S301
+    return copy
+
+
+def connection_columns(connection: Connection) -> list[str]:
+    return [field["name"] for field in connection.schema_definition["fields"]]
+
+
+def read(connection: Connection, **options: str) -> list[list[int]]:
+    """Return the ids that each task gives."""
+    made = reader(connection, **options)
+    return [
+        [each for batch in made.read(piece) for each in batch.column("id").to_pylist()]
+        for piece in made.partitions()
+    ]
+
+
+def test_each_partition_is_a_task_and_keeps_its_order(channel: Channel) -> None:
+    fill(channel, range(5))
+    fill(channel, range(5, 8), partition=1)
+
+    assert read(channel.connection("read")) == [[0, 1, 2, 3, 4], [5, 6, 7]]
+
+
+def test_an_empty_channel_has_nothing_to_plan(channel: Channel) -> None:
+    made = reader(channel.connection("read"))
+
+    assert made.partitions() == []
+    assert list(made.read(None)) == []
+
+
+def test_long_partitions_are_split_and_nothing_is_lost_or_doubled(channel: Channel) -> None:
+    fill(channel, range(100))
+
+    assert read(channel.connection("read"), minpartitions="3") == [
+        [*range(33)],
+        [*range(33, 66)],
+        [*range(66, 100)],
+    ]
+    assert [
+        len(each) for each in read(channel.connection("read"), maxrecordsperpartition="40")
+    ] == [*(33, 33, 34)]
+
+
+def test_only_the_offsets_that_were_asked_for_are_read(channel: Channel) -> None:
+    fill(channel, range(10))
+    offsets = {"startingoffsets": '{"0": 2, "1": -2}', "endingoffsets": '{"0": 7, "1": -1}'}
+
+    assert read(channel.connection("read"), **offsets) == [[2, 3, 4, 5, 6]]
+
+
+def test_what_arrives_after_planning_is_not_read(channel: Channel) -> None:
+    fill(channel, range(3))
+    made = reader(channel.connection("read"))
+    (piece,) = made.partitions()
+    fill(channel, range(3, 6))
+
+    assert [batch.num_rows for batch in made.read(piece)] == [3]
+
+
+def test_offsets_that_kafka_does_not_hold_are_refused_in_planning(channel: Channel) -> None:
+    with pytest.raises(OffsetOutOfRange, match="partition 1 has no offset 4"):
+        reader(channel.connection("read"), startingoffsets='{"0": -2, "1": 4}').partitions()
+    with pytest.raises(OptionError, match="says nothing about partition 1"):
+        reader(channel.connection("read"), startingoffsets='{"0": 0}').partitions()
+
+
+def test_times_bound_a_read(channel: Channel, produce: Produce) -> None:
+    fill(channel, range(3))
+    connection = channel.connection("read")
+
+    assert read(connection, startingtimestamp="0") == [[0, 1, 2]]
+    assert read(connection, endingtimestamp="0") == []
+    assert read(connection, startingtimestamp=str(2**42)) == []
+
+
+def test_offsets_without_messages_are_passed_over(channel: Channel) -> None:
+    """A transaction's marker takes an offset, here in the middle and at the end."""
+    connection = channel.connection("read")
+    fill(channel, range(1))
+    (value,) = raw_values(connection)
+    producer = Producer({**connection.kafka, "transactional.id": connection.topic_name})
+    producer.init_transactions(30)
+    for _ in range(2):
+        producer.begin_transaction()
+        producer.produce(connection.topic_name, value, partition=0)
+        producer.commit_transaction(30)
+
+    assert read(connection) == [[0, 0, 0]]
+    assert read(connection, maxrecordsperpartition="1") == [[0], [0], [], [0], []]
+
+
+def raw_values(connection: Connection) -> list[bytes]:
+    stream = MessageStream(connection, timeout_s=30)
+    stream.assign({0: 0})
+    values = [message.value() for message in stream.take(1, 30).messages]
+    stream.close()
+    return values
+
+
+@pytest.mark.parametrize("bad", [b"", b"not of this channel", None])
+def test_a_corrupt_message_fails_the_task_with_its_place(
+    channel: Channel, produce: Produce, bad: bytes | None
+) -> None:
+    fill(channel, range(3))
+    connection = channel.connection("read")
+    produce(connection, bad)
+
+    with pytest.raises(CorruptMessage, match="partition 0, offset 3"):
+        read(connection)
+
+
+def test_corrupt_messages_may_be_skipped_and_are_counted(
+    channel: Channel, produce: Produce, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(channel, range(2))
+    connection = channel.connection("read")
+    produce(connection, b"bad", b"worse")
+    fill(channel, range(2, 4))
+
+    assert read(connection, oncorrupt="skip") == [[0, 1, 2, 3]]
+    assert "2 corrupt messages skipped, the first at offset 2" in caplog.text
+
+
+def test_a_topic_that_is_gone_is_said_to_be_gone(channel: Channel) -> None:
+    fill(channel, range(3))
+    made = reader(channel.connection("read"))
+    (piece,) = made.partitions()
+    channel.delete()
+
+    with pytest.raises(TopicGone):
+        made.partitions()
+    with pytest.raises(TopicGone):
+        list(made.read(piece))
+
+
+def test_without_kafka_a_task_fails_in_time(tmp_path: Path) -> None:
+    server = KafkaServer.start(tmp_path, heap_mb=256)
+    with server:
+        connection = connection_of(server)
+        producer = Producer(connection.kafka)
+        producer.produce(connection.topic_name, b"x", partition=0)
+        assert producer.flush(30) == 0
+        made = reader(connection, **{"kafkaconsumer.polltimeoutms": "1500"})
+        (piece,) = made.partitions()
+
+    with pytest.raises(KafkaUnavailable, match="Kafka"):
+        list(made.read(piece))
+    with pytest.raises(KafkaUnavailable, match="Kafka"):
+        made.partitions()
+
+
+def connection_of(server: KafkaServer) -> Connection:
+    kafka = {"bootstrap.servers": server.bootstrap_servers}
+    admin = AdminClient(kafka)
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+    return Connection(
+        channel_name="t",
+        channel_uid="0" * 32,
+        generation=1,
+        format="avro",
+        schema_id=1,
+        schema_definition=Schema.of(SCHEMA).definition,
+        topic_name="t",
+        topic_id=None,
+        partitions=1,
+        max_message_bytes=1_048_588,
+        kafka=kafka,
+    )
+
+
+MEASURED = """
+import pickle, resource, sys
+from pathlib import Path
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+made, piece = pickle.loads(Path(sys.argv[1]).read_bytes())
+before = peak_mb()
+rows = sum(batch.num_rows for batch in made.read(piece))
+print(rows, peak_mb() - before)
+"""
+
+
+@pytest.mark.parametrize("format_", ["avro", "arrow"])
+def test_a_long_partition_is_read_in_little_memory(
+    gateway: Gateway, name: str, tmp_path: Path, format_: str
+) -> None:
+    """400 MB of large messages; what a task holds is a chunk and what was fetched ahead."""
+    channel = gateway.channel(name, SCHEMA, format=format_)
+    text = "x" * 500_000
+    with channel.writer() as writer:
+        for start in range(0, 800, 80):
+            writer.write([{"id": start + i, "s": text} for i in range(80)])
+    made = reader(channel.connection("read"))
+    (piece,) = made.partitions()
+    (tmp_path / "task").write_bytes(pickle.dumps((made, piece)))
+
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(tmp_path / "task")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+    rows, grown_mb = map(int, done.stdout.split())
+    assert rows == 800
+    assert grown_mb < 200
