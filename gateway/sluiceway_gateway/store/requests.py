@@ -24,8 +24,10 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
         make(requests)
         .values(principal=request.principal, key=request.key, digest=request.digest, created_at=now)
         .on_conflict_do_nothing(index_elements=["principal", "key"])
+        .returning(requests.c.key)
     )
-    if claimed.rowcount == 1:
+    # Not by the row count: SQLAlchemy promises none for inserts.
+    if claimed.first() is not None:
         return None
     row = tx.execute(select(requests).where(*_is(request))).one()
     if row.digest != request.digest:

@@ -1,0 +1,121 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway_gateway.domain.change import UNSET, Change, changed, created, deleted
+from sluiceway_gateway.domain.channel import Channel, Format, Phase, TopicRef
+from sluiceway_gateway.domain.errors import (
+    ChannelDeleting,
+    ChannelPinned,
+    Conflict,
+    ImmutableField,
+    PartitionsShrink,
+    SchemaChanged,
+)
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.just(UNSET) | values
+
+
+CHANGES = st.builds(
+    Change,
+    labels=maybe(st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"))),
+    schema=maybe(st.sampled_from(["s1", "s2"])),
+    format=maybe(st.sampled_from(Format)),
+    partitions=maybe(st.integers(1, 4)),
+    pinned=maybe(st.booleans()),
+    replication=maybe(st.none() | st.integers(1, 3)),
+    retention_ms=maybe(st.none() | st.integers(-1, 5)),
+    retention_bytes=maybe(st.none() | st.integers(-1, 5)),
+    config=maybe(st.dictionaries(st.sampled_from(["segment.ms"]), st.sampled_from("12"))),
+)
+
+
+def make(change: Change | None = None) -> Channel:
+    return created(
+        change or Change(),
+        name="flights",
+        uid="0" * 32,
+        schema="s1",
+        schema_id=7,
+        prefix="p.",
+        now=NOW,
+    )
+
+
+def test_a_new_channel_waits_for_its_topic() -> None:
+    channel = make(Change(partitions=3))
+    assert channel.phase is Phase.PROVISIONING
+    assert (channel.generation, channel.observed_generation) == (1, 0)
+    assert channel.topic == TopicRef(name="p.flights-00000000")
+    assert channel.spec.partitions == 3
+    assert {(each.type, each.status) for each in channel.conditions} == {
+        ("Ready", "False"),
+        ("Synced", "False"),
+    }
+
+
+@given(first=CHANGES, second=CHANGES)
+def test_a_change_that_passes_is_idempotent_and_counted_once(first: Change, second: Change) -> None:
+    channel = make(first)
+    try:
+        once = changed(channel, second)
+    except Conflict:
+        return
+    assert changed(once, second) is once
+    assert once.generation - channel.generation == once.revision - channel.revision
+    assert once.generation - channel.generation == int(once is not channel)
+    assert once.spec.partitions >= channel.spec.partitions
+    assert (once.spec.schema, once.spec.format) == (channel.spec.schema, channel.spec.format)
+    assert once.uid == channel.uid
+
+
+@given(change=CHANGES)
+def test_what_is_left_out_stays(change: Change) -> None:
+    channel = make(change)
+    assert changed(channel, Change()) is channel
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (Change(schema="s2"), SchemaChanged),
+        (Change(format=Format.ARROW), ImmutableField),
+        (Change(replication=2), ImmutableField),
+        (Change(partitions=1), PartitionsShrink),
+        (Change(partitions=3, pinned=False), ChannelPinned),
+    ],
+)
+def test_what_would_cost_records_is_refused(change: Change, error: type[Conflict]) -> None:
+    channel = make(Change(partitions=2, pinned=True))
+    with pytest.raises(error):
+        changed(channel, change)
+
+
+def test_pinning_can_be_taken_back() -> None:
+    channel = changed(make(Change(partitions=2, pinned=True)), Change(pinned=False))
+    assert changed(channel, Change(partitions=3)).spec.partitions == 3
+
+
+@pytest.mark.parametrize("phase", [each for each in Phase if each is not Phase.DELETING])
+def test_deleting_starts_from_every_phase_and_repeats(phase: Phase) -> None:
+    channel = replace(make(), phase=phase)
+    once = deleted(channel, keep_topic=True, now=NOW)
+    assert once.phase is Phase.DELETING
+    assert once.keep_topic
+    assert deleted(once, keep_topic=True, now=NOW) is once
+
+
+def test_a_deleting_channel_takes_no_change_and_no_other_way_out() -> None:
+    channel = deleted(make(), keep_topic=True, now=NOW)
+    with pytest.raises(ChannelDeleting):
+        changed(channel, Change())
+    with pytest.raises(ChannelDeleting, match="keeping its topic"):
+        deleted(channel, keep_topic=False, now=NOW)

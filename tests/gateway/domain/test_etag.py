@@ -1,0 +1,54 @@
+from dataclasses import replace
+
+import pytest
+from test_change import make
+
+from sluiceway_gateway.domain.errors import PreconditionFailed
+from sluiceway_gateway.domain.etag import Precondition, etag
+
+CHANNEL = replace(make(), generation=2, revision=5)
+
+
+def test_a_tag_names_uid_generation_and_revision() -> None:
+    assert etag(CHANNEL) == '"00000000.2.5"'
+
+
+@pytest.mark.parametrize(
+    ("header", "holds"),
+    [
+        ("*", True),
+        ('"00000000.2.5"', True),
+        ('"00000000.2.9"', True),
+        ('"x", "00000000.2.1"', True),
+        ('"00000000.1.5"', False),
+        ('"11111111.2.5"', False),
+        ('W/"00000000.2.5"', False),
+        ("00000000.2.5", False),
+        ("", False),
+    ],
+)
+def test_if_match_compares_incarnation_and_generation(header: str, holds: bool) -> None:
+    precondition = Precondition.of(if_match=header, if_none_match=None)
+    if holds:
+        precondition.check(CHANNEL)
+    else:
+        with pytest.raises(PreconditionFailed):
+            precondition.check(CHANNEL)
+    with pytest.raises(PreconditionFailed, match="does not exist"):
+        precondition.check(None)
+
+
+@pytest.mark.parametrize(
+    ("header", "same"),
+    [
+        ("*", True),
+        ('"00000000.2.5"', True),
+        ('W/"00000000.2.5"', True),
+        ('"00000000.2.4"', False),
+        ("x", False),
+    ],
+)
+def test_if_none_match_compares_the_whole_tag(header: str, same: bool) -> None:
+    precondition = Precondition.of(if_match=None, if_none_match=header)
+    assert precondition.unchanged(CHANNEL) is same
+    precondition.check(None)

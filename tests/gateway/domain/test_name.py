@@ -1,0 +1,40 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway_gateway.domain.name import check_name
+
+
+@pytest.mark.parametrize("name", ["a", "0", "flights", "a.b_c-d", "x" * 200, "sluiceway-x"])
+def test_a_good_name_passes(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "empty"),
+        ("x" * 201, "at most 200"),
+        ("Flights", "a-z"),
+        (".a", "starts with"),
+        ("-a", "starts with"),
+        ("a/b", "a-z"),
+        ("a\n", "a-z"),
+        ("a\0", "a-z"),
+        ("ä", "a-z"),
+        ("sluiceway.x", "reserved"),
+    ],
+)
+def test_a_bad_name_is_refused_by_its_rule(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        check_name(name)
+
+
+@given(st.text(max_size=250))
+def test_what_passes_has_only_the_letters_that_kafka_takes(name: str) -> None:
+    try:
+        check_name(name)
+    except ValueError:
+        return
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-")
+    assert 0 < len(name) <= 200

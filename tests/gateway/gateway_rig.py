@@ -1,0 +1,141 @@
+"""A gateway on a real uvicorn whose Kafka is away: rows stay as a test puts them."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.domain.channel import Channel, Condition, Phase, TopicRef, sources
+from sluiceway_gateway.services.tokens import Tokens
+from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.store import channels, leases
+from sluiceway_gateway.store.due import record_observation
+from sluiceway_gateway.store.engine import Database
+
+NOBODY = "127.0.0.1:1"
+KEY = "k" * 40
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+FAR = datetime(2999, 1, 1, tzinfo=UTC)
+
+
+class TurnedClock:
+    """A clock that goes only when it is turned."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def turn(self, by: timedelta) -> None:
+        self.now += by
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rig:
+    """A gateway that runs, its database, and a client of it."""
+
+    app: FastAPI
+    url: str
+    http: httpx.Client
+    database: Database
+    clock: TurnedClock
+    tokens: Tokens
+
+    def put(self, name: str = "flights", *, metadata: Any = None, **spec: Any) -> httpx.Response:
+        """Make the channel, with a schema."""
+        body = {"metadata": metadata or {}, "spec": {"schema": SCHEMA, **spec}}
+        return self.http.put(f"/v1/channels/{name}", json=body)
+
+    def token(self, *scopes: str, **options: Any) -> dict[str, str]:
+        """Make a token and return the header that sends it."""
+        made = self.tokens.create(label="test", scopes=scopes, **options)
+        return {"Authorization": f"Bearer {made.text.get_secret_value()}"}
+
+    def observe(self, name: str, phase: Phase, **status: Any) -> Channel:
+        """Write down what the reconciler would have seen."""
+        with self.database.write() as tx:
+            was = channels.hold(tx, name)
+            assert was is not None
+            seen = replace(was, phase=phase, **status)
+            if phase is Phase.READY:
+                topic = TopicRef(name=was.topic.name, id="dG9waWM", partitions=was.spec.partitions)
+                seen = replace(seen, topic=topic, observed_generation=was.generation)
+            following = record_observation(
+                tx, seen, was=was, from_phases={was.phase, *sources(phase)}, due_at=FAR, refusals=0
+            )
+        assert following is not None
+        return following
+
+
+def condition(reason: str, message: str, now: datetime) -> Condition:
+    return Condition(
+        type="Ready", status="False", reason=reason, message=message, last_transition_at=now
+    )
+
+
+@contextlib.contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """Serve on a free port; waiting reads are let go before the server stops."""
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="on")
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until(lambda: server.started or not thread.is_alive())
+    assert server.started, "the gateway did not start"
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        app.state.parts.watch.close()
+        server.should_exit = True
+        thread.join(timeout=30)
+        assert not thread.is_alive(), "the gateway did not stop"
+
+
+@contextlib.contextmanager
+def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
+    """Run a gateway on a migrated database, its loops held off by a lease of the test's own."""
+    with database.write() as tx:
+        leases.acquire(tx, "reconcile", "the test", 3_600_000)
+    clock = TurnedClock()
+    given = {"kafka_bootstrap_servers": NOBODY, "token_key": KEY, **options}
+    settings = Settings(database_url=url, **given)
+    app = create_app(settings, clock=clock)
+    with serving(app) as address, httpx.Client(base_url=address, timeout=30) as http:
+        yield Rig(
+            app=app,
+            url=address,
+            http=http,
+            database=database,
+            clock=clock,
+            tokens=app.state.parts.tokens,
+        )
+
+
+def until(holds: Any, seconds: float = 20) -> None:
+    """Wait until `holds()`, and fail if it takes too long."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def code(response: httpx.Response) -> str:
+    """Return the code of a problem, after a look at its form."""
+    assert response.headers["content-type"] == "application/problem+json", response.text
+    body = response.json()
+    assert body["type"] == f"urn:sluiceway:problem:{body['code']}"
+    assert body["status"] == response.status_code
+    assert body["title"]
+    assert body["detail"]
+    assert isinstance(body["retriable"], bool)
+    return str(body["code"])

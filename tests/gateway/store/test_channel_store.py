@@ -1,0 +1,219 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from gateway_rig import FAR
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.exc import IntegrityError
+
+from sluiceway_gateway.domain.change import Change, created
+from sluiceway_gateway.domain.channel import (
+    Channel,
+    ChannelSpec,
+    Format,
+    Phase,
+    Retention,
+    TopicRef,
+    sources,
+)
+from sluiceway_gateway.domain.selector import Selector
+from sluiceway_gateway.store import channels, schemas
+from sluiceway_gateway.store.due import record_observation, remove
+from sluiceway_gateway.store.engine import Database
+
+NOW = datetime(2030, 1, 1, 1, 2, 3, 456789, tzinfo=UTC)
+
+
+def make(name: str, number: int = 0, **labels: str) -> Channel:
+    return created(
+        Change(labels=labels),
+        name=name,
+        uid=f"{number:032x}",
+        schema="{}",
+        schema_id=1,
+        prefix="p.",
+        now=NOW,
+    )
+
+
+def add(database: Database, *made: Channel) -> None:
+    with database.write() as tx:
+        assert schemas.register(tx, fingerprint="f", definition="{}", now=NOW) == 1
+        for channel in made:
+            assert channels.insert(tx, channel)
+
+
+def find(database: Database, name: str) -> Channel | None:
+    with database.read() as tx:
+        return channels.find(tx, name)
+
+
+def test_a_channel_comes_back_as_it_was(database: Database) -> None:
+    channel = replace(
+        make("flights", team="a"),
+        spec=ChannelSpec(
+            schema="{}",
+            format=Format.ARROW,
+            partitions=10_000,
+            pinned=True,
+            replication=3,
+            retention=Retention(ms=-1, bytes=2**63 - 1),
+            config={"cleanup.policy": "compact"},
+        ),
+    )
+    add(database, channel)
+    assert find(database, "flights") == channel
+
+
+def test_a_name_is_given_once(database: Database) -> None:
+    add(database, make("flights"))
+    with database.write() as tx:
+        assert not channels.insert(tx, make("flights", 1))
+    assert find(database, "flights") == make("flights")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"generation": 0},
+        {"revision": 0},
+        {"observed_generation": 2},
+        {"keep_topic": True},
+        {"phase": Phase.READY},
+        {"spec": ChannelSpec(schema="{}", partitions=0)},
+        {"spec": ChannelSpec(schema="{}", partitions=10_001)},
+        {"spec": ChannelSpec(schema="{}", replication=0)},
+    ],
+)
+def test_the_database_refuses_what_the_domain_excludes(
+    database: Database, wrong: dict[str, Any]
+) -> None:
+    add(database)
+    with pytest.raises(IntegrityError), database.write() as tx:
+        channels.insert(tx, replace(make("flights"), **wrong))
+    assert find(database, "flights") is None
+
+
+def test_a_change_made_from_an_old_state_changes_nothing(database: Database) -> None:
+    first = make("flights")
+    add(database, first)
+    second = replace(first, labels={"a": "b"}, generation=2, revision=2)
+    with database.write() as tx:
+        assert channels.save(tx, second, was=first, from_phases=Phase)
+        assert not channels.save(tx, replace(first, revision=3), was=first, from_phases=Phase)
+        assert not channels.save(
+            tx, replace(second, revision=3), was=second, from_phases=[Phase.READY]
+        )
+    assert find(database, "flights") == second
+
+
+def observed(channel: Channel, phase: Phase) -> Channel:
+    topic = TopicRef(name=channel.topic.name, id="x", partitions=1)
+    return replace(channel, phase=phase, topic=topic, observed_generation=channel.generation)
+
+
+@given(steps=st.lists(st.sampled_from(Phase), max_size=6))
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_rows_follow_the_transition_table_and_nothing_else(
+    database: Database, steps: list[Phase]
+) -> None:
+    with database.write() as tx:
+        remove(tx, f"{0:032x}", from_phases=list(Phase))
+    add(database, make("flights"))
+    for following in steps:
+        was = find(database, "flights")
+        assert was is not None
+        seen = observed(was, following)
+        allowed = following is was.phase or was.phase in sources(following)
+        phases = {was.phase} if following is was.phase else sources(following)
+        if not allowed:
+            with pytest.raises(ValueError, match="cannot become"), database.write() as tx:
+                record_observation(tx, seen, was=was, from_phases=phases, due_at=FAR, refusals=0)
+            assert find(database, "flights") == was
+            continue
+        with database.write() as tx:
+            written = record_observation(
+                tx, seen, was=was, from_phases=phases, due_at=FAR, refusals=0
+            )
+        assert written == find(database, "flights")
+
+
+def test_pages_are_cut_by_name_in_the_same_order_on_both_databases(database: Database) -> None:
+    names = ["a", "a-b", "a.b", "a0", "ab", "a_b", "b"]
+    add(database, *(make(name, number) for number, name in enumerate(names)))
+    found: list[str] = []
+    with database.read() as tx:
+        while page := channels.page(tx, limit=2, after=found[-1] if found else ""):
+            found.extend(each.name for each in page)
+    assert found == sorted(names)
+
+
+def test_a_page_shows_the_prefixes_asked_for_alone(database: Database) -> None:
+    add(database, *(make(name, n) for n, name in enumerate(["a", "ab", "az", "b", "c.x", "c_x"])))
+    with database.read() as tx:
+        found = channels.page(tx, limit=10, prefixes=("a", "c."))
+        assert [each.name for each in found] == ["a", "ab", "az", "c.x"]
+        assert channels.page(tx, limit=10, prefixes=()) == []
+
+
+KEYS, VALUES = st.sampled_from(["a", "b", "ex.com/c"]), st.sampled_from(["", "x", "y"])
+PARTS = st.one_of(
+    KEYS,
+    KEYS.map("!{}".format),
+    st.builds("{}={}".format, KEYS, VALUES),
+    st.builds("{}!={}".format, KEYS, VALUES),
+    st.builds("{} in ({},{})".format, KEYS, VALUES, VALUES),
+    st.builds("{} notin ({},{})".format, KEYS, VALUES, VALUES),
+)
+
+
+@given(
+    labels=st.lists(st.dictionaries(KEYS, VALUES), min_size=1, max_size=5),
+    parts=st.lists(PARTS, min_size=1, max_size=3),
+)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_selectors_select_in_sql_as_they_do_in_the_domain(
+    database: Database, labels: list[dict[str, str]], parts: list[str]
+) -> None:
+    selector = Selector.parse(",".join(parts))
+    made = [replace(make(f"c{n}", n), labels=each) for n, each in enumerate(labels)]
+    with database.write() as tx:
+        for n in range(5):
+            remove(tx, f"{n:032x}", from_phases=list(Phase))
+    add(database, *made)
+    with database.read() as tx:
+        found = {each.name for each in channels.page(tx, limit=10, selector=selector)}
+    assert found == {each.name for each in made if selector.holds(each.labels)}
+
+
+def test_tags_tell_of_many_names_and_leave_out_those_that_are_gone(database: Database) -> None:
+    add(database, *(make(f"c{n}", n) for n in range(3)))
+    with database.read() as tx:
+        tags = channels.tags(tx, [f"c{n}" for n in range(1200)])
+    assert sorted(tags) == ["c0", "c1", "c2"]
+    assert (tags["c2"].uid, tags["c2"].revision) == (f"{2:032x}", 1)
+
+
+def test_channels_are_counted_by_phase(database: Database) -> None:
+    add(database, make("a", 1), make("b", 2))
+    with database.read() as tx:
+        assert channels.count_by_phase(tx) == {
+            Phase.PROVISIONING: 2,
+            Phase.READY: 0,
+            Phase.FAILED: 0,
+            Phase.DELETING: 0,
+        }
+
+
+def test_a_schemas_id_is_never_given_again(database: Database) -> None:
+    add(database, make("a", 1))
+    with database.write() as tx:
+        assert remove(tx, f"{1:032x}", from_phases=list(Phase))
+        assert schemas.register(tx, fingerprint="f", definition="{}", now=NOW) == 1
+        assert schemas.register(tx, fingerprint="g", definition="[]", now=NOW) > 1

@@ -1,0 +1,144 @@
+import sqlite3
+import threading
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from sluiceway_gateway.domain.errors import DatabaseUnavailable, InvalidSettings
+from sluiceway_gateway.store import leases
+from sluiceway_gateway.store.engine import Database
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense", "not a URL"),
+        ("mysql://h/d", "'mysql'"),
+        ("sqlite://", "in memory"),
+        ("sqlite:///:memory:", "in memory"),
+    ],
+)
+def test_a_url_of_no_database_of_ours_is_refused(url: str, said: str) -> None:
+    with pytest.raises(InvalidSettings, match=said):
+        Database(url)
+
+
+def test_a_password_is_never_shown() -> None:
+    database = Database("postgresql://me:geheim@127.0.0.1:1/x")
+    assert "geheim" not in repr(database)
+
+
+def test_sqlite_keeps_what_it_committed_through_a_power_cut(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'a.db'}")
+    with database.read() as tx:
+        assert tx.execute(text("PRAGMA synchronous")).scalar_one() == 2
+        assert tx.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+        assert tx.execute(text("PRAGMA foreign_keys")).scalar_one() == 1
+    database.close()
+
+
+def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
+    def fail() -> None:
+        with database.write() as tx:
+            leases.acquire(tx, "l", "me", 60_000)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    with database.read() as tx:
+        assert leases.current(tx, "l") is None
+
+
+def test_a_reader_is_not_held_up_by_a_writer(database: Database) -> None:
+    with database.write() as tx:
+        leases.acquire(tx, "l", "me", 60_000)
+        with database.read() as other:
+            assert leases.current(other, "l") is None
+
+
+def test_a_database_locked_by_others_is_unavailable(database: Database, database_url: str) -> None:
+    impatient = Database(database_url, wait_ms=50)
+
+    def take() -> None:
+        with impatient.write() as other:
+            leases.acquire(other, "l", "you", 60_000)
+
+    with database.write() as tx:
+        leases.acquire(tx, "l", "me", 60_000)
+        with pytest.raises(DatabaseUnavailable):
+            take()
+    impatient.close()
+
+
+def test_a_writer_of_the_same_process_waits_its_turn_and_no_longer(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'a.db'}", wait_ms=50)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with database.write():
+            held.set()
+            done.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(20)
+    with pytest.raises(DatabaseUnavailable, match="busy"), database.write():
+        raise AssertionError
+    done.set()
+    thread.join(20)
+    with database.write():
+        pass
+    database.close()
+
+
+def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    for url in (
+        "postgresql://me@127.0.0.1:1/x",
+        f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'a.db'}",
+    ):
+        database = Database(url, wait_ms=1000)
+        with pytest.raises(DatabaseUnavailable), database.read():
+            raise AssertionError
+        with pytest.raises(DatabaseUnavailable), database.write():
+            raise AssertionError
+
+
+def test_a_database_without_tables_is_unavailable(database_url: str) -> None:
+    database = Database(database_url)
+    with pytest.raises(DatabaseUnavailable), database.read() as tx:
+        leases.current(tx, "l")
+    database.close()
+
+
+def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    path.write_bytes(b"this is not a database" * 100)
+    database = Database(f"sqlite:///{path}")
+    with pytest.raises(DatabaseUnavailable), database.read():
+        raise AssertionError
+
+
+def test_connections_that_the_server_cut_are_replaced(
+    database: Database, database_url: str
+) -> None:
+    if database.dialect == "sqlite":
+        sqlite3.connect(database_url.removeprefix("sqlite:///")).close()
+        return
+    with database.read():
+        pass
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    with database.read() as tx:
+        assert leases.current(tx, "l") is None
+
+
+def test_an_exhausted_pool_is_unavailable(database_url: str, database: Database) -> None:
+    small = Database(database_url, pool_size=1, wait_ms=50)
+    with small.read(), pytest.raises(DatabaseUnavailable, match="in use"), small.read():
+        raise AssertionError
+    small.close()

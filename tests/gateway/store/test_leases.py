@@ -1,0 +1,53 @@
+from gateway_rig import until
+
+from sluiceway_gateway.store import leases
+from sluiceway_gateway.store.engine import Database
+
+LONG_MS = 60_000
+
+
+def take(database: Database, holder: str, lease_ms: int = LONG_MS) -> int | None:
+    with database.write() as tx:
+        lease = leases.acquire(tx, "loops", holder, lease_ms)
+    return None if lease is None else lease.epoch
+
+
+def test_one_holds_a_lease_and_others_do_not(database: Database) -> None:
+    first = take(database, "a")
+    assert first is not None
+    assert take(database, "b") is None
+    assert take(database, "a") == first
+
+
+def test_a_lease_given_back_is_taken_with_a_higher_epoch(database: Database) -> None:
+    first = take(database, "a")
+    assert first is not None
+    with database.write() as tx:
+        lease = leases.current(tx, "loops")
+        assert lease is not None
+        assert leases.release(tx, lease)
+        assert leases.current(tx, "loops") is None
+    assert take(database, "b") == first + 1
+    with database.write() as tx:
+        assert not leases.release(tx, lease), "it is another's by now"
+    assert take(database, "a") is None
+
+
+def test_a_lease_ends_by_the_databases_clock_and_its_epoch_goes_up(database: Database) -> None:
+    first = take(database, "a", 30)
+    assert first is not None
+    taken: list[int | None] = []
+    until(lambda: taken.append(take(database, "b")) or taken[-1] is not None)
+    assert taken[-1] == first + 1
+
+
+def test_a_holder_that_comes_back_too_late_has_a_new_epoch(database: Database) -> None:
+    first = take(database, "a", 30)
+    assert first is not None
+
+    def ended() -> bool:
+        with database.read() as tx:
+            return leases.current(tx, "loops") is None
+
+    until(ended)
+    assert take(database, "a") == first + 1
