@@ -1,16 +1,18 @@
 """The format `avro`: one record a message, under the five bytes that schema registries know.
 
 A value is the byte 0, the schema id as four bytes (big-endian), and the record in Avro's binary
-form. Reading trusts nobody: an engine reads many messages at once, leniently, and a message is
-taken as read only if writing the record again gives the same bytes. The others (damaged, foreign,
-or written in one of Avro's rarer forms) are read one by one by the strict reader, which alone
-decides about them. So all engines accept the same messages and give the same values.
+form. Writing is done by pyruhvro, for schemas on its tested list, or else by fastavro.
+
+Reading trusts nobody. pyruhvro reads many messages at once, but leniently, so a message is taken as
+read only if writing its record again gives the same bytes. All others (damaged, foreign, written in
+one of Avro's rarer forms, or of schemas off the list) are read one by one by the strict reader,
+which alone decides about them. So both ways accept the same messages and give the same values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -18,7 +20,7 @@ from sluiceway.codecs import columnar
 from sluiceway.codecs.codec import Corrupt, Decoded, Encoded
 from sluiceway.codecs.columnar import Columnar
 from sluiceway.codecs.plain import plain
-from sluiceway.codecs.rowwise import Rowwise, of_rows
+from sluiceway.codecs.rowwise import RowWriter, of_rows
 from sluiceway.codecs.strict import BUDGET_PER_BYTE, Malformed, StrictReader, expansion
 from sluiceway.errors import RecordTooLarge
 from sluiceway.records.constraints import rows_with_duplicate_keys
@@ -39,19 +41,6 @@ class _OneByOne(Exception):
     """These messages cannot be read at once."""
 
 
-class Engine(Protocol):
-    """Reads and writes messages of one plain schema, prefix included."""
-
-    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Write each row as one value."""
-
-    def decode(self, values: list[bytes]) -> pa.RecordBatch:
-        """Read one row from each value, leniently; ValueError if one cannot be read at all."""
-
-    def unlike(self, batch: pa.RecordBatch, values: list[bytes]) -> Sequence[int]:
-        """Find the values that `encode` would not make of the row at their place."""
-
-
 class AvroCodec:
     """The codec of the format `avro`; see `Codec` for what it promises."""
 
@@ -60,24 +49,22 @@ class AvroCodec:
         self._schema = schema
         self._plain = to_arrow(record)
         self._strict = StrictReader(schema.record, schema_id)
-        self._rowwise = Rowwise(record, schema_id)
-        fast = columnar.usable() and columnar.supports(record)
-        self._columnar = Columnar(record, schema_id) if fast else None
+        self._rows = RowWriter(record, schema_id)
+        self._columnar = Columnar(record, schema_id) if columnar.supports(record) else None
         # A null item of one byte can stand for a wide record: such messages are counted as read.
         self._bounded = expansion(record) <= BUDGET_PER_BYTE
 
     @property
-    def engine(self) -> Engine:
-        """What reads and writes in this process: pyruhvro for tested schemas, else fastavro."""
-        if self._columnar is not None and columnar.usable():
-            return self._columnar
-        return self._rowwise
+    def columnar(self) -> Columnar | None:
+        """What reads and writes whole columns; None: this schema or process cannot have it."""
+        return self._columnar if columnar.usable() else None
 
     def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
         """Encode `batch`, one value a record."""
         if not batch.num_rows:
             return Encoded(values=[], counts=None)
-        values = self.engine.encode(relabelled(batch, self._plain))
+        writer = self.columnar or self._rows
+        values = writer.encode(relabelled(batch, self._plain))
         if max(map(len, values)) > limit_bytes:
             index = next(i for i, value in enumerate(values) if len(value) > limit_bytes)
             raise RecordTooLarge(
@@ -101,34 +88,36 @@ class AvroCodec:
 
     def _read(self, values: Sequence[bytes | None], start: int, reading: _Reading) -> None:
         """Read `values`, the first of which is number `start`."""
+        if self.columnar is None or not self._bounded:
+            return self._read_strictly(values, start, reading)
         try:
-            batch, unlike = self._together(values)
+            batch, unlike = self._together(self.columnar, values)
         except _OneByOne:
-            if len(values) <= _FEW or not self._bounded:
-                self._read_strictly(values, start, reading)
-            else:
-                half = len(values) // 2
-                self._read(values[:half], start, reading)
-                self._read(values[half:], start + half, reading)
-            return
+            if len(values) <= _FEW:
+                return self._read_strictly(values, start, reading)
+            half = len(values) // 2
+            self._read(values[:half], start, reading)
+            return self._read(values[half:], start + half, reading)
         begin = 0
         for odd in unlike:
             reading.batch(batch.slice(begin, odd - begin))
             self._read_strictly(values[odd : odd + 1], start + odd, reading)
             begin = odd + 1
         reading.batch(batch.slice(begin))
+        return None
 
-    def _together(self, values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[int]]:
+    def _together(
+        self, reader: Columnar, values: Sequence[bytes | None]
+    ) -> tuple[pa.RecordBatch, list[int]]:
         """Read all of `values` at once; the numbers are of those that need the strict reader."""
         present = [value for value in values if value is not None]
-        if not self._bounded or len(present) < len(values) or sum(map(len, present)) > _RUN_BYTES:
+        if len(present) < len(values) or sum(map(len, present)) > _RUN_BYTES:
             raise _OneByOne
         try:
-            engine = self.engine
-            batch = engine.decode(present)
-            unlike = set(engine.unlike(batch, present))
+            batch = reader.decode(present)
         except ValueError as error:
             raise _OneByOne from error
+        unlike = set(reader.unlike(batch, present))
         unlike |= rows_with_duplicate_keys(batch, self._schema.record)
         return batch, sorted(unlike)
 

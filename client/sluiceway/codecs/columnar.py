@@ -88,8 +88,12 @@ class Columnar:
         """
         try:
             framed = pyruhvro.deserialize_array(values, self._definition)
-        except Exception as error:
-            raise ValueError(str(error)) from error
+            framed.validate(full=True)  # pyruhvro lets text through that is not UTF-8
+        except BaseException as error:
+            # A panic in Rust is no Exception, and its class cannot be imported.
+            if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+                raise ValueError(str(error)) from error
+            raise
         return relabelled(framed.select(range(2, framed.num_columns)), self._schema)
 
     def unlike(self, batch: pa.RecordBatch, values: list[bytes]) -> Sequence[int]:
@@ -121,12 +125,28 @@ class Columnar:
             pa.array(np.zeros(rows, np.bool_)),
             pa.array(np.frombuffer(self._prefix * rows, np.float32)),
         ]
-        columns = [*prefix, *piece.columns]
+        columns = [*prefix, *map(_unshifted, piece.columns)]
         framed = pa.RecordBatch.from_arrays(columns, names=self._framed.names)
         (written,) = pyruhvro.serialize_record_batch(
             relabelled(framed, self._framed), self._definition, 1
         )
         return written
+
+
+def _unshifted(array: pa.Array) -> pa.Array:
+    """Copy `array` if a struct within begins later than its buffers: pyruhvro panics at those."""
+    return array.take(pa.array(np.arange(len(array)))) if _is_shifted(array) else array
+
+
+def _is_shifted(array: pa.Array) -> bool:
+    if pa.types.is_struct(array.type):
+        fields = range(array.type.num_fields)
+        return array.offset > 0 or any(_is_shifted(array.field(number)) for number in fields)
+    if pa.types.is_list(array.type):
+        return _is_shifted(array.values)
+    if pa.types.is_map(array.type):
+        return array.keys.offset > 0 or _is_shifted(array.items)
+    return False
 
 
 def _end(written: pa.Array) -> int:

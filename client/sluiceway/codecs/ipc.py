@@ -8,6 +8,7 @@ layout is that of `Message.fbs` and `Schema.fbs` in Arrow's format.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -45,16 +46,16 @@ class BatchReader:
             metadata = message.metadata.to_pybytes()
             if message.type != "record batch":
                 raise Unacceptable(f"it is a {message.type}, not a record batch")
-            self._check(metadata)
+            self._check(metadata, message.body.size)
             if start + 8 + metadata_bytes + message.body.size != len(value):
                 raise Unacceptable("it is longer or shorter than its Arrow message says")
             batch = pa.ipc.read_record_batch(message, self._schema)
             batch.validate(full=True)
-        except (pa.ArrowException, OSError, struct.error, OverflowError) as error:
+        except (pa.ArrowException, OSError, EOFError, struct.error, OverflowError) as error:
             raise Unacceptable(f"its Arrow message is broken: {error}") from error
         return batch
 
-    def _check(self, metadata: bytes) -> None:
+    def _check(self, metadata: bytes, body_bytes: int) -> None:
         message = _Table(metadata, _u32(metadata, 0))
         if message.number(_VERSION, "<h") != _V5 or message.number(_HEADER_TYPE, "<B") != (
             _RECORD_BATCH
@@ -73,6 +74,8 @@ class BatchReader:
                 f"it has {found[0]} columns in {found[1]} buffers, "
                 f"the schema has {self._nodes} in {self._buffers}"
             )
+        if (claimed := sum(header.buffer_lengths(_BUFFERS))) > body_bytes:
+            raise Unacceptable(f"its columns claim {claimed} bytes of a body of {body_bytes}")
 
 
 def _metadata_bytes(value: bytes, start: int) -> int:
@@ -130,6 +133,14 @@ class _Table:
     def count(self, field: int) -> int:
         place = self._place(field)
         return 0 if place is None else _u32(self._data, place + _u32(self._data, place))
+
+    def buffer_lengths(self, field: int) -> Iterator[int]:
+        place = self._place(field)
+        if place is not None:
+            start = place + _u32(self._data, place) + 4
+            # An offset and a length for each, both of 64 bits.
+            end = start + 16 * self.count(field)
+            yield from (length for _, length in struct.iter_unpack("<qq", self._data[start:end]))
 
 
 def _u32(data: bytes, position: int) -> int:
