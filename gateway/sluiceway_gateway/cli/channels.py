@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from sluiceway import Gateway, Retention
 from sluiceway.channel import Channel
 from sluiceway.control import Control
 from sluiceway.transport import Transport
 from sluiceway_gateway.cli.description import described
+from sluiceway_gateway.cli.tables import print_table
 
 #: How long to go on asking a gateway that does not answer; people wait for less than programs.
 TIMEOUT_S = 10.0
@@ -45,17 +44,20 @@ def list_(selector: str | None, as_json: bool, url: str | None) -> None:
             for each in found:
                 click.echo(json.dumps(described(each)))
             return
-        table = Table("NAME", "PHASE", "FORMAT", "PARTITIONS", "CREATED", "LABELS", box=None)
-        for each in found:
-            table.add_row(
-                each.name,
-                each.status.phase,
-                each.format,
-                str(each.status.topic.partitions or each.partitions),
-                each.created_at.strftime("%Y-%m-%d %H:%M:%SZ"),
-                ",".join(f"{key}={value}" for key, value in sorted(each.labels.items())),
-            )
-    Console(highlight=False, markup=False, soft_wrap=True).print(table)
+        print_table(
+            ("NAME", "PHASE", "FORMAT", "PARTITIONS", "CREATED", "LABELS"),
+            [
+                (
+                    each.name,
+                    each.status.phase,
+                    each.format,
+                    str(each.status.topic.partitions or each.partitions),
+                    each.created_at.strftime("%Y-%m-%d %H:%M:%SZ"),
+                    ",".join(f"{key}={value}" for key, value in sorted(each.labels.items())),
+                )
+                for each in found
+            ],
+        )
 
 
 @channels.command()

@@ -3,6 +3,7 @@
 import click
 
 from sluiceway_gateway.cli import server
+from sluiceway_gateway.cli.signals import ending_in_order
 from sluiceway_gateway.domain.binding import check_bind
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.services.migration import migrate as migrate_database
@@ -17,11 +18,11 @@ from sluiceway_gateway.settings import Settings
 def serve(host: str | None, port: int | None) -> None:
     """Serve the gateway; SLUICEWAY_* variables say with which database and Kafka."""
     settings = Settings.load(host=host, port=port)
-    configure_logs(level=settings.log_level, format=settings.log_format)
     check(settings)
-    bound = server.bind(settings.host, settings.port)
-    address = server.url(bound, settings)
-    server.serve(settings, bound, lambda: click.echo(f"serving on {address}", err=True))
+    with ending_in_order(), server.bind(settings.host, settings.port) as bound:
+        configure_logs(level=settings.log_level, format=settings.log_format)
+        address = server.url(bound, settings)
+        server.serve(settings, bound, lambda: click.echo(f"serving on {address}", err=True))
 
 
 @click.command()

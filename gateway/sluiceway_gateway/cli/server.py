@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -35,9 +36,11 @@ def bind(host: str, port: int) -> socket.socket:
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.socket(family)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
+        with ExitStack() as unless_bound:
+            bound = unless_bound.enter_context(socket.socket(family))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((host, port))
+            unless_bound.pop_all()
     except OSError as error:
         raise click.ClickException(
             f"cannot listen on {host} port {port} ({error.strerror}): "

@@ -5,10 +5,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from sluiceway_gateway.cli.durations import duration
+from sluiceway_gateway.cli.tables import print_table
 from sluiceway_gateway.domain.token import Token
 from sluiceway_gateway.services.migration import opened
 from sluiceway_gateway.services.tokens import Tokens
@@ -54,18 +53,21 @@ def list_() -> None:
     """List all tokens, without their secrets."""
     with _tokens() as tokens:
         found = tokens.every()
-    table = Table("ID", "LABEL", "SCOPES", "CREATED", "EXPIRES", "STATE", box=None)
     now = datetime.now(UTC)
-    for each in found:
-        table.add_row(
-            each.id,
-            each.label,
-            " ".join(str(scope) for scope in each.scopes),
-            _time(each.created_at),
-            _time(each.expires_at),
-            _state(each, now),
-        )
-    Console(highlight=False, markup=False, soft_wrap=True).print(table)
+    print_table(
+        ("ID", "LABEL", "SCOPES", "CREATED", "EXPIRES", "STATE"),
+        [
+            (
+                each.id,
+                each.label,
+                " ".join(str(scope) for scope in each.scopes),
+                _time(each.created_at),
+                _time(each.expires_at),
+                _state(each, now),
+            )
+            for each in found
+        ],
+    )
 
 
 @token.command()

@@ -53,7 +53,6 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
             log_format="console",
             log_level="warning",
         )
-        configure_logs(level=settings.log_level, format=settings.log_format)
         migrate(settings.database_url.get_secret_value())
         check(settings)
         kafka = stack.enter_context(_broker(directory / "kafka", kafka_port, console))
@@ -63,6 +62,7 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
                 "kafka_advertised_servers": None,
             }
         )
+        configure_logs(level=settings.log_level, format=settings.log_format)
         address = server.url(bound, settings)
         server.serve(
             settings,

@@ -1,0 +1,22 @@
+"""The command line, in this process and in one of its own."""
+
+import pytest
+from running import Run, Sluiceway
+
+from sluiceway_gateway.cli import main
+
+
+@pytest.fixture
+def sluiceway(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Sluiceway:
+    """Run a command in this process; keywords are variables of its environment."""
+
+    def run(*arguments: str, **variables: str) -> Run:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(f"SLUICEWAY_{name.upper()}", value)
+            status = main(arguments)
+        written = capsys.readouterr()
+        return Run(status=status, out=written.out, err=written.err)
+
+    return run

@@ -1,0 +1,204 @@
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from running import Run, Sluiceway
+
+from sluiceway import Gateway
+from sluiceway_gateway.cli import channels
+from sluiceway_gateway.cli.tail import plain
+from sluiceway_gateway.embedded import KafkaServer
+
+SCHEMA = {
+    "type": "record",
+    "name": "Departure",
+    "fields": [{"name": "carrier", "type": "string"}, {"name": "delay", "type": "double"}],
+}
+_numbers = itertools.count(1)
+
+Command = Callable[..., Run]
+
+
+@pytest.fixture
+def command(sluiceway: Sluiceway, gateway_url: str) -> Command:
+    """Run a command against the gateway."""
+    return lambda *arguments: sluiceway(*arguments, url=gateway_url)
+
+
+@pytest.fixture
+def schema_file(tmp_path: Path) -> str:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(SCHEMA))
+    return str(path)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"cli-{next(_numbers)}"
+
+
+def test_a_channel_is_created_listed_shown_and_deleted(
+    command: Command, schema_file: str, name: str
+) -> None:
+    made = command(
+        *("channels", "create", name, "--schema", schema_file, "--partitions", "2", "--pinned"),
+        *("--format", "arrow", "--label", f"made={name}", "--label", "stage=test"),
+        *("--config", "segment.ms=60000", "--retention-ms", "-1"),
+    )
+    assert (made.status, made.err) == (0, "")
+    assert f"channel {name} is ready" in made.out
+
+    shown = json.loads(command("channels", "show", name).out)
+    assert shown["metadata"]["labels"] == {"made": name, "stage": "test"}
+    assert shown["spec"]["schema"]["name"] == "Departure"
+    assert shown["spec"]["config"] == {"segment.ms": "60000"}
+    assert shown["spec"]["retention"] == {"ms": -1, "bytes": None}
+    assert (shown["spec"]["partitions"], shown["spec"]["pinned"]) == (2, True)
+    assert shown["status"]["phase"] == "ready"
+
+    listed = command("channels", "list", "--selector", f"made={name}").out.splitlines()
+    assert len(listed) == 2
+    assert listed[1].split()[:4] == [name, "ready", "arrow", "2"]
+    (line,) = command("channels", "list", "-l", f"made={name}", "--json").out.splitlines()
+    assert json.loads(line) == shown
+
+    deleted = command("channels", "delete", name, "--yes")
+    assert deleted.out == f"channel {name} is deleted\n"
+    command("channels", "show", name).failed(f"no channel {name!r}")
+
+
+def test_creating_what_is_there_leaves_it_and_says_what_differs(
+    command: Command, schema_file: str, name: str
+) -> None:
+    create = ("channels", "create", name, "--schema", schema_file)
+    command(*create, "--partitions", "2")
+    again = command(*create, "--partitions", "3")
+    assert again.status == 0
+    assert "has partitions=2, given was 3" in again.err
+
+
+def test_deleting_asks_first(
+    command: Command, schema_file: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("channels", "create", name, "--schema", schema_file)
+    for answer in (False, True):
+        monkeypatch.setattr(channels.click, "confirm", lambda *_, answer=answer, **__: answer)
+        run = command("channels", "delete", name)
+        if answer:
+            assert run.status == 0
+        else:
+            run.failed("nothing was deleted")
+            assert command("channels", "show", name).status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("create", "UPPER", "--schema", "@"), "a-z"),
+        (("create", "one", "--schema", "@", "--partitions", "0"), "partitions"),
+        (("create", "one", "--schema", "@", "--replication", "9"), "at most 1"),
+        (("create", "one", "--schema", "@", "--config", "retention.ms=1"), "spec.retention.ms"),
+        (("create", "one", "--schema", "bad"), "schema"),
+        (("list", "--selector", "a in"), "selector"),
+        (("delete", "absent", "--yes"), "'absent'"),
+    ],
+)
+def test_what_the_gateway_refuses_is_told(
+    command: Command,
+    schema_file: str,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    places = {"@": schema_file, "bad": str(bad)}
+    run = command("channels", *(places.get(each, each) for each in arguments))
+    assert run.status == 1
+    assert run.err.startswith("sluiceway: ")
+    assert words in run.err
+
+
+def test_tail_prints_what_is_there(command: Command, gateway_url: str, name: str) -> None:
+    with Gateway(gateway_url) as gateway, gateway.channel(name, SCHEMA).writer() as writer:
+        writer.write([{"carrier": "Ünited", "delay": float(each)} for each in range(5)])
+    lines = command("tail", name, "--no-follow").out.splitlines()
+    assert [json.loads(each) for each in lines] == [
+        {"carrier": "Ünited", "delay": float(each)} for each in range(5)
+    ]
+    assert "Ünited" in lines[0]
+    assert command("tail", name, "--from-beginning", "-n", "2").out.splitlines() == lines[:2]
+
+
+def test_tail_follows_from_the_end(
+    command: Command, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = threading.Event()
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(name, SCHEMA)
+        with channel.writer() as writer:
+            writer.write([{"carrier": "old", "delay": 0.0}])
+
+        def write() -> None:
+            assert opened.wait(30)
+            with channel.writer() as writer:
+                writer.write([{"carrier": "new", "delay": 1.0}] * 3)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        monkeypatch.setattr(
+            "sluiceway_gateway.cli.tail._print", _after(opened, "sluiceway_gateway.cli.tail")
+        )
+        lines = command("tail", name, "-n", "3").out.splitlines()
+        thread.join()
+    assert [json.loads(each)["carrier"] for each in lines] == ["new"] * 3
+
+
+def _after(event: threading.Event, module: str) -> Callable[..., None]:
+    """Return `tail`'s own printing, with a signal that the reader is open."""
+    import importlib
+
+    original = importlib.import_module(module)._print
+
+    def signalling(*arguments: Any) -> None:
+        event.set()
+        original(*arguments)
+
+    return signalling
+
+
+def test_tail_tells_of_a_foreign_message_or_passes_over_it(
+    command: Command, gateway_url: str, kafka: KafkaServer, name: str
+) -> None:
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(name, SCHEMA)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce(channel.status.topic.name, b"hello")
+        assert producer.flush(30) == 0
+        with channel.writer() as writer:
+            writer.write([{"carrier": "UA", "delay": 1.0}])
+    command("tail", name, "--no-follow").failed("partition 0", "offset 0")
+    assert len(command("tail", name, "--no-follow", "--skip-corrupt").out.splitlines()) == 1
+
+
+def test_every_type_has_a_form_in_json() -> None:
+    record = {
+        "when": datetime(2013, 1, 1, 5, 15, tzinfo=UTC),
+        "day": date(2013, 1, 1),
+        "raw": b"\x00\xff",
+        "numbers": [1, 1.5, float("nan"), float("inf"), -float("inf"), None, True],
+        "inner": {"map": {"key": b"x"}},
+    }
+    assert json.loads(json.dumps(plain(record), allow_nan=False)) == {
+        "when": "2013-01-01T05:15:00+00:00",
+        "day": "2013-01-01",
+        "raw": "AP8=",
+        "numbers": [1, 1.5, "NaN", "Infinity", "-Infinity", None, True],
+        "inner": {"map": {"key": "eA=="}},
+    }

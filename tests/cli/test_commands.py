@@ -1,0 +1,170 @@
+import socket
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import pytest
+from running import Sluiceway
+
+from sluiceway_gateway.cli.entry import COMMANDS
+
+ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - what is refused
+TOKEN_KEY = "0123456789abcdef" * 2
+
+
+def test_the_version_is_the_distributions(sluiceway: Sluiceway) -> None:
+    assert sluiceway("--version").out == f"sluiceway {version('sluiceway')}\n"
+
+
+def test_the_help_lists_every_command(sluiceway: Sluiceway) -> None:
+    text = sluiceway("--help").out
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(sluiceway: Sluiceway, name: str) -> None:
+    run = sluiceway(name, "--help")
+    assert (run.status, run.err) == (0, "")
+    assert run.out.startswith(f"Usage: sluiceway {name}")
+
+
+@pytest.mark.parametrize("arguments", [(), ("token",), ("channels",)])
+def test_a_group_without_a_command_shows_its_help_and_fails(
+    sluiceway: Sluiceway, arguments: tuple[str, ...]
+) -> None:
+    run = sluiceway(*arguments)
+    assert run.status == 2
+    assert "Usage: sluiceway" in run.err + run.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("chanels",), "No such command 'chanels'"),
+        (("channels", "show"), "Missing argument 'NAME'. See `sluiceway channels show --help`."),
+        (("channels", "list", "--lable", "a=b"), "--lable"),
+        (("tail", "one", "-n", "0"), "'-n'"),
+        (("up", "--port", "70000"), "'--port'"),
+        (("token", "create", "me"), "Missing option '--scope'"),
+        (("token", "create", "me", "--scope", "admin", "--expires-in", "soon"), "write 90s, 45m"),
+        (("channels", "create", "a", "--schema", "nowhere.json"), "nowhere.json"),
+    ],
+)
+def test_misuse_is_one_line_and_status_2(
+    sluiceway: Sluiceway, arguments: tuple[str, ...], words: str
+) -> None:
+    sluiceway(*arguments).failed(words, status=2)
+
+
+@pytest.mark.parametrize("text", ["label", "=x"])
+def test_a_label_without_a_value_is_misuse(
+    sluiceway: Sluiceway, schema_file: str, text: str
+) -> None:
+    run = sluiceway("channels", "create", "a", "--schema", schema_file, "--label", text)
+    run.failed("is not of the form KEY=VALUE", status=2)
+
+
+@pytest.fixture
+def schema_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("schema") / "schema.json"
+    path.write_text('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}')
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "command", [("channels", "list"), ("tail", "one"), ("channels", "show", "a")]
+)
+def test_a_gateway_that_is_away_is_told(
+    sluiceway: Sluiceway, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway_gateway.cli.channels.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("sluiceway_gateway.cli.tail.TIMEOUT_S", 0.1)
+    run = sluiceway(*command, "--url", "http://127.0.0.1:1")
+    run.failed("http://127.0.0.1:1 does not answer")
+
+
+def test_a_setting_that_is_wrong_is_told(sluiceway: Sluiceway) -> None:
+    sluiceway("serve", port="many").failed("SLUICEWAY_PORT")
+    sluiceway("migrate", database_url="mysql://x").failed("sqlite:///PATH or postgresql://")
+
+
+def test_migrating_may_be_repeated(sluiceway: Sluiceway, database_url: str) -> None:
+    first, second = (sluiceway("migrate", database_url=database_url) for _ in range(2))
+    assert first.status == second.status == 0
+    assert first.out == second.out
+    assert first.out.startswith("the database is at revision ")
+
+
+def test_serving_needs_a_migrated_database(sluiceway: Sluiceway, database_url: str) -> None:
+    sluiceway("serve", database_url=database_url).failed("run `sluiceway migrate`")
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def test_serving_refuses_what_it_must_not_or_cannot_listen_on(
+    sluiceway: Sluiceway, database_url: str, taken_port: int
+) -> None:
+    sluiceway("migrate", database_url=database_url)
+
+    def serve(*arguments: str, **variables: str) -> None:
+        return sluiceway("serve", *arguments, database_url=database_url, **variables)
+
+    serve("--host", ANY_ADDRESS).failed("without tokens", "sluiceway token create")
+    serve("--port", str(taken_port)).failed(f"port {taken_port}", "--port 0")
+    made = sluiceway(
+        "token", "create", "me", "--scope", "admin", database_url=database_url, token_key=TOKEN_KEY
+    )
+    assert made.status == 0
+    serve().failed("SLUICEWAY_TOKEN_KEY")
+    serve("--host", ANY_ADDRESS, token_key=TOKEN_KEY).failed("TLS")
+
+
+def test_tokens_are_made_listed_and_revoked(sluiceway: Sluiceway, database_url: str) -> None:
+    def token(*arguments: str) -> object:
+        return sluiceway("token", *arguments, database_url=database_url, token_key=TOKEN_KEY)
+
+    token("list").failed("run `sluiceway migrate`")
+    sluiceway("migrate", database_url=database_url)
+    made = token(
+        "create", "--scope", "read:sales.", "--scope", "write", "--expires-in", "90d", "etl job"
+    )
+    text = made.out.strip()
+    assert text.startswith("slw_")
+    assert "not shown again" in made.err
+    assert text not in made.err
+    token_id = text.split("_")[1]
+    listed = token("list").out
+    for word in (token_id, "etl job", "read:sales. write", "valid"):
+        assert word in listed
+    assert text.split("_")[2] not in listed
+    assert token("revoke", token_id).out == f"token {token_id} is revoked\n"
+    assert "revoked" in token("list").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("create", "me", "--scope", "root"), "'root' is not a scope"),
+        (("create", "me", "--scope", "admin", "--expires-in", "0s"), "in the future"),
+        (("create", "me", "--scope", "admin", "--expires-in", "999999999d"), "year 9999"),
+        (("create", " ", "--scope", "admin"), "label"),
+        (("revoke", "0000"), "sluiceway token list"),
+    ],
+)
+def test_a_token_that_cannot_be_is_told(
+    sluiceway: Sluiceway, database_url: str, arguments: tuple[str, ...], words: str
+) -> None:
+    sluiceway("migrate", database_url=database_url)
+    run = sluiceway("token", *arguments, database_url=database_url, token_key=TOKEN_KEY)
+    run.failed(words)
+
+
+def test_a_token_needs_a_key(sluiceway: Sluiceway, database_url: str) -> None:
+    sluiceway("migrate", database_url=database_url)
+    run = sluiceway("token", "create", "me", "--scope", "admin", database_url=database_url)
+    run.failed("SLUICEWAY_TOKEN_KEY")
