@@ -99,6 +99,8 @@ class Delivery:
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             self._producer.poll(_SLICE_S)
+            if self._first_failure is not None:
+                raise KafkaException(self._first_failure[1])
             try:
                 self._producer.produce(self._topic, value, key, partition)
             except BufferError as error:

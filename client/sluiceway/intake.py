@@ -137,7 +137,7 @@ class Intake:
         if messages:
             self._decode(messages)
         if taken.refused is not None and self._failure is None:
-            self._failure = self._out_of_range(taken.refused)
+            self._refuse(taken.refused)
         if ended := self._open & self._ended():
             self._end(ended)
 
@@ -175,14 +175,21 @@ class Intake:
             except KafkaFailure as error:
                 self._failure = error
 
-    def _out_of_range(self, partition: int) -> KafkaFailure:
+    def _refuse(self, partition: int) -> None:
+        """Kafka does not have the offset that was to be fetched next, or an earlier one."""
+        offset = self._next[partition]
         try:
             self._stream.verify()
             mark = self._stream.watermarks([partition])[partition]
         except KafkaFailure as error:
-            return error
-        return OffsetOutOfRange(
-            partition=partition, offset=self._next[partition], begin=mark.begin, end=mark.end
+            self._failure = error
+            return
+        if mark.begin <= offset <= mark.end:
+            # Said of a place that was left since: a late word, but fetching stopped over it.
+            self._stream.assign({p: self._next[p] for p in self._open})
+            return
+        self._failure = OffsetOutOfRange(
+            partition=partition, offset=offset, begin=mark.begin, end=mark.end
         )
 
     def _note_progress(self) -> None:

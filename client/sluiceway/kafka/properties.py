@@ -90,6 +90,8 @@ _CONSUMER_DEFAULTS = {
     "check.crcs": True,
     "enable.partition.eof": True,
     "queued.min.messages": 200_000,
+    # A broker is asked one thing at a time: after a seek, the wait at the old place ends so soon.
+    "fetch.wait.max.ms": 100,
     # A full queue is looked at again so soon; librdkafka's own second starves a fast reader.
     "fetch.queue.backoff.ms": 10,
 }

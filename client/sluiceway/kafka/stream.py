@@ -1,5 +1,6 @@
 """Messages of assigned partitions, in the order of their offsets."""
 
+import contextlib
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sluiceway.errors import KafkaUnavailable, SluicewayError
+from sluiceway.errors import KafkaUnavailable, SluicewayError, TopicGone
 from sluiceway.kafka.failures import LOGGER, is_gone, is_unavailable, translated
 from sluiceway.kafka.properties import consumer_config
 from sluiceway.kafka.topic import TopicIdentity
@@ -19,7 +20,8 @@ __all__ = ["MessageStream", "Taken", "Watermarks"]
 _LATEST, _EARLIEST = -1, -2
 # How long a chunk waits for more once its first message is there.
 _GATHER_S = 0.004
-_PAUSE_S = 0.05
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
+_MAX_LOOK_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +120,23 @@ class MessageStream:
         if not times:
             return {}
         deadline_s = time.monotonic() + self._timeout_s
+        pause_s = _FIRST_PAUSE_S
         while True:
+            left_s = max(0.1, deadline_s - time.monotonic())
             try:
-                return self._offsets_now(times, max(0.1, deadline_s - time.monotonic()))
-            except KafkaUnavailable:
-                # Leaders move, and new ones take a moment; what lasts is for the caller.
-                if time.monotonic() + _PAUSE_S >= deadline_s:
-                    raise
-                time.sleep(_PAUSE_S)
+                return self._offsets_now(times, left_s)
+            except (KafkaUnavailable, TopicGone) as error:
+                # Leaders move, new topics take a moment, and librdkafka also calls those unknown
+                # that it cannot ask about: only a broker's word makes a topic gone.
+                self._refute_gone(min(left_s, _MAX_LOOK_S))
+                if time.monotonic() + pause_s >= deadline_s:
+                    raise KafkaUnavailable(str(error)) from error
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+    def _refute_gone(self, timeout_s: float) -> None:
+        with contextlib.suppress(KafkaUnavailable):
+            self.verify(timeout_s=timeout_s)
 
     def _offsets_now(self, times: Mapping[int, int], timeout_s: float) -> dict[int, int]:
         found = self._call(

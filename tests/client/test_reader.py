@@ -1,0 +1,238 @@
+"""Reading from real topics."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from real_topics import Topics, readings
+
+from sluiceway.errors import EndpointClosed, OffsetOutOfRange, OptionError
+from sluiceway.position import Position
+from sluiceway.protocol import Connection
+from sluiceway.reader import ChannelReader
+from sluiceway.writer import ChannelWriter
+
+Written = Callable[..., Connection]
+
+
+@pytest.fixture
+def written(topics: Topics) -> Written:
+    """Make a channel of `count` readings, in arrow ten a message."""
+
+    def write(
+        format: str = "avro",  # noqa: A002
+        count: int = 100,
+        partitions: int = 2,
+        **wishes: Any,
+    ) -> Connection:
+        connection = topics.connect(format, partitions=partitions)
+        with ChannelWriter(connection, batch_records=10, **wishes) as writer:
+            writer.write(readings(count))
+        return connection
+
+    return write
+
+
+def by_id(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(records, key=lambda record: record["id"])
+
+
+def test_records_batches_and_lists_are_taken_from_the_same_place(
+    written: Written, each_format: str
+) -> None:
+    connection = written(each_format, 200)
+    with ChannelReader(connection, until="now") as reader:
+        found = list(islice(reader, 3))
+        assert len(found) == 3
+        taken = reader.read(7, timeout=None)
+        assert len(taken) == 7
+        found += taken
+        assert not reader.finished
+        batch = next(reader.batches())
+        assert isinstance(batch, pa.RecordBatch)
+        assert batch.schema == reader.schema.arrow
+        found += batch.to_pylist()
+        for rest in reader.batches():
+            found += rest.to_pylist()
+        assert reader.finished
+    assert by_id(found) == readings(200)
+
+
+def test_until_now_leaves_out_what_is_written_after_the_opening(
+    written: Written, each_format: str
+) -> None:
+    connection = written(each_format)
+    with ChannelReader(connection, until="now") as reader:
+        with ChannelWriter(connection) as writer:
+            writer.write(readings(50, 100))
+        assert by_id(list(reader)) == readings(100)
+        assert list(reader) == []
+        assert reader.read(5) == []
+        assert sum(reader.lag().values()) > 0
+
+
+def test_until_none_goes_on_with_what_is_written(written: Written, each_format: str) -> None:
+    connection = written(each_format)
+    with ChannelReader(connection, until=None) as reader:
+        assert by_id(reader.read(100, timeout=None)) == readings(100)
+        assert reader.read(1, timeout=0.05) == []
+        with ChannelWriter(connection) as writer:
+            writer.write(readings(5, 100))
+        assert by_id(reader.read(5, timeout=None)) == readings(5, 100)
+        assert not reader.finished
+
+
+def test_an_end_for_each_partition_can_be_given(written: Written) -> None:
+    connection = written("avro", partition=1)
+    with ChannelReader(connection, until={1: 30}, start={1: 10}, partitions=[1]) as reader:
+        assert list(reader) == readings(20, 10)
+        assert reader.position() == {1: Position(offset=30)}
+    with ChannelReader(connection, until={1: 10}, start={1: 10}, partitions=[1]) as reader:
+        assert reader.finished
+        assert list(reader) == []
+
+
+def test_reading_starts_where_it_is_told(written: Written) -> None:
+    connection = written("avro", 20, partition=0)
+    for start, first in ((0, 0), ({0: 5}, 5), ({0: Position(offset=7)}, 7), ({0: 20}, 20)):
+        wanted: Any = "earliest" if start == 0 else start
+        with ChannelReader(connection, until="now", start=wanted) as reader:
+            assert list(reader) == readings(20 - first, first)
+    with ChannelReader(connection, until="now", start="latest") as reader:
+        assert list(reader) == []
+        assert reader.position() == {0: Position(offset=20), 1: Position(offset=0)}
+
+
+def test_reading_starts_at_a_time(topics: Topics) -> None:
+    connection = topics.connect("avro", partitions=1)
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(10))
+        writer.flush()
+        stamp_ms = topics.messages(connection)[0][-1].timestamp()[1]
+        between = datetime.fromtimestamp((stamp_ms + 1) / 1000, UTC)
+        while datetime.now(UTC) <= between:
+            pass
+        writer.write(readings(10, 10))
+    with ChannelReader(connection, until="now", start=between) as reader:
+        assert list(reader) == readings(10, 10)
+        reader.seek_to_time(datetime.fromtimestamp(0, UTC))
+        assert list(reader) == readings(20)
+        reader.seek_to_time(datetime.now(UTC) + timedelta(days=1))
+        assert list(reader) == []
+        with pytest.raises(OptionError, match="no time zone"):
+            reader.seek_to_time(datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_seeking_moves_the_named_partitions_only_and_takes_effect_inside_a_loop(
+    written: Written, each_format: str
+) -> None:
+    connection = written(each_format, 40, partition=0)
+    seen = []
+    with ChannelReader(connection, until="now") as reader:
+        for record in reader:
+            seen.append(record["id"])
+            if len(seen) == 15:
+                reader.seek({0: 0})
+        assert seen == [*range(15), *range(40)]
+        assert set(reader.position()) == {0, 1}
+
+
+def test_a_chosen_partition_is_read_alone(written: Written) -> None:
+    connection = written("avro", 30, partitions=3, partitioner=lambda record, n: record["id"] % n)
+    with ChannelReader(connection, until="now", partitions=[2]) as reader:
+        assert [record["id"] for record in reader] == list(range(2, 30, 3))
+        assert set(reader.position()) == {2}
+
+
+def test_lag_counts_the_messages_to_come(written: Written) -> None:
+    connection = written("avro", 30, partition=0)
+    with ChannelReader(connection, until="now") as reader:
+        assert reader.lag() == {0: 30, 1: 0}
+        assert reader.end_offsets() == {0: 30, 1: 0}
+        assert reader.read(12, timeout=None) == readings(12)
+        assert reader.lag() == {0: 18, 1: 0}
+
+
+def test_transaction_markers_do_not_hold_up_the_end(topics: Topics, written: Written) -> None:
+    connection = written("avro", 3, partition=0)
+    value = topics.messages(connection)[0][0].value()
+    topics.produce_in_transaction(connection.topic_name, 0, [value, value])
+    with ChannelReader(connection, until="now", timeout_s=10) as reader:
+        assert len(list(reader)) == 5
+        assert reader.position()[0] == Position(offset=6)
+        assert reader.lag()[0] == 0
+    topics.produce_in_transaction(connection.topic_name, 0, [value])
+    with ChannelReader(connection, until={0: 6, 1: 0}, start={0: 5}, timeout_s=10) as reader:
+        assert list(reader) == []
+        assert reader.position()[0] == Position(offset=6)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offset"),
+    [({0: 31}, 31), ({0: Position(offset=30, records=1)}, 30), ({0: 10**15}, 10**15)],
+)
+def test_a_position_past_the_end_is_an_error_that_names_the_range(
+    written: Written, wanted: Any, offset: int
+) -> None:
+    connection = written("avro", 30, partition=0)
+    message = f"partition 0 has no offset {offset}: its range is 0 to 30"
+    with pytest.raises(OffsetOutOfRange, match=message):
+        ChannelReader(connection, until="now", start=wanted)
+    with ChannelReader(connection, until="now") as reader:
+        assert reader.read(5, timeout=None) == readings(5)
+        with pytest.raises(OffsetOutOfRange, match=message):
+            reader.seek(wanted)
+        assert list(reader) == readings(25, 5)
+
+
+def test_a_position_past_its_message_is_an_error(written: Written) -> None:
+    connection = written("arrow", 30, partition=0)
+    start = {0: Position(offset=1, records=11)}
+    with ChannelReader(connection, until="now", start=start) as reader:
+        for _ in range(2):
+            with pytest.raises(OptionError, match="past its message, which holds 10"):
+                reader.read(1, timeout=None)
+        reader.seek({0: Position(offset=1, records=10)})
+        assert list(reader) == readings(10, 20)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"until": "finished"}, "until is 'finished'"),
+        ({"until": {0: 1}}, "until says nothing about partition 1"),
+        ({"start": "beginning"}, "start is 'beginning'"),
+        ({"start": {5: 1}}, "partition 5 is not read here; this reader has 0, 1"),
+        ({"start": {0: -1}}, "offset of a position is -1"),
+        ({"start": {0: "1"}}, "offset of a position is '1'"),
+        ({"partitions": [2]}, "partitions names 2; the channel has the partitions 0 to 1"),
+        ({"partitions": []}, "partitions is empty"),
+        ({"on_corrupt": "ignore"}, "on_corrupt is 'ignore'"),
+        ({"timeout_s": 0}, "timeout_s is 0"),
+        ({"config": {"group.id": "mine"}}, "group.id"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_by_name(
+    written: Written, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        ChannelReader(written(count=1), **{"until": "now", **wrong})
+
+
+def test_a_count_of_records_is_positive(written: Written) -> None:
+    with ChannelReader(written(count=1), until="now") as reader:
+        for wrong in (0, -1, 1.5, True):
+            with pytest.raises(OptionError, match="max_records"):
+                reader.read(wrong)  # type: ignore[arg-type]
+
+
+def test_a_closed_reader_says_so_and_closing_again_is_fine(written: Written) -> None:
+    reader = ChannelReader(written(), until="now")
+    reader.close()
+    reader.close()
+    for call in (lambda: list(reader), lambda: reader.read(1), reader.position, reader.lag):
+        with pytest.raises(EndpointClosed, match="open a new one"):
+            call()

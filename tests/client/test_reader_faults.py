@@ -1,0 +1,155 @@
+"""What a reader does when the topic or Kafka is not as it should be."""
+
+from typing import Any
+
+import pytest
+from real_topics import Outage, Topics, readings
+
+from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
+from sluiceway.position import Position
+from sluiceway.protocol import Connection
+from sluiceway.reader import ChannelReader
+from sluiceway.writer import ChannelWriter
+
+FOREIGN = [b"", b"{}", b"\0\0\0\0\x08abc", b"SLWA\x01\0\0\0\0\0\0\x07\0\0\0\x01", None]
+
+
+def with_foreign(topics: Topics, format_: str, value: bytes | None) -> Connection:
+    """Twenty readings in two messages or twenty, what does not belong there, five readings."""
+    connection = topics.connect(format_, partitions=1)
+    with ChannelWriter(connection, batch_records=10) as writer:
+        writer.write(readings(20))
+    topics.produce(connection.topic_name, 0, [value])
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(5, 20))
+    return connection
+
+
+@pytest.mark.parametrize("value", FOREIGN)
+def test_a_foreign_message_is_an_error_with_its_place_after_the_records_before_it(
+    topics: Topics, each_format: str, value: bytes | None
+) -> None:
+    connection = with_foreign(topics, each_format, value)
+    offset = 2 if each_format == "arrow" else 20
+    with ChannelReader(connection, until="now") as reader:
+        assert reader.read(100, timeout=None) == readings(20)
+        for _ in range(2):
+            with pytest.raises(CorruptMessage, match=f"partition 0, offset {offset}") as raised:
+                reader.read(100, timeout=None)
+            assert (raised.value.partition, raised.value.offset) == (0, offset)
+            assert raised.value.reason
+            assert reader.position() == {0: Position(offset=offset)}
+        reader.seek({0: offset + 1})
+        assert list(reader) == readings(5, 20)
+
+
+@pytest.mark.parametrize("value", FOREIGN)
+def test_skipping_counts_foreign_messages(
+    topics: Topics, each_format: str, value: bytes | None
+) -> None:
+    connection = with_foreign(topics, each_format, value)
+    with ChannelReader(connection, until="now", on_corrupt="skip") as reader:
+        assert list(reader) == readings(25)
+        assert reader.corrupt_messages == 1
+
+
+def test_a_channel_of_nothing_but_foreign_messages_ends(topics: Topics, each_format: str) -> None:
+    connection = topics.connect(each_format, partitions=1)
+    topics.produce(connection.topic_name, 0, [b"x", None, b"y"])
+    with ChannelReader(connection, until="now", on_corrupt="skip") as reader:
+        assert list(reader) == []
+        assert reader.corrupt_messages == 3
+        assert reader.position() == {0: Position(offset=3)}
+
+
+def test_iterating_delivers_all_records_before_the_foreign_message(topics: Topics) -> None:
+    connection = with_foreign(topics, "avro", b"x")
+    seen: list[Any] = []
+    with ChannelReader(connection, until="now") as reader:
+        with pytest.raises(CorruptMessage):
+            seen.extend(reader)
+        assert len(seen) in (0, 20)
+        assert reader.position() == {0: Position(offset=20)}
+
+
+def test_truncated_records_are_an_error_before_positions_move(topics: Topics) -> None:
+    connection = topics.connect("avro", partitions=1)
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(50))
+    topics.truncate(connection.topic_name, 0, 20)
+    with pytest.raises(OffsetOutOfRange, match="no offset 5: its range is 20 to 50") as raised:
+        ChannelReader(connection, until="now", start={0: 5})
+    assert (raised.value.begin, raised.value.end) == (20, 50)
+    with ChannelReader(connection, until="now") as reader:
+        assert list(reader) == readings(30, 20)
+
+
+def test_truncation_under_a_reader_is_an_error_before_positions_move(topics: Topics) -> None:
+    connection = topics.connect("avro", partitions=1)
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(50))
+    with ChannelReader(connection, until={0: 50}, start={0: 50}) as reader:
+        reader.seek({0: 5})
+        # Fetching has not begun: assigning anew drops what was fetched so far.
+        topics.truncate(connection.topic_name, 0, 20)
+        reader.seek({})
+        for _ in range(2):
+            with pytest.raises(OffsetOutOfRange, match="no offset 5: its range is 20 to 50"):
+                reader.read(1, timeout=None)
+            assert reader.position() == {0: Position(offset=5)}
+        reader.seek({0: 20})
+        assert list(reader) == readings(30, 20)
+
+
+def test_a_deleted_topic_is_gone(topics: Topics) -> None:
+    connection = topics.connect("avro", partitions=1)
+    with ChannelReader(connection, until=None, timeout_s=2) as reader:
+        assert reader.read(1, timeout=0) == []
+        topics.delete(connection.topic_name)
+        with pytest.raises(TopicGone, match=connection.topic_name):
+            reader.read(1, timeout=None)
+    with pytest.raises(TopicGone):
+        ChannelReader(connection, until="now")
+    with pytest.raises(TopicGone):
+        ChannelWriter(connection)
+
+
+def test_a_topic_made_anew_is_another_one(topics: Topics) -> None:
+    connection = topics.connect("avro", partitions=1)
+    topics.delete(connection.topic_name)
+    topics.create(connection.topic_name, 1)
+    for open_ in (
+        lambda: ChannelReader(connection, until="now"),
+        lambda: ChannelWriter(connection),
+    ):
+        with pytest.raises(TopicGone, match="is not the one that was opened"):
+            open_()
+
+
+def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(outage: Outage) -> None:
+    connection = outage.topics.connect("avro", partitions=1)
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(30))
+    with ChannelReader(connection, until=None, timeout_s=2) as reader:
+        assert reader.read(10, timeout=None) == readings(10)
+        outage.begin()
+        rest = reader.read(20, timeout=None)
+        assert rest == readings(20, 10)
+        with pytest.raises(KafkaUnavailable, match="try again"):
+            reader.read(1, timeout=None)
+        assert reader.position() == {0: Position(offset=30)}
+        with pytest.raises(KafkaUnavailable):
+            reader.lag()
+        outage.end()
+        with ChannelWriter(connection) as writer:
+            writer.write(readings(5, 30))
+        assert reader.read(5, timeout=60) == readings(5, 30)
+
+
+def test_kafka_away_at_the_opening_is_an_error_in_time(outage: Outage) -> None:
+    connection = outage.topics.connect("avro", partitions=1)
+    outage.begin()
+    with pytest.raises(KafkaUnavailable):
+        ChannelReader(connection, until="now", timeout_s=1)
+    with pytest.raises(KafkaUnavailable):
+        ChannelWriter(connection, timeout_s=1)
