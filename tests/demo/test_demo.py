@@ -1,0 +1,102 @@
+"""The demo as a user runs it, to its end and interrupted in the middle."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+COMMAND = [str(Path(sys.executable).parent / "sluiceway"), "demo", "--json"]
+DEADLINE_S = 240
+KEYS = {"rows_written", "rows_read", "checksum_in", "checksum_out", "channels", "seconds"}
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """Have the demo put everything below `directory`, and mark all it starts by that."""
+    return {**os.environ, "TMPDIR": str(directory)}
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Return the command lines of all processes that inherited the mark."""
+    mark = f"TMPDIR={directory}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(line.startswith(mark) for line in (entry / "environ").read_bytes().split(b"\0")):
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200])
+        except OSError:
+            continue
+    return [command for command in found if command]
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited in vain until {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        COMMAND,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path),
+        cwd=tmp_path,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def test_the_demo_agrees_and_leaves_nothing_behind(
+    demo: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    out, err = demo.communicate(timeout=DEADLINE_S)
+
+    assert demo.returncode == 0, err
+    summary = json.loads(out.splitlines()[-1])
+    assert summary.keys() >= KEYS
+    assert summary["rows_written"] == summary["rows_read"] == 336_776
+    assert summary["checksum_in"] == summary["checksum_out"] != "0"
+    delays = summary["channels"]["delays"]
+    assert delays["rows_written"] == delays["rows_read"] > 200
+    assert delays["checksum_in"] == delays["checksum_out"] != "0"
+    assert "Every count and checksum agrees" in err
+    assert "make up" in err
+    assert processes_of(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_nothing_behind(
+    demo: "subprocess.Popen[str]", tmp_path: Path, number: signal.Signals
+) -> None:
+    wait_for(lambda: executors(tmp_path), "Spark's executors run")
+    demo.send_signal(number)
+    _, err = demo.communicate(timeout=60)
+
+    assert demo.returncode == 128 + number
+    assert "Interrupted. Nothing is left running." in err
+    assert "Traceback" not in err
+    assert processes_of(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_demo_takes_its_processes_with_it(
+    demo: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    wait_for(lambda: executors(tmp_path), "Spark's executors run")
+    demo.kill()
+
+    wait_for(lambda: not processes_of(tmp_path), "every process has ended")
+
+
+def executors(directory: Path) -> list[str]:
+    return [each for each in processes_of(directory) if "CoarseGrainedExecutorBackend" in each]
