@@ -1,13 +1,13 @@
 """The gateway's calls, one method each."""
 
 import math
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
-from urllib.parse import quote
 
 from sluiceway.answer import Answer
-from sluiceway.errors import OptionError
+from sluiceway.errors import InvalidRequest
 from sluiceway.protocol import ChannelResource, Connection
 from sluiceway.transport import Transport
 
@@ -16,6 +16,7 @@ __all__ = ["Access", "Control"]
 Access = Literal["read", "write"]
 
 _LIMIT = 100
+_NAME = re.compile(r"[a-z0-9._-]+")
 
 
 class Control:
@@ -103,12 +104,13 @@ class Control:
 
 
 def _path(name: str) -> str:
-    if not isinstance(name, str) or name in ("", ".", ".."):
-        raise OptionError(
-            f"a channel's name is a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit; "
-            f"it is {name!r}"
+    # What is none of these characters could become another path on the way.
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
+        raise InvalidRequest(
+            "a channel's name is made of a-z, 0-9, '.', '_' and '-' and begins with a letter or a "
+            f"digit; it is {name!r}"
         )
-    return f"/v1/channels/{quote(name, safe='')}"
+    return f"/v1/channels/{name}"
 
 
 def _request_id() -> dict[str, str]:

@@ -139,7 +139,7 @@ def _checked_url(url: str) -> str:
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
         raise OptionError(
             "the gateway's URL is http://HOST:PORT or https://HOST:PORT, without a user; "
-            f"it is {str(parsed)!r}"
+            f"it is {parsed!r}"
         )
     return url.rstrip("/")
 

@@ -130,7 +130,11 @@ class MessageStream:
                 # that it cannot ask about: only a broker's word makes a topic gone.
                 self._refute_gone(min(left_s, _MAX_LOOK_S))
                 if time.monotonic() + pause_s >= deadline_s:
-                    raise KafkaUnavailable(str(error)) from error
+                    raise KafkaUnavailable(
+                        f"Kafka did not tell the offsets of the topic {self._topic} within "
+                        f"{self._timeout_s:g} s. Positions are kept; try again when the brokers "
+                        "are back"
+                    ) from error
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
