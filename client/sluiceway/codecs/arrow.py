@@ -12,6 +12,7 @@ from sluiceway.codecs.envelope import Envelope, NotAnEnvelope
 from sluiceway.codecs.ipc import BatchReader, Unacceptable
 from sluiceway.errors import RecordTooLarge
 from sluiceway.records.constraints import check_column
+from sluiceway.records.offsets import with_offsets
 from sluiceway.records.unfit import Unfit
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class ArrowCodec:
                 f"the channel's is {self._schema_id}"
             )
         batch = self._reader.read(value, envelope.size_bytes)
+        columns = [with_offsets(column) for column in batch.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema.arrow)
         if batch.num_rows != envelope.records or batch.num_rows > _MOST_RECORDS:
             raise Unacceptable(
                 f"it holds {batch.num_rows} records, and says it holds {envelope.records}"

@@ -15,6 +15,9 @@ CELL_BYTES: Final = 8
 BUDGET_PER_BYTE: Final = 1024
 """How many bytes of Arrow memory one byte of a message may come to."""
 
+ITEMS_FREE: Final = 16
+"""So many items of an array, however wide and null, any message may have."""
+
 
 class Malformed(ValueError):
     """The bytes are not a record of the schema; the text says where and why."""
@@ -67,7 +70,7 @@ class StrictReader:
     def __init__(self, record: Record, schema_id: int) -> None:
         self._schema_id = schema_id
         self._read = _reader(record, "")
-        self._width = width(record)
+        self._cells = width(record) + ITEMS_FREE * _widest(record)
 
     def read(self, value: bytes) -> dict[str, Any]:
         """Read the one record that `value` is, prefix included.
@@ -75,7 +78,7 @@ class StrictReader:
         Raises Malformed unless every byte belongs to it. Memory is bounded by the length.
         """
         self._check_prefix(value)
-        cursor = _Cursor(value, 5, self._width + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
+        cursor = _Cursor(value, 5, self._cells + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
         record: dict[str, Any] = self._read(cursor)
         if left := len(value) - cursor.position:
             raise Malformed(f"{left} bytes are left over after the record")
@@ -208,6 +211,19 @@ def expansion(type_: Type) -> int:
             return CELL_BYTES * width(item) // _least(item) + expansion(item)
         case Map(values=item):
             return CELL_BYTES * (2 + width(item)) // (1 + _least(item)) + expansion(item)
+        case _:
+            return 0
+
+
+def _widest(type_: Type) -> int:
+    """Count the cells of the widest item of an array or a map within `type_`."""
+    match type_:
+        case Nullable(item=item):
+            return _widest(item)
+        case Record(fields=fields):
+            return max(_widest(field.type) for field in fields)
+        case Array(items=item) | Map(values=item):
+            return max(2 + width(item), _widest(item))
         case _:
             return 0
 

@@ -88,9 +88,10 @@ def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
         return _scalars(array, present, path)
     if not array.null_count:
         return _nested(array, present, path)
-    places = np.flatnonzero(array.is_valid()).tolist()
+    valid = np.flatnonzero(array.is_valid())
+    places = valid.tolist()
     try:
-        return spread(_nested(array.take(pa.array(places)), present, path), places, len(array))
+        return spread(_nested(array.take(pa.array(valid)), present, path), places, len(array))
     except Unfit as error:
         raise Unfit(places[error.position], error.path, error.reason) from error
 
@@ -102,9 +103,8 @@ def _scalars(array: pa.Array, type_: Scalar, path: str) -> pa.Array:
     try:
         made = array.cast(target)
     except pa.ArrowInvalid as error:
-        position = _culprit(array, target)
-        value = array.slice(position, 1)
-        raise Unfit(position, path, f"{value[0]} of {array.type} is no {target}") from error
+        position, why = _culprit(array, target)
+        raise Unfit(position, path, f"it cannot be carried as {target}: {why}") from error
     if isinstance(made, pa.ChunkedArray):
         raise TooMuch
     if type_.kind is Kind.FLOAT and pc.any(pc.is_inf(made)).as_py():
@@ -117,17 +117,18 @@ def _scalars(array: pa.Array, type_: Scalar, path: str) -> pa.Array:
     return made
 
 
-def _culprit(array: pa.Array, target: pa.DataType) -> int:
-    """Find a value of `array` that cannot be cast to `target`, of which there is one."""
+def _culprit(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
+    """Find a value of `array` that cannot be cast to `target`, of which there is one, and why."""
     begin, end = 0, len(array)
-    while end - begin > 1:
-        half = (begin + end) // 2
+    why = ""
+    while end - begin > 1 or not why:
+        half = begin + max(1, (end - begin) // 2)
         try:
             array.slice(begin, half - begin).cast(target)
             begin = half
-        except pa.ArrowInvalid:
-            end = half
-    return begin
+        except pa.ArrowInvalid as error:
+            end, why = half, str(error)
+    return begin, why
 
 
 def _nested(array: pa.Array, type_: Present, path: str) -> pa.Array:
@@ -136,9 +137,7 @@ def _nested(array: pa.Array, type_: Present, path: str) -> pa.Array:
         case Record() if types.is_struct(array.type):
             return _structs(array, type_, path)
         case Array(items=items) if _is_list(array.type):
-            if not types.is_list(array.type):
-                array = array.cast(pa.list_(array.type.value_field))
-            offsets, (values,) = contents(array)
+            offsets, (values,) = _list_contents(array)
             made = _inside(values, items, f"{path}[]", offsets)
             return pa.ListArray.from_arrays(_narrow(offsets), made)
         case Map(values=items) if types.is_map(array.type):
@@ -149,6 +148,15 @@ def _nested(array: pa.Array, type_: Present, path: str) -> pa.Array:
             check_column(maps, type_, path)
             return maps
     raise _mismatch(path, array.type, type_)
+
+
+def _list_contents(array: pa.Array) -> tuple[Any, list[pa.Array]]:
+    """Give what `contents` does of an array of any kind of list."""
+    if types.is_list(array.type):
+        return contents(array)
+    offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(pc.list_value_length(array).to_numpy(), out=offsets[1:])
+    return offsets, [pc.list_flatten(array)]
 
 
 def _structs(array: pa.Array, record: Record, path: str) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Arrays of no length, whose single offset some writers of Arrow leave out."""
+"""Arrays of no length, whose single offset some writers of Arrow leave out or get wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyarrow import types
 
 
 def with_offsets(array: pa.Array) -> pa.Array:
-    """Return `array` with an offset in every empty text, list and map that it holds.
+    """Return `array` with a zero for offset in every empty text, list and map that it holds.
 
     An array of no items may come without its only offset, as Java's Arrow (and so Spark) writes
     it. Arrow's C interface, which knows no lengths of buffers, would read one all the same, from
@@ -29,6 +29,8 @@ def _lacks_offsets(array: pa.Array) -> bool:
     offsets = array.buffers()[1]
     if offsets is None or offsets.size < width * (array.offset + len(array) + 1):
         return True
+    if not len(array) and any(memoryview(offsets)[width * array.offset :][:width]):
+        return True  # Arrow does not validate what an array without items says they are
     if types.is_map(kind):
         return _lacks_offsets(array.keys) or _lacks_offsets(array.items)
     if types.is_list(kind) or types.is_large_list(kind):

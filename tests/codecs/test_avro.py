@@ -1,0 +1,294 @@
+import struct
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from generated import FAST_KINDS, with_rows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway.codecs import codec
+from sluiceway.codecs.avro import AvroCodec
+from sluiceway.codecs.columnar import TESTED
+from sluiceway.errors import OptionError, RecordTooLarge
+from sluiceway.records import to_batches, to_records
+from sluiceway.schema import Schema
+from sluiceway.schema.labels import relabelled
+from sluiceway.schema.types import LOGICAL, Kind
+
+PREFIX = b"\x00\x00\x00\x00\x07"
+NO_LIMIT = 2**31
+
+
+def schema_of(type_, **more):
+    field = {"name": "x", "type": type_, **more}
+    return Schema.parse({"type": "record", "name": "r", "fields": [field]})
+
+
+def avro(type_):
+    return AvroCodec(schema_of(type_), 7)
+
+
+def without_pyruhvro(codec_):
+    codec_._columnar = None
+    return codec_
+
+
+def both(type_):
+    return [avro(type_), without_pyruhvro(avro(type_))]
+
+
+def number(value):
+    raw = (value << 1) ^ (value >> 63)
+    raw &= 2**64 - 1
+    out = bytearray()
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    return bytes([*out, raw])
+
+
+def rows_of(codec_, values):
+    decoded = codec_.decode(values)
+    return [row["x"] for batch in decoded.batches for row in to_records(batch)]
+
+
+def test_a_value_is_the_prefix_of_registries_and_the_record():
+    (batch,) = to_batches([{"x": "ab"}, {"x": ""}], schema_of("string"))
+    encoded = AvroCodec(schema_of("string"), 0x01020304).encode(batch, limit_bytes=NO_LIMIT)
+    assert encoded.values == [b"\x00\x01\x02\x03\x04\x04ab", b"\x00\x01\x02\x03\x04\x00"]
+    assert encoded.counts is None
+
+
+def test_the_tested_list_is_every_kind_but_bytes():
+    assert {LOGICAL.get(kind, kind) for kind in Kind} - TESTED == {Kind.BYTES}
+    assert avro("bytes").columnar is None
+    assert avro({"type": "array", "items": ["null", "bytes"]}).columnar is None
+    for kind in TESTED:
+        assert avro(kind.value).columnar is not None
+
+
+FLOATS = st.binary(min_size=4, max_size=4)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_any_schema_id_survives_and_only_it(schema_id, other):
+    schema = schema_of("int")
+    (batch,) = to_batches({"x": 5}, schema)
+    values = AvroCodec(schema, schema_id).encode(batch, limit_bytes=NO_LIMIT).values
+    assert values == [b"\x00" + struct.pack(">I", schema_id) + b"\x0a"]
+    assert bool(AvroCodec(schema, other).decode(values).corrupt) is (schema_id != other)
+
+
+CORRUPT = [
+    ("int", b"", "cut short"),
+    ("int", number(2**31), "more than 32 bits"),
+    ("int", number(-(2**31) - 1), "more than 32 bits"),
+    ("int", number(3 * 2**32 + 2**30), "more than 32 bits"),
+    ("int", b"\x80\x80\x80\x80\x80\x00", "more than 32 bits"),
+    ("int", b"\x02\x02", "1 bytes are left over"),
+    ("long", b"\xff" * 10, "more than 64 bits"),
+    ("long", b"\x80" * 10 + b"\x00", "more than 64 bits"),
+    ("long", b"\x80", "cut short"),
+    ("boolean", b"\x02", "no boolean"),
+    ("double", b"1234567", "cut short"),
+    ("float", b"12345", "left over"),
+    ("string", b"\x04a", "cut short"),
+    ("string", b"\x02\xff", "not UTF-8"),
+    ("string", b"\x06\xed\xa0\x80", "not UTF-8"),
+    ("string", b"\x01", "negative length"),
+    ("string", number(2**62) + b"a", "cut short"),
+    ("bytes", b"\x03", "negative length"),
+    (["null", "int"], b"\x04\x02", "branch 2"),
+    (["null", "int"], b"\x01\x02", "branch -1"),
+    (["int", "null"], b"\x02\x02", "left over"),
+    ({"type": "array", "items": "int"}, b"\x02\x02", "cut short"),
+    ({"type": "array", "items": "int"}, b"\x04\x02", "more than it has bytes"),
+    ({"type": "array", "items": "int"}, number(2**62), "more than it has bytes"),
+    ({"type": "array", "items": "int"}, number(-(2**63)) + b"\x00", "more than it has bytes"),
+    ({"type": "array", "items": "int"}, b"\x01\x04\x02\x00", "another size"),
+    ({"type": "map", "values": "int"}, b"\x04\x02a\x02\x02a\x04\x00", "a key twice"),
+    ({"type": "map", "values": "int"}, b"\x02\x02\xff\x02\x00", "not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("type_", "body", "says"), CORRUPT)
+def test_what_is_no_record_is_named_among_good_ones(type_, body, says):
+    for codec_ in both(type_):
+        schema = schema_of(type_)
+        good = {
+            "int": 1,
+            "long": 1,
+            "boolean": True,
+            "double": 1.0,
+            "float": 1.0,
+            "string": "é",
+            "bytes": b"\xff",
+        }.get(str(type_))
+        if isinstance(type_, dict):
+            good = [1, 2] if type_["type"] == "array" else {"a": 1}
+        (batch,) = to_batches([{"x": good}] * 30, schema)
+        values = codec_.encode(batch, limit_bytes=NO_LIMIT).values
+        values[3:3] = [PREFIX + body]
+        values.append(PREFIX + body)
+        decoded = codec_.decode(values)
+        assert [corrupt.index for corrupt in decoded.corrupt] == [3, 31]
+        assert all(says in corrupt.reason for corrupt in decoded.corrupt), decoded.corrupt
+        assert decoded.counts == [1, 1, 1, 0, *[1] * 27, 0]
+        assert rows_of(codec_, values) == [good] * 30
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (None, "tombstone"),
+        (b"", "does not begin"),
+        (b"\x00\x00\x00\x00", "does not begin"),
+        (b"\x01\x00\x00\x00\x07\x02", "does not begin"),
+        (b"\x00\x00\x00\x00\x08\x02", "schema id 8, the channel's is 7"),
+        (b'{"x": 1}', "does not begin"),
+    ],
+)
+def test_foreign_messages_are_named(value, says):
+    for codec_ in both("int"):
+        decoded = codec_.decode([PREFIX + b"\x02", value])
+        assert [corrupt.index for corrupt in decoded.corrupt] == [1]
+        assert says in decoded.corrupt[0].reason
+        assert decoded.counts == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "value"),
+    [
+        ("int", b"\x80\x00", 0),
+        ("long", b"\x82\x80\x00", 1),
+        ("string", b"\x82\x00a", "a"),
+        (["null", "int"], b"\x82\x00\x02", 1),
+        ({"type": "array", "items": "int"}, b"\x01\x02\x02\x00", [1]),
+        ({"type": "array", "items": "int"}, b"\x02\x02\x04\x04\x06\x00", [1, 2, 3]),
+        ({"type": "array", "items": "int"}, b"\x03\x04\x02\x04\x00", [1, 2]),
+        ({"type": "map", "values": "int"}, b"\x02\x02a\x02\x01\x06\x02b\x04\x00", {"a": 1, "b": 2}),
+    ],
+)
+def test_the_rarer_forms_of_avro_are_read_too(type_, body, value):
+    for codec_ in both(type_):
+        plain = to_batches([{"x": value}], schema_of(type_))[0]
+        usual = codec_.encode(plain, limit_bytes=NO_LIMIT).values
+        assert usual != [PREFIX + body]
+        assert rows_of(codec_, [*usual, PREFIX + body, *usual]) == [value] * 3
+        assert rows_of(codec_, [PREFIX + body] * 20) == [value] * 20
+
+
+_BYTE = st.one_of(st.sampled_from([0, 1, 2, 3, 4, 0x7F, 0x80, 0xFE, 0xFF]), st.integers(0, 255))
+_INSERTS = st.one_of(
+    st.binary(min_size=1, max_size=12),
+    st.sampled_from(
+        [b"\x80\x00", b"\xff" * 9 + b"\x01", b"\xff" * 10, number(-(2**63)), b"\x01\x02"]
+    ),
+)
+
+
+@st.composite
+def damaged(draw, message):
+    """A message as it might come: whole, changed, cut, with bytes put in, or all garbage."""
+    message = bytearray(message)
+    match draw(st.integers(0, 4)):
+        case 1:
+            for _ in range(draw(st.integers(1, 3))):
+                message[draw(st.integers(0, len(message) - 1))] = draw(_BYTE)
+        case 2:
+            del message[draw(st.integers(0, len(message))) :]
+        case 3:
+            place = draw(st.integers(5, len(message)))
+            message[place:place] = draw(_INSERTS)
+        case 4:
+            message[5:] = draw(st.binary(max_size=30))
+    return bytes(message)
+
+
+@given(with_rows(FAST_KINDS, least=1), st.data())
+def test_the_fast_and_the_strict_reader_accept_the_same_and_see_the_same(given_, data):
+    schema, rows = given_
+    fast, strict = AvroCodec(schema, 7), without_pyruhvro(AvroCodec(schema, 7))
+    (batch,) = to_batches(rows, schema)
+    written = fast.encode(batch, limit_bytes=NO_LIMIT).values
+    values = [data.draw(damaged(value)) for value in written]
+    left, right = fast.decode(values), strict.decode(values)
+    assert [c.index for c in left.corrupt] == [c.index for c in right.corrupt]
+    assert left.counts == right.counts
+    for decoded in (left, right):
+        for made in decoded.batches:
+            made.validate(full=True)
+            assert made.schema.equals(schema.arrow)
+    # Compared as the numbers they travel as: dates may lie where Python has none.
+    plain = [
+        [row for b in decoded.batches for row in relabelled(b, fast._plain).to_pylist()]
+        for decoded in (left, right)
+    ]
+    assert repr(plain[0]) == repr(plain[1])
+
+
+@given(with_rows(least=1), st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=8))
+def test_garbage_never_raises_and_hides_nothing(given_, garbage):
+    schema, rows = given_
+    codec_ = AvroCodec(schema, 7)
+    (batch,) = to_batches(rows, schema)
+    values = codec_.encode(batch, limit_bytes=NO_LIMIT).values
+    decoded = codec_.decode([*garbage, *values])
+    counts = decoded.counts or [1] * (len(garbage) + len(values))
+    assert counts[len(garbage) :] == [1] * len(values)
+    assert sum(counts) == sum(batch.num_rows for batch in decoded.batches)
+    assert [corrupt.index for corrupt in decoded.corrupt] == [
+        index for index, count in enumerate(counts) if not count
+    ]
+
+
+def test_many_corrupt_messages_are_each_named():
+    codec_ = avro("string")
+    values = [PREFIX + b"\x02a" if number % 3 else PREFIX + b"\x02" for number in range(3000)]
+    decoded = codec_.decode(values)
+    assert [corrupt.index for corrupt in decoded.corrupt] == list(range(0, 3000, 3))
+    assert sum(batch.num_rows for batch in decoded.batches) == 2000
+
+
+def test_a_record_larger_than_a_message_is_named():
+    rows = [{"x": "a"}, {"x": "a" * 100}, {"x": "a" * 200}]
+    (batch,) = to_batches(rows, schema_of("string"))
+    for codec_ in both("string"):
+        with pytest.raises(RecordTooLarge) as caught:
+            codec_.encode(batch, limit_bytes=106)
+        error = caught.value
+        assert (error.index, error.size_bytes, error.limit_bytes) == (1, 107, 106)
+        assert len(codec_.encode(batch.slice(0, 2), limit_bytes=107).values) == 2
+
+
+def test_nothing_is_nothing():
+    codec_ = avro("int")
+    empty = pa.RecordBatch.from_pylist([], codec_._schema.arrow)
+    assert codec_.encode(empty, limit_bytes=10).values == []
+    decoded = codec_.decode([])
+    assert (decoded.batches, decoded.counts, decoded.corrupt) == ([], None, [])
+
+
+def test_user_fields_may_be_called_like_the_prefix():
+    fields = [{"name": f"prefix_{number}", "type": "int"} for number in range(3)]
+    schema = Schema.parse({"type": "record", "name": "r0", "fields": fields})
+    row = {f"prefix_{number}": number for number in range(3)}
+    codec_ = AvroCodec(schema, 7)
+    (batch,) = to_batches(row, schema)
+    (made,) = codec_.decode(codec_.encode(batch, limit_bytes=99).values).batches
+    assert to_records(made) == [row]
+
+
+def test_instants_outside_of_python_s_years_are_carried():
+    timestamp = {"type": "long", "logicalType": "timestamp-micros"}
+    for codec_ in both(timestamp):
+        (batch,) = codec_.decode([PREFIX + number(2**62)]).batches
+        assert batch.column(0).cast(pa.int64()).to_pylist() == [2**62]
+        (batch,) = codec_.decode([PREFIX + number(0)]).batches
+        assert to_records(batch) == [{"x": datetime(1970, 1, 1, tzinfo=UTC)}]
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(OptionError, match="'avro' or 'arrow'"):
+        codec("json", schema_of("int"), 7)
