@@ -1,0 +1,145 @@
+"""Measuring sides against each other: in turn, several rounds, medians, one file of results.
+
+A side is a function that does its work and returns how many records it did and how long that
+took. In each round every side has its turn, in a process of its own, so that none works in
+another's caches, and what the machine does besides falls on all of them.
+"""
+
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("confluent-kafka", "fastavro", "pyarrow", "pyruhvro", "pyspark")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one turn of a side did."""
+
+    records: int
+    seconds: float
+
+    @property
+    def records_per_s(self) -> float:
+        """Its speed."""
+        return self.records / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """One side's speed over another's, and what it is to reach."""
+
+    side: str
+    to: str
+    goal: float
+
+
+Side = Callable[[], Measured]
+
+
+def in_own_process(function: Callable[..., Measured], *arguments: Any) -> Side:
+    """Make a side of a module's function that runs in a new process."""
+
+    def side() -> Measured:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.apply(function, arguments)
+
+    return side
+
+
+def measure(sides: Mapping[str, Side], *, rounds: int = 3) -> dict[str, list[Measured]]:
+    """Give every side its turn in each of the rounds."""
+    measured: dict[str, list[Measured]] = {name: [] for name in sides}
+    with Progress(transient=True) as progress:
+        task = progress.add_task("", total=rounds * len(sides))
+        for number in range(1, rounds + 1):
+            for name, side in sides.items():
+                progress.update(task, description=f"round {number} of {rounds}: {name}")
+                measured[name].append(side())
+                progress.advance(task)
+    return measured
+
+
+def report(
+    name: str,
+    measured: Mapping[str, Sequence[Measured]],
+    ratios: Mapping[str, Ratio],
+    *,
+    title: str,
+    settings: Mapping[str, Any],
+) -> dict[str, float]:
+    """Print the figures, write `results/NAME.json`, and return the ratios."""
+    medians = {
+        side: statistics.median(each.records_per_s for each in turns)
+        for side, turns in measured.items()
+    }
+    reached = {key: medians[ratio.side] / medians[ratio.to] for key, ratio in ratios.items()}
+    console = Console()
+    console.print(_figures(title, measured, medians))
+    console.print(_ratios(ratios, reached))
+    result = {
+        "name": name,
+        "ratios": {key: round(value, 3) for key, value in reached.items()},
+        "goals": {key: ratio.goal for key, ratio in ratios.items()},
+        "figures": {
+            side: {
+                "records_per_s": round(medians[side]),
+                "records": turns[0].records,
+                "seconds": [round(each.seconds, 3) for each in turns],
+            }
+            for side, turns in measured.items()
+        },
+        "settings": dict(settings),
+        "machine": machine(),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    console.print(f"Written to {path.relative_to(RESULTS.parent.parent)}")
+    return reached
+
+
+def machine() -> dict[str, Any]:
+    """Describe where the figures were measured."""
+    return {
+        "cpus": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "packages": {package: version(package) for package in _PACKAGES},
+    }
+
+
+def _figures(
+    title: str, measured: Mapping[str, Sequence[Measured]], medians: Mapping[str, float]
+) -> Table:
+    table = Table("side", title=title)
+    for heading in ("records/s", "slowest", "fastest", "seconds"):
+        table.add_column(heading, justify="right")
+    for side, turns in measured.items():
+        speeds = [each.records_per_s for each in turns]
+        seconds = statistics.median(each.seconds for each in turns)
+        figures = (medians[side], min(speeds), max(speeds))
+        table.add_row(side, *(f"{figure:,.0f}" for figure in figures), f"{seconds:.2f}")
+    return table
+
+
+def _ratios(ratios: Mapping[str, Ratio], reached: Mapping[str, float]) -> Table:
+    table = Table("ratio")
+    for heading in ("measured", "to reach"):
+        table.add_column(heading, justify="right")
+    for key, ratio in ratios.items():
+        style = "green" if reached[key] >= ratio.goal else "red"
+        table.add_row(key, f"[{style}]{reached[key]:.2f}[/]", f"{ratio.goal:.1f}")
+    return table

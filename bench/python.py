@@ -1,0 +1,227 @@
+"""ChannelWriter and ChannelReader beside a bare loop of confluent-kafka and fastavro.
+
+All sides move the same records, in one process each, over one broker that this program starts,
+with the same Kafka properties: the bare loop gets the very configuration that the client makes
+for itself. The bare side is what one writes by hand with care: a parsed schema, large `consume`
+calls that ask for what is left, no callback a record.
+"""
+
+import io
+import struct
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fastavro
+from bench.measure import Measured, Ratio, in_own_process, measure, report
+from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sluiceway.kafka.properties import consumer_config, producer_config
+from sluiceway.protocol import Connection
+from sluiceway.reader import ChannelReader
+from sluiceway.records import to_batches
+from sluiceway.schema import Schema
+from sluiceway.writer import ChannelWriter
+from sluiceway_gateway.embedded import KafkaServer
+
+RECORDS = 1_000_000
+PORTION = 100_000
+PARTITIONS = 4
+ROUNDS = 3
+MAX_MESSAGE_BYTES = 1_048_588
+SCHEMA_ID = 1
+SCHEMA = {
+    "type": "record",
+    "name": "Measurement",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "station", "type": "string"},
+        {"name": "celsius", "type": "double"},
+        {"name": "pascal", "type": "double"},
+        {"name": "sensor", "type": "int"},
+    ],
+}
+RATIOS = {
+    "dict_write_to_bare": Ratio(side="dict_write", to="bare_write", goal=0.9),
+    "dict_read_to_bare": Ratio(side="dict_read", to="bare_read", goal=0.9),
+    "batch_write_to_bare": Ratio(side="batch_write", to="bare_write", goal=10),
+    "batch_read_to_bare": Ratio(side="batch_read", to="bare_read", goal=10),
+}
+
+
+def portion() -> list[dict[str, Any]]:
+    """Return the records that are written again and again: about 40 bytes each."""
+    return [
+        {
+            "id": 10_000_000 + i,
+            "station": f"station-{i % 10_000:06d}",
+            "celsius": i / 7,
+            "pascal": 1e5 + i,
+            "sensor": i % 5_000,
+        }
+        for i in range(PORTION)
+    ]
+
+
+def producer_properties(bootstrap_servers: str) -> dict[str, Any]:
+    """Return what the writers' producers get."""
+    return producer_config(
+        {"bootstrap.servers": bootstrap_servers},
+        delivery_timeout_ms=120_000,
+        max_message_bytes=MAX_MESSAGE_BYTES,
+    )
+
+
+def new_topic(bootstrap_servers: str, format_: str) -> Connection:
+    """Make an empty topic and return the connection to it."""
+    name = f"bench-{uuid.uuid4().hex[:12]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 4})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
+    described = admin.describe_topics(TopicCollection([name]))[name].result(30)
+    return Connection(
+        channel_name="bench",
+        channel_uid="0" * 32,
+        generation=1,
+        format=format_,
+        schema_id=SCHEMA_ID,
+        schema_definition=SCHEMA,
+        topic_name=name,
+        topic_id=str(described.topic_id),
+        partitions=PARTITIONS,
+        max_message_bytes=MAX_MESSAGE_BYTES,
+        kafka={"bootstrap.servers": bootstrap_servers},
+    )
+
+
+def bare_write(bootstrap_servers: str) -> Measured:
+    connection, records = new_topic(bootstrap_servers, "avro"), portion()
+    started_s = time.perf_counter()
+    schema = fastavro.parse_schema(SCHEMA)
+    prefix = struct.pack(">bI", 0, SCHEMA_ID)
+    producer = Producer(producer_properties(bootstrap_servers))
+    produce, topic, write = producer.produce, connection.topic_name, fastavro.schemaless_writer
+    for _ in range(RECORDS // PORTION):
+        for number, record in enumerate(records):
+            out = io.BytesIO()
+            out.write(prefix)
+            write(out, schema, record)
+            while True:
+                try:
+                    produce(topic, out.getvalue(), partition=number % PARTITIONS)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+    assert producer.flush(120) == 0
+    return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
+
+
+def client_write(bootstrap_servers: str, format_: str) -> Measured:
+    connection, records = new_topic(bootstrap_servers, format_), portion()
+    data: Any = records
+    if format_ == "arrow":
+        data = to_batches(records, Schema.parse(SCHEMA))
+    started_s = time.perf_counter()
+    with ChannelWriter(connection) as writer:
+        for _ in range(RECORDS // PORTION):
+            if format_ == "arrow":
+                for batch in data:
+                    writer.write(batch)
+            else:
+                writer.write(data)
+    return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
+
+
+def bare_read(connection: Connection) -> Measured:
+    started_s = time.perf_counter()
+    schema = fastavro.parse_schema(SCHEMA)
+    read = fastavro.schemaless_reader
+    consumer = Consumer(consumer_config(connection.kafka))
+    topic = connection.topic_name
+    parts = [TopicPartition(topic, p, 0) for p in range(PARTITIONS)]
+    ends = [consumer.get_watermark_offsets(part, timeout=10)[1] for part in parts]
+    consumer.assign(parts)
+    left, total = sum(ends), 0
+    while left:
+        for message in consumer.consume(min(left, 10_000), 1.0):
+            if message.error() is not None:
+                continue
+            body = io.BytesIO(message.value())
+            body.seek(5)
+            total += read(body, schema)["id"]
+            left -= 1
+    seconds = time.perf_counter() - started_s
+    consumer.close()
+    return checked(total, seconds)
+
+
+def client_read(connection: Connection) -> Measured:
+    started_s = time.perf_counter()
+    total = 0
+    with ChannelReader(connection, until="now") as reader:
+        if connection.format == "arrow":
+            for batch in reader.batches():
+                total += int(batch.column("id").to_numpy().sum())
+        else:
+            for record in reader:
+                total += record["id"]
+        seconds = time.perf_counter() - started_s
+    return checked(total, seconds)
+
+
+def checked(total: int, seconds: float) -> Measured:
+    """Return the figure of a read that saw every record."""
+    expected = RECORDS // PORTION * sum(10_000_000 + i for i in range(PORTION))
+    assert total == expected, f"the sum of the ids read is {total}, not {expected}"
+    return Measured(records=RECORDS, seconds=seconds)
+
+
+def fill(bootstrap_servers: str, format_: str) -> Connection:
+    """Make the topic that the reading sides share."""
+    connection, records = new_topic(bootstrap_servers, format_), portion()
+    with ChannelWriter(connection) as writer:
+        for _ in range(RECORDS // PORTION):
+            writer.write(records)
+    return connection
+
+
+def main() -> None:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        KafkaServer.start(Path(directory)) as kafka,
+    ):
+        servers = kafka.bootstrap_servers
+        avro, arrow = fill(servers, "avro"), fill(servers, "arrow")
+        measured = measure(
+            {
+                "bare_write": in_own_process(bare_write, servers),
+                "dict_write": in_own_process(client_write, servers, "avro"),
+                "batch_write": in_own_process(client_write, servers, "arrow"),
+                "bare_read": in_own_process(bare_read, avro),
+                "dict_read": in_own_process(client_read, avro),
+                "batch_read": in_own_process(client_read, arrow),
+            },
+            rounds=ROUNDS,
+        )
+        settings = {
+            "records": RECORDS,
+            "partitions": PARTITIONS,
+            "rounds": ROUNDS,
+            "brokers": 1,
+            "processes_per_side": 1,
+            "producer": producer_properties("(the same)"),
+            "consumer": consumer_config({"bootstrap.servers": "(the same)"}),
+        }
+    report(
+        "python",
+        measured,
+        RATIOS,
+        title=f"Python, {RECORDS:,} records of five fields, {PARTITIONS} partitions, one broker",
+        settings=settings,
+    )
+
+
+if __name__ == "__main__":
+    main()
