@@ -89,14 +89,16 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await run_in_threadpool(check, database)
-        await run_in_threadpool(tokens.check_key)
-        loops.start()
         try:
-            yield
+            await run_in_threadpool(check, database)
+            await run_in_threadpool(tokens.check_key)
+            loops.start()
+            try:
+                yield
+            finally:
+                watch.close()
+                await run_in_threadpool(loops.stop)
         finally:
-            watch.close()
-            await run_in_threadpool(loops.stop)
             await run_in_threadpool(kafka.close)
             database.close()
 

@@ -29,3 +29,19 @@ def rig(database: Database, database_url: str) -> Iterator[Rig]:
     """A gateway that runs, open to loopback, with Kafka away."""
     with running(database, database_url) as rig:
         yield rig
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shared_rig(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rig]:
+    """A gateway that runs, for tests that leave it as it was."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('shared') / 'gateway.db'}"
+    else:
+        url = request.getfixturevalue("postgres").new_database()
+    migrate(url)
+    database = Database(url)
+    with running(database, url) as rig:
+        yield rig
+    database.close()

@@ -107,7 +107,12 @@ def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
     with database.write() as tx:
         leases.acquire(tx, "reconcile", "the test", 3_600_000)
     clock = TurnedClock()
-    given = {"kafka_bootstrap_servers": NOBODY, "token_key": KEY, **options}
+    given = {
+        "kafka_bootstrap_servers": NOBODY,
+        "kafka_timeout_ms": 300,
+        "token_key": KEY,
+        **options,
+    }
     settings = Settings(database_url=url, **given)
     app = create_app(settings, clock=clock)
     with serving(app) as address, httpx.Client(base_url=address, timeout=30) as http:

@@ -1,0 +1,165 @@
+import json
+import socket
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from gateway_rig import SCHEMA, Rig, code, running
+
+from sluiceway_gateway.store.engine import Database
+
+PATH = "/v1/channels/flights"
+JSON = {"Content-Type": "application/json"}
+
+
+def refused(rig: Rig, content: bytes, headers: dict[str, str] = JSON) -> dict[str, Any]:
+    """Send a body, see that it is refused and changed nothing, and return the problem."""
+    answer = rig.http.put(PATH, content=content, headers=headers)
+    assert (answer.status_code, answer.json()["code"] in ("invalid_request", "invalid_schema")) == (
+        422,
+        True,
+    ), answer.text
+    code(answer)
+    assert rig.http.get(PATH).status_code == 404
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"x"',
+        b"1",
+        b"\xff\xfe",
+        '{"spec":{}}'.encode("utf-16"),
+        b"\xef\xbb\xbf{}",
+        b'{"spec":NaN}',
+        b'{"spec":{"partitions":Infinity}}',
+        b'{"spec":{"partitions":1e999}}',
+        b'{"spec":{"partitions":' + b"9" * 5000 + b"}}",
+        b'{"spec":{"partitions":99999999999999999999}}',
+        b'{"spec":{"partitions":2,"partitions":3}}',
+        b"[" * 100_000,
+        b'{"spec":' + b'{"a":' * 200 + b"1" + b"}" * 201,
+        b'{"metadata":{"labels":{"a":"\\u0000"}}}',
+        b'{"metadata":{"labels":{"\\ud800":"a"}}}',
+        b'{"spec":{"config":{"a":"\\udfff"}}}',
+        b'{"spec":{"config":{"\\u0000":"a"}}}',
+        b'{"spec":{"schema":{"type":"record","name":"R","doc":"\\u0000","fields":[]}}}',
+    ],
+)
+def test_what_is_not_a_proper_body_is_refused(shared_rig: Rig, content: bytes) -> None:
+    refused(shared_rig, content)
+
+
+@pytest.mark.parametrize("media_type", ["", "text/plain", "application/xml", "application/jsonx"])
+def test_a_body_has_to_say_that_it_is_json(shared_rig: Rig, media_type: str) -> None:
+    body = json.dumps({"spec": {"schema": SCHEMA}}).encode()
+    problem = refused(shared_rig, body, {"Content-Type": media_type})
+    assert problem["errors"][0]["pointer"] == "header:Content-Type"
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"spce": {}}, "/spce"),
+        ({"metadata": {"name": "x"}}, "/metadata/name"),
+        ({"metadata": {"uid": "x"}}, "/metadata/uid"),
+        ({"metadata": {"labels": {"a": 1}}}, "/metadata/labels/a"),
+        ({"metadata": {"labels": {"a b": ""}}}, "/metadata/labels"),
+        ({"metadata": {"labels": None}}, "/metadata/labels"),
+        ({"metadata": None}, "/metadata"),
+        ({"spec": {"partitons": 2}}, "/spec/partitons"),
+        ({"spec": {"partitions": 0}}, "/spec/partitions"),
+        ({"spec": {"partitions": -1}}, "/spec/partitions"),
+        ({"spec": {"partitions": 10_001}}, "/spec/partitions"),
+        ({"spec": {"partitions": "4"}}, "/spec/partitions"),
+        ({"spec": {"partitions": True}}, "/spec/partitions"),
+        ({"spec": {"partitions": 1.5}}, "/spec/partitions"),
+        ({"spec": {"partitions": None}}, "/spec/partitions"),
+        ({"spec": {"pinned": "yes"}}, "/spec/pinned"),
+        ({"spec": {"format": "csv"}}, "/spec/format"),
+        ({"spec": {"replication": 0}}, "/spec/replication"),
+        ({"spec": {"replication": 40_000}}, "/spec/replication"),
+        ({"spec": {"retention": {"ms": -2}}}, "/spec/retention/ms"),
+        ({"spec": {"retention": {"bytes": 2**63}}}, "/spec/retention/bytes"),
+        ({"spec": {"retention": {"s": 1}}}, "/spec/retention/s"),
+        ({"spec": {"config": {"a": 1}}}, "/spec/config/a"),
+        ({"spec": {"schema": "long"}}, "/spec/schema"),
+        ({"spec": {"schema": None}}, "/spec/schema"),
+        ({"spec": {"schema": {}}}, "/spec/schema"),
+        ({"spec": {"schema": {"type": "long"}}}, "/spec/schema"),
+    ],
+)
+def test_a_wrong_field_is_named(shared_rig: Rig, body: dict[str, Any], pointer: str) -> None:
+    problem = refused(shared_rig, json.dumps(body).encode())
+    assert [each["pointer"] for each in problem["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize(
+    "name", ["Flights", "a b", "ä", "a\0", ".a", "sluiceway.x", "x" * 201, "%"]
+)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_wrong_name_is_refused_and_says_the_rule(shared_rig: Rig, method: str, name: str) -> None:
+    path = f"/v1/channels/{quote(name, safe='')}"
+    body = {"spec": {"schema": SCHEMA}} if method == "PUT" else None
+    query = {"uid": "0" * 32} if method == "DELETE" else None
+    answer = shared_rig.http.request(method, path, json=body, params=query)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    (error,) = answer.json()["errors"]
+    assert error["pointer"] == "path:name"
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/nothing", "/v1/channels/", "/v1/channels/a/b", "/%ff"])
+def test_an_unknown_path_is_a_problem_too(shared_rig: Rig, path: str) -> None:
+    answer = shared_rig.http.get(path)
+    assert (answer.status_code, code(answer)) == (404, "not_found")
+
+
+def test_an_unknown_method_names_the_known_ones(shared_rig: Rig) -> None:
+    answer = shared_rig.http.patch(PATH)
+    assert (answer.status_code, code(answer)) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == "DELETE, GET, PUT"
+
+
+def test_unknown_query_parameters_are_refused_everywhere(shared_rig: Rig) -> None:
+    for method, path in (("GET", PATH), ("PUT", PATH), ("GET", "/livez"), ("GET", "/metrics")):
+        answer = shared_rig.http.request(method, path, params={"wiat": 1})
+        assert (answer.status_code, code(answer)) == (422, "invalid_request")
+        assert answer.json()["errors"][0]["pointer"] == "query:wiat"
+
+
+def test_a_body_over_the_limit_is_refused_announced_or_not(
+    database: Database, database_url: str
+) -> None:
+    with running(database, database_url, max_body_bytes=2000) as rig:
+        pad = b" " * 2001
+        announced = rig.http.put(PATH, content=pad, headers=JSON)
+        assert (announced.status_code, code(announced)) == (413, "body_too_large")
+        chunked = rig.http.put(PATH, content=iter([pad[:1000]] * 3), headers=JSON)
+        assert (chunked.status_code, code(chunked)) == (413, "body_too_large")
+        body = json.dumps({"spec": {"schema": SCHEMA}}).encode()
+        fitting = body + b" " * (2000 - len(body))
+        assert rig.http.put(PATH, content=fitting, headers=JSON).status_code == 201
+        assert rig.http.put(PATH, content=iter([fitting]), headers=JSON).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"PUT /v1/channels/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"PUT /v1/channels/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"GET /v1/channels/\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x00\x01\x02\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_gets_400_or_a_closed_connection(shared_rig: Rig, raw: bytes) -> None:
+    host, port = shared_rig.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(raw)
+        assert connection.recv(4096).startswith((b"HTTP/1.1 4", b""))
+    assert shared_rig.http.get("/livez").status_code == 200

@@ -1,0 +1,65 @@
+import pytest
+from gateway_rig import NOBODY, SCHEMA, Rig, code, condition, running
+from sqlalchemy import text
+
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.store.engine import Database
+
+PATH = "/v1/channels/flights/connection"
+
+
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_a_ready_channel_says_where_its_records_are(rig: Rig, access: str) -> None:
+    made = rig.put(partitions=3, format="arrow", config={"max.message.bytes": "2000000"}).json()
+    rig.observe("flights", Phase.READY)
+    assert rig.http.get(PATH, params={"access": access}).json() == {
+        "channel": {"name": "flights", "uid": made["metadata"]["uid"], "generation": 1},
+        "format": "arrow",
+        "schema": {"id": 1, "version": 1, "definition": SCHEMA},
+        "topic": {
+            "name": made["status"]["topic"]["name"],
+            "id": "dG9waWM",
+            "partitions": 3,
+            "max_message_bytes": 2_000_000,
+        },
+        "kafka": {"bootstrap.servers": NOBODY},
+    }
+
+
+def test_clients_may_have_their_own_address_of_kafka(database: Database, database_url: str) -> None:
+    with running(database, database_url, kafka_advertised_servers="kafka.example:1") as rig:
+        rig.put()
+        rig.observe("flights", Phase.READY)
+        body = rig.http.get(PATH, params={"access": "read"}).json()
+        assert body["kafka"] == {"bootstrap.servers": "kafka.example:1"}
+        assert body["topic"]["max_message_bytes"] == 1_048_588
+
+
+def test_a_channel_that_is_not_ready_says_why(rig: Rig) -> None:
+    assert code(rig.http.get(PATH, params={"access": "read"})) == "channel_not_found"
+    rig.put()
+    why = condition("TopicMissing", "The topic vanished; delete the channel.", rig.clock())
+    rig.observe("flights", Phase.FAILED, conditions=(why,))
+    answer = rig.http.get(PATH, params={"access": "write"})
+    assert (answer.status_code, code(answer)) == (409, "channel_not_ready")
+    assert "The topic vanished; delete the channel." in answer.json()["detail"]
+    assert answer.json()["retriable"]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"access": "raed"}, {"access": "read", "x": "1"}])
+def test_what_it_is_for_has_to_be_said(shared_rig: Rig, parameters: dict[str, str]) -> None:
+    answer = shared_rig.http.get(PATH, params=parameters)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+
+
+def test_connecting_leaves_no_trace(rig: Rig) -> None:
+    def everything() -> list[object]:
+        tables = ("channels", "schemas", "channel_schemas", "requests", "tokens")
+        with rig.database.read() as tx:
+            return [list(tx.execute(text(f"SELECT * FROM {table}"))) for table in tables]  # noqa: S608
+
+    rig.put()
+    rig.observe("flights", Phase.READY)
+    before = everything()
+    assert rig.http.get(PATH, params={"access": "read"}).status_code == 200
+    assert everything() == before

@@ -1,0 +1,90 @@
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from gateway_rig import SCHEMA, Rig, code, running, until
+
+from sluiceway_gateway.store.engine import Database
+
+BODY = {"spec": {"schema": SCHEMA}}
+
+
+def calls(uid: str) -> list[dict[str, Any]]:
+    return [
+        {"method": "GET", "url": "/v1/channels"},
+        {"method": "GET", "url": "/v1/channels/flights"},
+        {"method": "GET", "url": "/v1/channels/flights/connection?access=read"},
+        {"method": "PUT", "url": "/v1/channels/flights", "json": BODY},
+        {"method": "DELETE", "url": f"/v1/channels/flights?uid={uid}"},
+    ]
+
+
+def test_a_locked_database_is_503_and_loses_nothing(database: Database, database_url: str) -> None:
+    with running(database, database_url, database_wait_ms=50) as rig:
+        made = rig.put()
+        uid = made.json()["metadata"]["uid"]
+        lock: Any
+        if database.dialect == "sqlite":
+            lock = sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
+            lock.execute("BEGIN IMMEDIATE")
+        else:
+            lock = psycopg.connect(database_url.replace("+psycopg", ""))
+            lock.execute("LOCK TABLE channels IN EXCLUSIVE MODE")
+        changes = [each for each in calls(uid) if each["method"] != "GET"]
+        for call in changes:
+            answer = rig.http.request(**call)
+            assert (answer.status_code, code(answer)) == (503, "database_unavailable")
+            assert answer.headers["retry-after"] == "1"
+            assert answer.json()["retriable"]
+        assert rig.http.get("/v1/channels/flights").json() == made.json(), "reads go on"
+        lock.rollback()
+        lock.close()
+        assert rig.put(partitions=2).status_code == 200
+
+
+def test_a_database_that_is_away_is_503_everywhere_until_it_is_back(
+    database: Database, database_url: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if database.dialect == "sqlite":
+        # Its tables are away, as with a volume that is not mounted.
+        path = Path(database_url.removeprefix("sqlite:///"))
+        with running(database, database_url) as rig:
+            uid = rig.put().json()["metadata"]["uid"]
+            rename(database, "channels", "channels_away")
+            check_away(rig, uid)
+            rename(database, "channels_away", "channels")
+            assert rig.http.get("/v1/channels/flights").status_code == 200
+        assert path.exists()
+        return
+    name = psycopg.conninfo.conninfo_to_dict(database_url.replace("+psycopg", ""))["dbname"]
+    server = request.getfixturevalue("postgres").new_database().replace("+psycopg", "")
+    with (
+        running(database, database_url, database_wait_ms=1000) as rig,
+        psycopg.connect(server, autocommit=True) as operator,
+    ):
+        uid = rig.put().json()["metadata"]["uid"]
+        operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false".encode())
+        operator.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+        )
+        check_away(rig, uid)
+        ready = rig.http.get("/readyz")
+        assert (ready.status_code, ready.json()["database"]) == (503, False)
+        operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true".encode())
+        until(lambda: rig.http.get("/v1/channels/flights").status_code == 200)
+
+
+def rename(database: Database, old: str, new: str) -> None:
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("PRAGMA legacy_alter_table = ON")
+        connection.exec_driver_sql(f"ALTER TABLE {old} RENAME TO {new}")
+
+
+def check_away(rig: Rig, uid: str) -> None:
+    for call in calls(uid):
+        answer = rig.http.request(**call)
+        assert (answer.status_code, code(answer)) == (503, "database_unavailable"), call
+        assert answer.headers["retry-after"] == "1"
+    assert rig.http.get("/livez").status_code == 200

@@ -1,0 +1,72 @@
+from datetime import timedelta
+
+from gateway_rig import Rig, code
+
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.store.due import remove
+
+
+def test_deleting_needs_the_uid(rig: Rig) -> None:
+    rig.put()
+    answer = rig.http.delete("/v1/channels/flights")
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert answer.json()["errors"] == [{"pointer": "query:uid", "message": "needed, and not given"}]
+
+
+def test_a_deleted_channel_is_on_its_way_out_and_repeats_say_the_same(rig: Rig) -> None:
+    uid = rig.put().json()["metadata"]["uid"]
+    rig.observe("flights", Phase.READY)
+    answers = [rig.http.delete("/v1/channels/flights", params={"uid": uid}) for _ in range(2)]
+    for answer in answers:
+        assert answer.status_code == 202
+        assert answer.json()["status"]["phase"] == "deleting"
+    assert answers[0].json() == answers[1].json()
+
+    with rig.database.write() as tx:
+        assert remove(tx, uid)
+    gone = rig.http.delete("/v1/channels/flights", params={"uid": uid})
+    assert (gone.status_code, code(gone)) == (404, "channel_not_found")
+
+
+def test_a_late_delete_never_meets_a_younger_channel(rig: Rig) -> None:
+    uid = rig.put().json()["metadata"]["uid"]
+    rig.http.delete("/v1/channels/flights", params={"uid": uid})
+    with rig.database.write() as tx:
+        assert remove(tx, uid)
+    younger = rig.put().json()
+    assert younger["metadata"]["uid"] != uid
+    assert younger["status"]["topic"]["name"] != f"sluiceway.flights-{uid[:8]}"
+    late = rig.http.delete("/v1/channels/flights", params={"uid": uid})
+    assert (late.status_code, code(late)) == (409, "uid_mismatch")
+    assert rig.http.get("/v1/channels/flights").json() == younger
+
+
+def test_the_topic_can_be_kept_and_that_is_not_taken_back(rig: Rig) -> None:
+    uid = rig.put().json()["metadata"]["uid"]
+    kept = rig.http.delete("/v1/channels/flights", params={"uid": uid, "topic": "keep"})
+    (ready, _synced) = kept.json()["status"]["conditions"]
+    assert (ready["reason"], "stays" in ready["message"]) == ("Deleting", True)
+    other = rig.http.delete("/v1/channels/flights", params={"uid": uid})
+    assert (other.status_code, code(other)) == (409, "channel_deleting")
+    odd = rig.http.delete("/v1/channels/flights", params={"uid": uid, "topic": "kepe"})
+    assert odd.status_code == 422
+
+
+def test_if_match_guards_a_deletion(rig: Rig) -> None:
+    made = rig.put()
+    rig.put(partitions=2)
+    uid = made.json()["metadata"]["uid"]
+    path = f"/v1/channels/flights?uid={uid}"
+    old = rig.http.delete(path, headers={"If-Match": made.headers["etag"]})
+    assert (old.status_code, code(old)) == (412, "precondition_failed")
+    now = rig.http.get("/v1/channels/flights").headers["etag"]
+    assert rig.http.delete(path, headers={"If-Match": now}).status_code == 202
+
+
+def test_a_condition_tells_since_when(rig: Rig) -> None:
+    uid = rig.put().json()["metadata"]["uid"]
+    rig.observe("flights", Phase.READY, conditions=())
+    rig.clock.turn(timedelta(seconds=90))
+    answer = rig.http.delete("/v1/channels/flights", params={"uid": uid})
+    (ready,) = answer.json()["status"]["conditions"]
+    assert ready["last_transition_at"] == "2030-01-01T00:01:30.000Z"

@@ -1,0 +1,164 @@
+import re
+from datetime import timedelta
+
+import httpx
+import pytest
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from gateway_rig import SCHEMA, Rig, code, serving
+from pydantic import SecretStr
+from starlette.routing import Route
+
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.http.guard import PUBLIC, has_access
+from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.services.tokens import Tokens
+from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.store.engine import Database
+
+BODY = {"spec": {"schema": SCHEMA}}
+
+
+def requests_of_all_routes(rig: Rig) -> list[tuple[str, str]]:
+    """Return method and path of everything that the application serves."""
+    found = []
+    for route in rig.app.routes:
+        assert isinstance(route, Route), "a mount would need a guard and a test of its own"
+        path = re.sub(r"\{[^}]*\}", "1", route.path)
+        found += [(method, path) for method in sorted(route.methods or ())]
+    assert len(found) > 10
+    return found
+
+
+def foreign_token(rig: Rig) -> str:
+    """Return a token that another gateway's key made for a database like this one."""
+    other = Tokens(rig.database, SecretStr("another key, another key, another"), clock=rig.clock)
+    return other.create(label="foreign", scopes=["admin"]).text.get_secret_value()
+
+
+def test_every_route_asks_for_a_valid_token(rig: Rig) -> None:
+    valid = rig.token("admin")["Authorization"]
+    expired = rig.token("admin", expires_in=timedelta(seconds=1))["Authorization"]
+    revoked = rig.token("admin")["Authorization"]
+    rig.tokens.revoke(revoked.split("_")[1])
+    rig.clock.turn(timedelta(seconds=1))
+    id_, secret = valid.split("_")[1:]
+    refused: list[list[tuple[str, str]]] = [
+        [],
+        *(
+            [("Authorization", value)]
+            for value in (
+                "",
+                "Bearer",
+                "Bearer x",
+                "Bearer  x",
+                f"Basic {valid.split()[1]}",
+                valid.split()[1],
+                f"Bearer slw_{id_}_{secret[:-1]}",
+                f"Bearer slw_{id_}_{'0' * 64}",
+                f"Bearer slw_{'0' * 16}_{secret}",
+                f"{valid}x",
+                f"{valid}, {valid}",
+                expired,
+                revoked,
+                f"Bearer {foreign_token(rig)}",
+                "Bearer \xe9",
+            )
+        ),
+        [("Authorization", valid), ("Authorization", valid)],
+    ]
+    for method, path in requests_of_all_routes(rig):
+        for headers in refused if path not in PUBLIC else ():
+            encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+            answer = rig.http.request(method, path, headers=encoded)
+            assert (answer.status_code, code(answer)) == (401, "unauthenticated"), (method, path)
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        answer = rig.http.request(method, path, headers={"Authorization": valid})
+        assert answer.status_code not in (401, 403), (method, path)
+
+
+def test_only_health_is_public() -> None:
+    assert frozenset({"/livez", "/readyz"}) == PUBLIC
+
+
+def test_every_route_but_the_public_ones_declares_its_leave(rig: Rig) -> None:
+    for route in rig.app.routes:
+        assert isinstance(route, GatewayRoute)
+        assert has_access(route) != (route.path in PUBLIC), route.path
+
+
+def test_a_route_that_declares_no_leave_is_open_to_nobody(
+    database: Database, database_url: str
+) -> None:
+    async def forgotten() -> dict[str, str]:
+        return {"secret": "x"}
+
+    app = create_app(Settings(database_url=database_url, kafka_bootstrap_servers="127.0.0.1:1"))
+    router = APIRouter(route_class=GatewayRoute)
+    router.add_api_route("/v1/forgotten", forgotten)
+    app.router.routes.extend(router.routes)
+    with serving(app) as url:
+        answer = httpx.get(f"{url}/v1/forgotten")
+    assert (answer.status_code, code(answer)) == (403, "forbidden")
+
+
+def test_paths_that_do_not_exist_ask_for_a_token_too(rig: Rig) -> None:
+    rig.token("admin")
+    for path in ("/", "/v1", "/v2/channels", "/livez/", "//livez", "/static/x", "/metrics/"):
+        assert rig.http.get(path).status_code == 401, path
+
+
+def test_a_body_is_not_read_before_the_token(rig: Rig) -> None:
+    rig.token("admin")
+    answer = rig.http.put("/v1/channels/a", content=b"{", headers={"content-type": "x"})
+    assert answer.status_code == 401
+
+
+ALLOWED = {
+    "read": {"view", "read"},
+    "write": {"view", "write"},
+    "manage": {"view", "read", "write", "put", "delete"},
+    "admin": {"view", "read", "write", "put", "delete", "cluster"},
+}
+
+
+@pytest.mark.parametrize("scope", ALLOWED)
+def test_scopes_reach_so_far_and_no_further(rig: Rig, scope: str) -> None:
+    admin = rig.token("admin")
+    rig.http.put("/v1/channels/a", json=BODY, headers=admin)
+    mine = rig.token(scope)
+    calls = {
+        "view": ("GET", "/v1/channels/a", None),
+        "read": ("GET", "/v1/channels/a/connection?access=read", None),
+        "write": ("GET", "/v1/channels/a/connection?access=write", None),
+        "put": ("PUT", "/v1/channels/a", BODY),
+        "delete": ("DELETE", f"/v1/channels/a?uid={'0' * 32}", None),
+        "cluster": ("GET", "/v1/cluster", None),
+    }
+    for name, (method, path, body) in calls.items():
+        answer = rig.http.request(method, path, json=body, headers=mine)
+        assert (answer.status_code != 403) == (name in ALLOWED[scope]), (scope, name)
+        if answer.status_code == 403:
+            assert code(answer) == "forbidden"
+
+
+def test_a_prefix_is_respected_whether_or_not_the_channel_exists(rig: Rig) -> None:
+    admin, mine = rig.token("admin"), rig.token("manage:team-")
+    for name in ("team-a", "other"):
+        rig.http.put(f"/v1/channels/{name}", json=BODY, headers=admin)
+    assert rig.http.get("/v1/channels/team-a", headers=mine).status_code == 200
+    assert rig.http.put("/v1/channels/team-b", json=BODY, headers=mine).status_code == 201
+    for name in ("other", "absent"):
+        path = f"/v1/channels/{name}"
+        assert rig.http.get(path, headers=mine).status_code == 403
+        assert rig.http.put(path, json=BODY, headers=mine).status_code == 403
+        assert rig.http.delete(f"{path}?uid={'0' * 32}", headers=mine).status_code == 403
+        connection = rig.http.get(f"{path}/connection?access=read", headers=mine)
+        assert connection.status_code == 403
+
+
+def test_the_walk_would_see_a_route_without_a_guard() -> None:
+    async def open_() -> None: ...
+
+    route = APIRoute("/x", open_)
+    assert not has_access(route)

@@ -1,0 +1,68 @@
+from datetime import timedelta
+
+import pytest
+from gateway_rig import SCHEMA, Rig, code
+
+from sluiceway_gateway.store.due import remove
+
+KEY = {"Idempotency-Key": "one"}
+BODY = {"spec": {"schema": SCHEMA}}
+PATH = "/v1/channels/flights"
+
+
+def test_a_repeated_creation_gets_its_answer_even_after_the_channel_is_gone(rig: Rig) -> None:
+    first = rig.http.put(PATH, json=BODY, headers=KEY)
+    assert first.status_code == 201
+    uid = first.json()["metadata"]["uid"]
+    rig.http.delete(PATH, params={"uid": uid})
+    with rig.database.write() as tx:
+        remove(tx, uid)
+    again = rig.http.put(PATH, json=BODY, headers=KEY)
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers["etag"] == first.headers["etag"]
+    assert rig.http.get(PATH).status_code == 404, "the late repeat made no channel"
+
+
+def test_a_repeated_deletion_gets_its_answer_after_the_channel_is_gone(rig: Rig) -> None:
+    uid = rig.put().json()["metadata"]["uid"]
+    first = rig.http.delete(PATH, params={"uid": uid}, headers=KEY)
+    with rig.database.write() as tx:
+        remove(tx, uid)
+    again = rig.http.delete(PATH, params={"uid": uid}, headers=KEY)
+    assert (again.status_code, again.content) == (202, first.content)
+
+
+def test_a_key_is_for_one_request(rig: Rig) -> None:
+    rig.http.put(PATH, json=BODY, headers=KEY)
+    other_name = rig.http.put("/v1/channels/other", json=BODY, headers=KEY)
+    assert (other_name.status_code, code(other_name)) == (409, "idempotency_key_reused")
+    other_body = rig.http.put(PATH, json={"spec": {"partitions": 2}}, headers=KEY)
+    assert code(other_body) == "idempotency_key_reused"
+    other_condition = rig.http.put(PATH, json=BODY, headers={**KEY, "If-Match": "*"})
+    assert code(other_condition) == "idempotency_key_reused"
+
+
+def test_a_refused_request_leaves_its_key_free(rig: Rig) -> None:
+    refused = rig.http.put(PATH, json={"spec": {"partitions": 2}}, headers=KEY)
+    assert refused.status_code == 422
+    assert rig.http.put(PATH, json=BODY, headers=KEY).status_code == 201
+
+
+def test_a_key_belongs_to_its_token(rig: Rig) -> None:
+    mine, yours = rig.token("manage"), rig.token("manage")
+    assert rig.http.put(PATH, json=BODY, headers={**KEY, **mine}).status_code == 201
+    assert rig.http.put(PATH, json=BODY, headers={**KEY, **yours}).status_code == 200
+
+
+def test_a_key_is_forgotten_after_a_day(rig: Rig) -> None:
+    assert rig.http.put(PATH, json=BODY, headers=KEY).status_code == 201
+    rig.clock.turn(timedelta(hours=25))
+    assert rig.http.put(PATH, json=BODY, headers=KEY).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", "with space", "x" * 201, "é"])
+def test_a_key_that_is_none_is_refused(shared_rig: Rig, key: str) -> None:
+    answer = shared_rig.http.put(
+        PATH, json=BODY, headers={"Idempotency-Key": key.encode("latin-1")}
+    )
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")

@@ -1,0 +1,79 @@
+import asyncio
+
+import pytest
+from gateway_rig import NOBODY, Rig, code
+from pydantic import SecretStr
+
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.domain.errors import InvalidSettings, WrongRevision
+from sluiceway_gateway.services.tokens import Tokens
+from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.store.engine import Database
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8900", "[::1]"])
+def test_without_tokens_this_machine_is_served(shared_rig: Rig, host: str) -> None:
+    assert shared_rig.http.get("/v1/channels", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": "10.0.0.1"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"X-Forwarded-For": "10.0.0.1"},
+    ],
+)
+def test_a_page_from_elsewhere_is_not_served(shared_rig: Rig, headers: dict[str, str]) -> None:
+    answer = shared_rig.http.get("/v1/channels", headers=headers)
+    assert (answer.status_code, code(answer)) == (403, "forbidden")
+    assert shared_rig.http.get("/livez", headers=headers).status_code == 200
+
+
+def test_a_page_of_this_machine_is_served(shared_rig: Rig) -> None:
+    headers = {"Origin": "http://localhost:3000"}
+    assert shared_rig.http.get("/v1/channels", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("value", ["", "Bearer x", f"Bearer slw_{'0' * 16}_{'0' * 64}"])
+def test_credentials_that_mean_nothing_are_refused_all_the_same(
+    shared_rig: Rig, value: str
+) -> None:
+    answer = shared_rig.http.get("/v1/channels", headers={"Authorization": value})
+    assert answer.status_code == 401
+
+
+def test_the_first_token_closes_the_gateway_for_good(rig: Rig) -> None:
+    assert rig.http.get("/v1/channels").status_code == 200
+    token = rig.token("admin")
+    assert rig.http.get("/v1/channels").status_code == 401
+    rig.tokens.revoke(token["Authorization"].split("_")[1])
+    assert rig.http.get("/v1/channels").status_code == 401
+
+
+def test_a_gateway_with_tokens_does_not_start_without_their_key(
+    database: Database, database_url: str
+) -> None:
+    Tokens(database, SecretStr("k" * 32)).create(label="x", scopes=["admin"])
+    app = create_app(Settings(database_url=database_url, kafka_bootstrap_servers=NOBODY))
+
+    async def start() -> None:
+        async with app.router.lifespan_context(app):
+            raise AssertionError
+
+    with pytest.raises(InvalidSettings, match="SLUICEWAY_TOKEN_KEY"):
+        asyncio.run(start())
+
+
+def test_a_gateway_does_not_start_on_a_database_that_is_not_migrated(database_url: str) -> None:
+    app = create_app(Settings(database_url=database_url, kafka_bootstrap_servers=NOBODY))
+
+    async def start() -> None:
+        async with app.router.lifespan_context(app):
+            raise AssertionError
+
+    with pytest.raises(WrongRevision, match="sluiceway migrate"):
+        asyncio.run(start())

@@ -1,0 +1,106 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from gateway_rig import Rig, code, until
+from prometheus_client.parser import text_string_to_metric_families
+
+from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.logs import configure_logs
+from sluiceway_gateway.services.channels import Channels
+
+
+def metric(rig: Rig, name: str, **labels: str) -> float | None:
+    text = rig.http.get("/metrics").text
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                return sample.value
+    return None
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """What is logged, as JSON lines."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logs(level="debug", format="json", stream=stream)
+    yield stream
+    root.handlers[:], root.level = handlers, level
+
+
+def test_a_gateway_lives_and_tells_which_parts_answer(rig: Rig) -> None:
+    assert rig.http.get("/livez").json() == {"live": True}
+    ready = rig.http.get("/readyz")
+    assert (ready.status_code, ready.json()) == (503, {"database": True, "kafka": False})
+
+
+def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:
+    for name in ("a", "b"):
+        rig.put(name)
+    rig.http.get("/v1/channels/absent")
+    rig.http.get("/nothing/at/all")
+    rig.http.request("BREW", "/v1/channels")
+    route = "/v1/channels/{name}"
+    counted = "sluiceway_http_requests_total"
+    assert metric(rig, counted, route=route, method="PUT", status="201") == 2
+    assert metric(rig, counted, route=route, method="GET", status="404") == 1
+    assert metric(rig, counted, route="unmatched", method="GET", status="404") == 1
+    assert metric(rig, counted, method="other", status="405") == 1
+    assert metric(rig, "sluiceway_http_request_seconds_count", route=route, method="PUT") == 2
+    assert metric(rig, "sluiceway_channels", phase="provisioning") == 2
+    assert metric(rig, "sluiceway_channels", phase="ready") == 0
+    assert metric(rig, "sluiceway_database_up") == 1
+    assert metric(rig, "sluiceway_waiting_reads") == 0
+
+
+def test_a_pass_of_the_loop_is_counted(rig: Rig) -> None:
+    rig.app.state.parts.metrics.reconciled({"created": 2, "checked": 3})
+    assert metric(rig, "sluiceway_reconciled_channels_total", outcome="created") == 2
+
+
+def test_metrics_are_there_while_the_database_is_not(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_self: Channels) -> None:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(Channels, "count_by_phase", away)
+    assert metric(rig, "sluiceway_database_up") == 0
+    assert metric(rig, "sluiceway_channels", phase="ready") is None
+
+
+def test_the_documentation_is_served(rig: Rig) -> None:
+    assert rig.http.get("/openapi.json").json()["info"]["title"] == "Sluiceway"
+    assert "/openapi.json" in rig.http.get("/docs").text
+
+
+def test_what_nobody_foresaw_is_a_problem_and_in_the_log(
+    rig: Rig, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_self: Channels, _name: str) -> None:
+        raise RuntimeError("the details")
+
+    monkeypatch.setattr(Channels, "get", broken)
+    answer = rig.http.get("/v1/channels/a")
+    assert (answer.status_code, code(answer)) == (500, "internal_error")
+    assert "the details" not in answer.text
+    until(lambda: "the details" in lines.getvalue())
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    (failure,) = [each for each in logged if each["event"] == "request failed"]
+    assert failure["request_id"] == answer.headers["x-request-id"]
+    assert "RuntimeError" in failure["exception"]
+
+
+def test_requests_are_logged_without_their_secrets(rig: Rig, lines: io.StringIO) -> None:
+    token = rig.token("admin")["Authorization"].removeprefix("Bearer ")
+    rig.http.get("/v1/channels/absent", headers={"Authorization": f"Bearer {token}"})
+    until(lambda: '"event": "request"' in lines.getvalue())
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    (request,) = [each for each in logged if each["event"] == "request"]
+    assert (request["route"], request["status"]) == ("/v1/channels/{name}", 404)
+    assert request["channel"] == "absent"
+    assert token not in lines.getvalue()

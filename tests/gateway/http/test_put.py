@@ -1,0 +1,179 @@
+from typing import Any
+
+import pytest
+from gateway_rig import SCHEMA, Rig, code
+
+from sluiceway_gateway.domain.channel import Phase
+
+OTHER_SCHEMA = {**SCHEMA, "fields": [{"name": "b", "type": "string"}]}
+
+
+def test_a_channel_is_created_with_defaults(rig: Rig) -> None:
+    answer = rig.put()
+    assert answer.status_code == 201
+    body = answer.json()
+    uid = body["metadata"]["uid"]
+    assert answer.headers["etag"] == f'"{uid[:8]}.1.1"'
+    assert body["metadata"] == {
+        "name": "flights",
+        "uid": uid,
+        "labels": {},
+        "generation": 1,
+        "created_at": "2030-01-01T00:00:00.000Z",
+    }
+    assert body["spec"] == {
+        "schema": SCHEMA,
+        "format": "avro",
+        "partitions": 1,
+        "pinned": False,
+        "replication": None,
+        "retention": {"ms": None, "bytes": None},
+        "config": {},
+    }
+    status = body["status"]
+    assert (status["phase"], status["observed_generation"]) == ("provisioning", 0)
+    assert status["topic"] == {
+        "name": f"sluiceway.flights-{uid[:8]}",
+        "id": None,
+        "partitions": None,
+    }
+    assert status["schema"] == {"id": 1, "version": 1}
+    assert rig.http.get("/v1/channels/flights").json() == body
+
+
+def test_every_field_is_taken(rig: Rig) -> None:
+    spec: dict[str, Any] = {
+        "format": "arrow",
+        "partitions": 4,
+        "pinned": True,
+        "replication": 1,
+        "retention": {"ms": 3_600_000, "bytes": -1},
+        "config": {"max.message.bytes": "2000000", "cleanup.policy": "delete"},
+    }
+    body = rig.put(metadata={"labels": {"team": "a"}}, **spec).json()
+    assert body["spec"] == {"schema": SCHEMA, **spec}
+    assert body["metadata"]["labels"] == {"team": "a"}
+
+
+def test_the_same_again_is_the_same(rig: Rig) -> None:
+    first = rig.put(partitions=2)
+    again = rig.put(partitions=2)
+    assert (again.status_code, again.json()) == (200, first.json())
+    assert again.headers["etag"] == first.headers["etag"]
+
+
+def test_what_is_left_out_keeps_its_value(rig: Rig) -> None:
+    first = rig.put(partitions=2, retention={"ms": 5, "bytes": 6}, metadata={"labels": {"a": "b"}})
+    body = rig.http.put("/v1/channels/flights", json={"spec": {"retention": {"ms": None}}}).json()
+    assert body["spec"] == {**first.json()["spec"], "retention": {"ms": None, "bytes": 6}}
+    assert body["metadata"]["labels"] == {"a": "b"}
+    assert body["metadata"]["generation"] == 2
+    again = rig.http.put("/v1/channels/flights", json={})
+    assert (again.status_code, again.json()) == (200, body)
+
+
+def test_a_ready_channel_stays_ready_while_it_grows(rig: Rig) -> None:
+    rig.put()
+    rig.observe("flights", Phase.READY)
+    status = rig.put(partitions=3).json()["status"]
+    assert status["phase"] == "ready"
+    assert (status["observed_generation"], status["topic"]["partitions"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"partitions": 1}, "partitions_shrink"),
+        ({"partitions": 3}, "channel_pinned"),
+        ({"format": "arrow"}, "immutable_field"),
+        ({"replication": 1}, "immutable_field"),
+        ({"schema": OTHER_SCHEMA}, "schema_changed"),
+    ],
+)
+def test_a_change_that_would_cost_records_is_refused_and_changes_nothing(
+    rig: Rig, spec: dict[str, Any], expected: str
+) -> None:
+    before = rig.put(partitions=2, pinned=True)
+    answer = rig.http.put("/v1/channels/flights", json={"spec": spec})
+    assert (answer.status_code, code(answer)) == (409, expected)
+    assert rig.http.get("/v1/channels/flights").headers["etag"] == before.headers["etag"]
+
+
+def test_a_new_channel_needs_a_schema(shared_rig: Rig) -> None:
+    answer = shared_rig.http.put("/v1/channels/flights", json={"spec": {"partitions": 2}})
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert answer.json()["errors"][0]["pointer"] == "/spec/schema"
+
+
+def test_a_uid_means_that_incarnation(rig: Rig) -> None:
+    gone = rig.put(metadata={"uid": "0" * 32})
+    assert (gone.status_code, code(gone)) == (404, "channel_not_found")
+    uid = rig.put().json()["metadata"]["uid"]
+    assert rig.put(metadata={"uid": uid}).status_code == 200
+    other = rig.put(metadata={"uid": "0" * 32})
+    assert (other.status_code, code(other)) == (409, "uid_mismatch")
+
+
+def test_a_deleting_channel_takes_no_change(rig: Rig) -> None:
+    uid = rig.put().json()["metadata"]["uid"]
+    rig.http.delete("/v1/channels/flights", params={"uid": uid})
+    answer = rig.put()
+    assert (answer.status_code, code(answer)) == (409, "channel_deleting")
+    assert answer.json()["retriable"]
+
+
+def test_preconditions_hold_or_nothing_happens(rig: Rig) -> None:
+    path, body = "/v1/channels/flights", {"spec": {"schema": SCHEMA}}
+    assert rig.http.put(path, json=body, headers={"If-Match": "*"}).status_code == 412
+    first = rig.http.put(path, json=body, headers={"If-None-Match": "*"})
+    assert first.status_code == 201
+    taken = rig.http.put(path, json=body, headers={"If-None-Match": "*"})
+    assert (taken.status_code, code(taken)) == (412, "precondition_failed")
+
+    rig.observe("flights", Phase.READY)
+    grown = rig.http.put(
+        path, json={"spec": {"partitions": 2}}, headers={"If-Match": first.headers["etag"]}
+    )
+    assert grown.status_code == 200, "what the gateway observes fails nobody's change"
+    late = rig.http.put(
+        path, json={"spec": {"partitions": 3}}, headers={"If-Match": first.headers["etag"]}
+    )
+    assert late.status_code == 412
+    assert rig.http.get(path).json()["spec"]["partitions"] == 2
+
+
+def test_equal_schemas_share_an_id_and_others_do_not(rig: Rig) -> None:
+    first = rig.put("a").json()["status"]["schema"]
+    assert rig.put("b").json()["status"]["schema"] == first
+    assert rig.put("c", schema=OTHER_SCHEMA).json()["status"]["schema"]["id"] > first["id"]
+
+
+def test_more_replicas_than_brokers_wait_while_kafka_is_away(rig: Rig) -> None:
+    # Kafka has the last word when it is back; the row says what became of it.
+    assert rig.put(replication=9).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"retention.ms": "5"}, "spec.retention.ms"),
+        ({"max.mesage.bytes": "5000"}, "did you mean max.message.bytes"),
+        ({"max.message.bytes": "many"}, "whole number"),
+        ({"plugin.library.paths": "/x"}, "not a topic setting"),
+    ],
+)
+def test_topic_settings_pass_a_list_or_are_refused_by_name(
+    shared_rig: Rig, config: dict[str, str], said: str
+) -> None:
+    answer = shared_rig.put(config=config)
+    assert (answer.status_code, code(answer)) == (422, "config_not_allowed")
+    (error,) = answer.json()["errors"]
+    assert error["pointer"] == f"/spec/config/{next(iter(config))}"
+    assert said in error["message"]
+    assert shared_rig.http.get("/v1/channels/flights").status_code == 404
+
+
+def test_a_broken_schema_is_refused_with_its_path(shared_rig: Rig) -> None:
+    answer = shared_rig.put(schema={**SCHEMA, "fields": [{"name": "a", "type": "lnog"}]})
+    assert (answer.status_code, code(answer)) == (422, "invalid_schema")
+    assert "lnog" in answer.json()["detail"]

@@ -1,0 +1,128 @@
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import httpx
+import pytest
+from gateway_rig import Rig, code, running, until
+
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.store.due import remove
+from sluiceway_gateway.store.engine import Database
+
+PATH = "/v1/channels/flights"
+
+
+def wait(rig: Rig, etag: str, seconds: float = 30) -> httpx.Response:
+    return httpx.get(
+        f"{rig.url}{PATH}", params={"wait": seconds}, headers={"If-None-Match": etag}, timeout=60
+    )
+
+
+def start_waiting(rig: Rig, pool: ThreadPoolExecutor, etag: str) -> "Future[httpx.Response]":
+    watch = rig.app.state.parts.watch
+    before = watch.waiting
+    waiting = pool.submit(wait, rig, etag)
+    until(lambda: watch.waiting == before + 1)
+    return waiting
+
+
+def test_an_unchanged_channel_is_not_sent_again(rig: Rig) -> None:
+    etag = rig.put().headers["etag"]
+    answer = rig.http.get(PATH, headers={"If-None-Match": etag})
+    assert (answer.status_code, answer.content) == (304, b"")
+    assert answer.headers["etag"] == etag
+    assert rig.http.get(PATH, headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_a_wait_without_a_change_ends_with_its_time(rig: Rig) -> None:
+    etag = rig.put().headers["etag"]
+    begun = time.monotonic()
+    assert wait(rig, etag, 0.2).status_code == 304
+    assert time.monotonic() - begun >= 0.2
+
+
+def test_a_wait_for_another_state_than_the_present_ends_at_once(rig: Rig) -> None:
+    rig.put()
+    assert wait(rig, '"other"').status_code == 200
+    assert rig.http.get(PATH, params={"wait": 30}).status_code == 200
+
+
+def test_a_change_over_this_replica_ends_the_wait(rig: Rig) -> None:
+    etag = rig.put().headers["etag"]
+    with ThreadPoolExecutor() as pool:
+        waiting = start_waiting(rig, pool, etag)
+        rig.put(partitions=2)
+        answer = waiting.result(20)
+    assert answer.status_code == 200
+    assert answer.json()["spec"]["partitions"] == 2
+
+
+def test_a_change_by_another_replica_ends_the_wait(rig: Rig) -> None:
+    etag = rig.put().headers["etag"]
+    with ThreadPoolExecutor() as pool:
+        waiting = start_waiting(rig, pool, etag)
+        rig.observe("flights", Phase.READY)
+        assert waiting.result(20).json()["status"]["phase"] == "ready"
+
+
+def test_a_wait_for_a_channel_that_goes_ends_with_404(rig: Rig) -> None:
+    made = rig.put()
+    with ThreadPoolExecutor() as pool:
+        waiting = start_waiting(rig, pool, made.headers["etag"])
+        with rig.database.write() as tx:
+            remove(tx, made.json()["metadata"]["uid"], from_phases=list(Phase))
+        assert code(waiting.result(20)) == "channel_not_found"
+
+
+def test_hundreds_wait_while_others_are_served(rig: Rig) -> None:
+    etag = rig.put().headers["etag"]
+    watch = rig.app.state.parts.watch
+    with ThreadPoolExecutor(200) as pool:
+        waiting = [pool.submit(wait, rig, etag) for _ in range(200)]
+        until(lambda: watch.waiting == 200)
+        rig.put(partitions=2)
+        assert {each.result(30).status_code for each in waiting} == {200}
+    until(lambda: watch.waiting == 0)
+
+
+def test_one_that_goes_away_does_not_wait_on(rig: Rig) -> None:
+    etag = rig.put().headers["etag"]
+    watch = rig.app.state.parts.watch
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.get(
+            f"{rig.url}{PATH}?wait=60",
+            headers={"If-None-Match": etag},
+            timeout=httpx.Timeout(10, read=0.2),
+        )
+    until(lambda: watch.waiting == 0)
+
+
+def test_more_than_allowed_are_turned_away(database: Database, database_url: str) -> None:
+    with (
+        running(database, database_url, max_waiters=1) as rig,
+        ThreadPoolExecutor() as pool,
+    ):
+        etag = rig.put().headers["etag"]
+        waiting = start_waiting(rig, pool, etag)
+        answer = wait(rig, etag)
+        assert (answer.status_code, code(answer)) == (503, "too_many_waiters")
+        assert answer.headers["retry-after"] == "1"
+        rig.put(partitions=2)
+        assert waiting.result(20).status_code == 200
+
+
+def test_a_stopping_gateway_lets_go_those_that_wait(database: Database, database_url: str) -> None:
+    with ThreadPoolExecutor() as pool:
+        with running(database, database_url) as rig:
+            waiting = start_waiting(rig, pool, rig.put().headers["etag"])
+            begun = time.monotonic()
+        assert waiting.result(20).status_code == 304
+        assert time.monotonic() - begun < 20
+    assert threading.active_count() < 50
+
+
+@pytest.mark.parametrize("seconds", ["-1", "61", "nan", "inf", "soon", ""])
+def test_a_wait_that_makes_no_sense_is_refused(shared_rig: Rig, seconds: str) -> None:
+    answer = shared_rig.http.get(PATH, params={"wait": seconds})
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")

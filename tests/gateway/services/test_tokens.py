@@ -1,0 +1,118 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from gateway_rig import KEY, TurnedClock
+from pydantic import SecretStr
+from sqlalchemy import text
+
+from sluiceway_gateway.domain.errors import (
+    InvalidRequest,
+    InvalidSettings,
+    NotFound,
+    Unauthenticated,
+)
+from sluiceway_gateway.domain.scope import parse_scopes
+from sluiceway_gateway.services.tokens import Tokens
+from sluiceway_gateway.store.engine import Database
+
+
+@pytest.fixture
+def tokens(database: Database, clock: TurnedClock) -> Tokens:
+    return Tokens(database, SecretStr(KEY), clock=clock)
+
+
+def test_a_token_opens_what_its_scopes_say(tokens: Tokens) -> None:
+    made = tokens.create(label="job", scopes=["read:a", "write"])
+    principal = tokens.authenticate(made.text.get_secret_value())
+    assert (principal.id, principal.scopes) == (made.token.id, parse_scopes(["read:a", "write"]))
+
+
+def test_the_token_itself_is_kept_nowhere(tokens: Tokens, database: Database) -> None:
+    made = tokens.create(label="job", scopes=["read"])
+    secret = made.text.get_secret_value().split("_")[2]
+    with database.read() as tx:
+        rows = str(list(tx.execute(text("SELECT * FROM tokens"))))
+    assert made.token.id in rows
+    assert secret not in rows
+    assert secret not in repr(made)
+
+
+def test_a_hash_of_another_key_or_another_row_is_worth_nothing(
+    tokens: Tokens, database: Database, clock: TurnedClock
+) -> None:
+    made = tokens.create(label="a", scopes=["admin"])
+    other = tokens.create(label="b", scopes=["read"])
+    with pytest.raises(Unauthenticated):
+        Tokens(database, SecretStr("x" * 32), clock=clock).authenticate(
+            made.text.get_secret_value()
+        )
+    with database.write() as tx:
+        tx.execute(
+            text("UPDATE tokens SET hash = :hash WHERE id = :id").bindparams(
+                hash=other.token.hash, id=made.token.id
+            )
+        )
+    stolen = f"slw_{made.token.id}_{other.text.get_secret_value().split('_')[2]}"
+    with pytest.raises(Unauthenticated):
+        tokens.authenticate(stolen)
+
+
+def test_a_token_expires(tokens: Tokens, clock: TurnedClock) -> None:
+    made = tokens.create(label="job", scopes=["read"], expires_in=timedelta(hours=1))
+    clock.turn(timedelta(hours=1) - timedelta(microseconds=1))
+    tokens.authenticate(made.text.get_secret_value())
+    clock.turn(timedelta(microseconds=1))
+    with pytest.raises(Unauthenticated):
+        tokens.authenticate(made.text.get_secret_value())
+
+
+def test_a_revoked_token_stays_revoked_and_listed(tokens: Tokens, clock: TurnedClock) -> None:
+    made = tokens.create(label="job", scopes=["read"])
+    clock.turn(timedelta(seconds=1))
+    tokens.revoke(made.token.id)
+    first = tokens.every()
+    clock.turn(timedelta(seconds=1))
+    tokens.revoke(made.token.id)
+    assert tokens.every() == first
+    assert first[0].revoked_at is not None
+    with pytest.raises(Unauthenticated):
+        tokens.authenticate(made.text.get_secret_value())
+
+
+def test_tokens_are_listed_by_age(tokens: Tokens, clock: TurnedClock) -> None:
+    for label in ("a", "b", "c"):
+        tokens.create(label=label, scopes=["read"])
+        clock.turn(timedelta(seconds=1))
+    assert [each.label for each in tokens.every()] == ["a", "b", "c"]
+
+
+def test_an_unknown_id_cannot_be_revoked(tokens: Tokens) -> None:
+    with pytest.raises(NotFound, match="token list"):
+        tokens.revoke("0" * 16)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"label": ""},
+        {"label": " "},
+        {"label": "x" * 201},
+        {"label": "a\0"},
+        {"scopes": []},
+        {"scopes": ["raed"]},
+        {"expires_in": timedelta(0)},
+        {"expires_in": timedelta(days=999_999_999)},
+    ],
+)
+def test_a_token_that_makes_no_sense_is_not_made(tokens: Tokens, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        tokens.create(**{"label": "job", "scopes": ["read"], **wrong})
+    assert tokens.every() == []
+
+
+def test_without_a_key_there_are_no_tokens(database: Database) -> None:
+    tokens = Tokens(database, None)
+    tokens.check_key()
+    with pytest.raises(InvalidSettings, match="SLUICEWAY_TOKEN_KEY"):
+        tokens.create(label="job", scopes=["read"])
