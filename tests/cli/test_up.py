@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,6 +78,19 @@ def process(*arguments: str, **variables: str) -> Iterator[Process]:
         yield running
     finally:
         running.wait(0) if running._process.poll() is not None else running.end(signal.SIGKILL)
+
+
+def _wait_for_a_change(url: str) -> httpx.Response:
+    channel = httpx.put(f"{url}/v1/channels/one", json={"spec": {"schema": SCHEMA}})
+    while True:
+        answer = httpx.get(
+            f"{url}/v1/channels/one?wait=60",
+            headers={"If-None-Match": channel.headers["ETag"]},
+            timeout=90,
+        )
+        if answer.status_code == 304:
+            return answer
+        channel = answer
 
 
 def listens(address: str) -> bool:
@@ -159,7 +173,12 @@ def test_serve_ends_in_order(tmp_path: Path, number: int) -> None:
         assert httpx.get(f"{url}/livez").status_code == 200
         ready = httpx.get(f"{url}/readyz", timeout=30)
         assert (ready.status_code, ready.json()) == (503, {"database": True, "kafka": False})
-        assert serving.end(number) == 0
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(_wait_for_a_change, url)
+            while "sluiceway_waiting_reads 1.0" not in httpx.get(f"{url}/metrics").text:
+                assert not waiting.done()
+            assert serving.end(number) == 0
+            assert waiting.result(30).status_code == 304, "let go, not cut off"
     for line in serving.text.splitlines():
         assert line.startswith("serving on") or json.loads(line)["event"], "logs are JSON lines"
     assert "Traceback" not in serving.text

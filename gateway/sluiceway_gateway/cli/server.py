@@ -17,16 +17,27 @@ _GRACE_S = 10
 
 
 class _Server(uvicorn.Server):
-    """Says when it serves."""
+    """Says when it serves, and lets waiting requests go before it waits for them to end."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        on_started: Callable[[], None],
+        on_stopping: Callable[[], None],
+    ) -> None:
         super().__init__(config)
         self._on_started = on_started
+        self._on_stopping = on_stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stopping()
+        await super().shutdown(sockets)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -67,9 +78,10 @@ def serve(settings: Settings, bound: socket.socket, on_started: Callable[[], Non
             "ssl_certfile": settings.tls_certificate_file,
             "ssl_keyfile": settings.tls_key_file,
         }
+    app = create_app(settings)
     server = _Server(
         uvicorn.Config(
-            create_app(settings),
+            app,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -79,7 +91,8 @@ def serve(settings: Settings, bound: socket.socket, on_started: Callable[[], Non
             timeout_graceful_shutdown=_GRACE_S,
             **options,
         ),
-        on_started,
+        on_started=on_started,
+        on_stopping=app.state.parts.watch.close,
     )
     server.run(sockets=[bound])
     if not server.started:
