@@ -1,0 +1,85 @@
+"""A command in a process of its own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+COMMAND = [sys.executable, "-c", "from sluiceway_gateway.cli import main; raise SystemExit(main())"]
+
+
+class Process:
+    """A command in a process of its own, its standard error read as it comes."""
+
+    def __init__(self, *arguments: str, **variables: str) -> None:
+        self._process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | variables,
+        )
+        self.text = ""
+        self._came = threading.Condition()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            with self._came:
+                self.text += line
+                self._came.notify_all()
+
+    def until(self, pattern: str, timeout_s: float = 120) -> str:
+        """Wait until a line comes that has the pattern; return its first group."""
+        with self._came:
+            assert self._came.wait_for(lambda: re.search(pattern, self.text), timeout_s), self.text
+            found = re.search(pattern, self.text)
+        assert found is not None
+        return found[1]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Send a signal; one that has ended gets none."""
+        self._process.send_signal(number)
+
+    def end(self, number: int, timeout_s: float = 60) -> int:
+        """Send a signal, and return the exit status."""
+        self.signal(number)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = 60) -> int:
+        try:
+            status = self._process.wait(timeout_s)
+            self._reading.join(timeout_s)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdout, self._process.stderr):
+                assert stream is not None
+                stream.close()
+        return status
+
+
+@contextmanager
+def process(*arguments: str, **variables: str) -> Iterator[Process]:
+    running = Process(*arguments, **variables)
+    try:
+        yield running
+    finally:
+        if running.running():
+            running.end(signal.SIGKILL)
+        else:
+            running.wait(0)

@@ -1,0 +1,68 @@
+"""Two gateways in processes of their own, on one PostgreSQL and one Kafka."""
+
+import signal
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from process import Process, process
+
+from sluiceway import Gateway
+from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.store import leases
+from sluiceway_gateway.store.engine import Database
+
+LEASE_MS = 2_000
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+def test_another_replica_takes_over_when_the_leader_is_gone(
+    kafka: KafkaServer, postgres: Any, number: signal.Signals
+) -> None:
+    url = postgres.new_database()
+    variables = {
+        "SLUICEWAY_DATABASE_URL": url,
+        "SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "SLUICEWAY_LEASE_MS": str(LEASE_MS),
+    }
+    with process("migrate", **variables) as migrated:
+        assert migrated.wait() == 0
+    with ExitStack() as stack:
+        replicas = [
+            stack.enter_context(process("serve", "--port", "0", **variables)) for _ in range(2)
+        ]
+        addresses = {each.pid: each.until(r"serving on (\S+)") for each in replicas}
+        leader, other = by_leadership(url, replicas)
+        with Gateway(addresses[other.pid]) as gateway:
+            before = gateway.channel(f"before-{number.name.lower()}", SCHEMA)
+            leader.signal(number)
+            began = time.monotonic()
+            after = gateway.channel(f"after-{number.name.lower()}", SCHEMA, wait_s=60)
+            # A lease, and what a machine that runs all tests at once may add.
+            assert time.monotonic() - began < LEASE_MS / 1000 + 20
+            assert by_leadership(url, replicas)[0] is other
+            # One that was only stopped finds that it leads no more, and does no harm.
+            leader.signal(signal.SIGCONT)
+            assert gateway.channel(before.name).status == before.status
+            assert gateway.channel(after.name).status == after.status
+
+
+def by_leadership(url: str, replicas: list[Process]) -> tuple[Process, Process]:
+    """Return the replica that leads now, and the other one."""
+    database = Database(url)
+    deadline = time.monotonic() + 60
+    try:
+        while True:
+            with database.read() as tx:
+                lease = leases.current(tx, "reconcile")
+            if lease is not None and lease.holder:
+                break
+            assert time.monotonic() < deadline
+    finally:
+        database.close()
+    pid = int(lease.holder.split(":")[1])
+    (leader,) = [each for each in replicas if each.pid == pid]
+    (other,) = [each for each in replicas if each.pid != pid]
+    return leader, other
