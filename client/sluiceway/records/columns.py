@@ -112,7 +112,10 @@ def _maps(values: Sequence[Any], kinds: set[type], type_: Map, path: str) -> pa.
 
 def list_offsets(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Add up the lengths of `values` (None: 0), from 0; TooMuch past what an array can hold."""
-    lengths = [0 if value is None else len(value) for value in values]
+    try:
+        lengths = list(map(len, values))
+    except TypeError:
+        lengths = [0 if value is None else len(value) for value in values]
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] > _OFFSET_MAX:
