@@ -1,0 +1,139 @@
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rig import RESYNC_S, Rig, condition, status
+
+from sluiceway_gateway.broker import Kafka, Observation
+from sluiceway_gateway.domain.channel import (
+    Channel,
+    ChannelSpec,
+    Phase,
+    TopicRef,
+    may_become,
+)
+from sluiceway_gateway.domain.plan import plan
+from sluiceway_gateway.domain.rejection import Cause, Rejection
+from sluiceway_gateway.domain.topic import ObservedTopic
+from sluiceway_gateway.domain.verdict import desired_topic, judge, unreachable
+from sluiceway_gateway.embedded import KafkaServer
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NAME = "rig.one-00000000"
+
+channels = st.builds(
+    Channel,
+    name=st.just("one"),
+    uid=st.just("0" * 32),
+    labels=st.just({}),
+    generation=st.just(2),
+    revision=st.just(2),
+    created_at=st.just(NOW),
+    spec=st.builds(
+        ChannelSpec, schema=st.just("{}"), partitions=st.integers(min_value=1, max_value=3)
+    ),
+    schema_id=st.just(1),
+    schema_version=st.just(1),
+    phase=st.sampled_from(Phase),
+    observed_generation=st.integers(min_value=0, max_value=2),
+    conditions=st.just(()),
+    topic=st.builds(
+        TopicRef, name=st.just(NAME), id=st.none() | st.just("id-1"), partitions=st.none()
+    ),
+)
+topics = st.none() | st.builds(
+    ObservedTopic,
+    name=st.just(NAME),
+    id=st.sampled_from(["id-1", "id-2"]),
+    partitions=st.integers(min_value=1, max_value=3),
+    replication=st.just(1),
+)
+rejections = st.none() | st.builds(
+    Rejection, cause=st.sampled_from(Cause), message=st.just("The broker's words.")
+)
+
+
+@given(channels, topics, rejections, st.integers(min_value=0, max_value=100))
+def test_a_verdict_is_a_legal_step_and_claims_no_more_than_was_seen(
+    channel: Channel, topic: ObservedTopic | None, rejection: Rejection | None, refusals: int
+) -> None:
+    last = plan(desired_topic(channel), topic)
+    verdict = judge(
+        channel,
+        refusals=refusals,
+        first=last,
+        last=last,
+        observed=topic,
+        rejection=rejection,
+        now=NOW,
+    )
+    if verdict.channel is None:
+        assert channel.phase is Phase.DELETING
+        assert topic is None or topic.id != (channel.topic.id or topic.id)
+        return
+    after = verdict.channel
+    assert may_become(channel.phase, after.phase)
+    assert channel.topic.id in (None, after.topic.id), "a recorded id stays for good"
+    if after.observed_generation == after.generation != channel.observed_generation:
+        assert not last.actions
+        assert status(after, "Synced")[0] == "True"
+    if after.phase is Phase.READY and channel.phase is not Phase.READY:
+        assert topic is not None
+        assert after.topic.id == topic.id
+        assert channel.phase is not Phase.PROVISIONING or (
+            topic.partitions >= channel.spec.partitions
+        )
+    if verdict.refusals:
+        assert verdict.again_s is None or 1 <= verdict.again_s <= 60
+
+
+@given(channels, st.integers(min_value=0, max_value=100))
+def test_an_outage_changes_no_phase_and_is_looked_at_again_soon(
+    channel: Channel, refusals: int
+) -> None:
+    verdict = unreachable(channel, refusals=refusals, now=NOW)
+    assert verdict.channel is not None
+    assert (verdict.channel.phase, verdict.channel.topic) == (channel.phase, channel.topic)
+    assert (verdict.again_s, verdict.refusals) == (1.0, refusals)
+
+
+class Secretive(Kafka):
+    """The real Kafka, which does not show its topics to this user."""
+
+    def observe(self, names: Iterable[str]) -> Observation:
+        denied = Rejection(cause=Cause.DENIED, message="Topic authorization failed.")
+        return Observation(topics={}, rejections=dict.fromkeys(names, denied))
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+def test_a_topic_that_kafka_does_not_show_is_neither_missing_nor_touched(
+    rig: Rig, kafka: KafkaServer, deleting: bool
+) -> None:
+    channel = rig.ready()
+    new = rig.add()
+    if deleting:
+        rig.delete(channel)
+    rig.clock.forward(RESYNC_S)
+    before = rig.get(channel)
+    secretive = Secretive(kafka.bootstrap_servers)
+    for _ in range(3):
+        counts = rig.reconciler(kafka=secretive).run_once()
+        assert (counts.created, counts.deleted, counts.removed) == (0, 0, 0)
+        rig.clock.forward(RESYNC_S * 2)
+    secretive.close()
+    found = rig.get(channel)
+    assert (found.phase, found.topic) == (before.phase, before.topic)
+    for each in (found, rig.get(new)):
+        assert status(each, "Synced") == ("False", "KafkaRefused")
+        assert "authorization failed. To do: let the gateway" in condition(each, "Synced").message
+    rig.run_once()
+    if deleting:
+        assert rig.find(channel) is None
+    else:
+        assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
+        assert replace(rig.get(channel), revision=0, conditions=()) == replace(
+            channel, revision=0, conditions=()
+        )
