@@ -172,6 +172,9 @@ class Intake:
         if not self._open and self._failure is None:
             try:
                 self._stream.verify(max_age_s=_IDENTITY_MAX_AGE_S)
+            except KafkaUnavailable:
+                # Everything is here: that nobody answers any more changes nothing.
+                return
             except KafkaFailure as error:
                 self._failure = error
 

@@ -28,7 +28,8 @@ class ChannelReader:
     Iterating gives each record as a dict; `batches()` gives pyarrow.RecordBatches, `read()` a
     list. All three take from the same place, and may be mixed. The order within a partition is
     kept, partitions come as they come. With `until="now"`, reading ends at the watermarks of
-    the moment at which the reader was opened, with `until=None` never.
+    the moment at which the reader was opened, with `until=None` never; partitions that the
+    channel gets later are not read.
 
     Nothing is committed: `position()` tells where the reader stands, valid to the record, and a
     reader that starts there reads exactly the rest. An error moves no position: the same call

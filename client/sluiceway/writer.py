@@ -1,12 +1,19 @@
 """Writing records into a channel."""
 
+import contextlib
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from sluiceway.codecs import codec
 from sluiceway.delivery import Delivery
-from sluiceway.errors import DeliveryFailed, EndpointClosed, KafkaFailure, OptionError
+from sluiceway.errors import (
+    DeliveryFailed,
+    EndpointClosed,
+    KafkaFailure,
+    KafkaUnavailable,
+    OptionError,
+)
 from sluiceway.kafka.properties import producer_config
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.outgoing import Messages, outgoing
@@ -28,7 +35,8 @@ class ChannelWriter:
     int of 64 bits or None) records of one key go to one partition, the one that Kafka's Java
     producers take; records without a key go round. With `partitioner` (a function of the record
     and the number of partitions) the caller decides, with `partition` all go to that one. The
-    order within a partition is that of the writes.
+    order within a partition is that of the writes. Partitions are those of the moment at which
+    the writer was opened.
 
     `write` returns before Kafka has acknowledged: `flush` waits for that, and so does leaving
     `with`. In `arrow`, rows wait in the writer until `batch_records` are together or `flush` is
@@ -108,12 +116,17 @@ class ChannelWriter:
         return sum(batch.num_rows for batch in batches)
 
     def flush(self) -> None:
-        """Return when Kafka has acknowledged every record of all writes. Raises DeliveryFailed."""
+        """Return when Kafka has acknowledged every record of all writes.
+
+        Raises DeliveryFailed, and TopicGone when the topic was deleted and made anew meanwhile.
+        """
         self._require_open()
         self._send(self._outgoing.rest())
         try:
             self._delivery.flush()
-            self._identity.verify(timeout_s=self._timeout_s, max_age_s=_IDENTITY_MAX_AGE_S)
+            # Acknowledged is acknowledged: only another topic of that name matters now.
+            with contextlib.suppress(KafkaUnavailable):
+                self._identity.verify(timeout_s=self._timeout_s, max_age_s=_IDENTITY_MAX_AGE_S)
         except KafkaFailure as error:
             self._failure = error
             raise

@@ -1,7 +1,6 @@
 """Fixtures of the client's tests."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from real_topics import Outage, Topics
@@ -20,8 +19,15 @@ def each_format(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture
-def outage(tmp_path: Path) -> Iterator[Outage]:
-    outage = Outage(tmp_path / "kafka")
+@pytest.fixture(scope="session")
+def fragile_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
+    outage = Outage(tmp_path_factory.mktemp("fragile-kafka"))
     yield outage
     outage.begin()
+
+
+@pytest.fixture
+def outage(fragile_kafka: Outage) -> Outage:
+    """A broker that answers, until the test says otherwise."""
+    fragile_kafka.end()
+    return fragile_kafka

@@ -141,4 +141,6 @@ class Outage:
         self._server.stop()
 
     def end(self) -> None:
-        self._server = KafkaServer.start(self._data_dir, port=self._server.port, heap_mb=256)
+        if not self._server.running():
+            port = self._server.port
+            self._server = KafkaServer.start(self._data_dir, port=port, heap_mb=256)

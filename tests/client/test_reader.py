@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from real_topics import Topics, readings
 
-from sluiceway.errors import EndpointClosed, OffsetOutOfRange, OptionError
+from sluiceway.errors import EndpointClosed, OffsetOutOfRange, OptionError, ValueOutOfRange
 from sluiceway.position import Position
 from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
@@ -236,3 +236,23 @@ def test_a_closed_reader_says_so_and_closing_again_is_fine(written: Written) -> 
     for call in (lambda: list(reader), lambda: reader.read(1), reader.position, reader.lag):
         with pytest.raises(EndpointClosed, match="open a new one"):
             call()
+
+
+def test_values_that_python_cannot_express_are_an_error_and_can_be_had_as_batches(
+    topics: Topics, each_format: str
+) -> None:
+    moment = {"type": "long", "logicalType": "timestamp-micros"}
+    definition = {"type": "record", "name": "R", "fields": [{"name": "at", "type": moment}]}
+    connection = topics.connect(each_format, definition=definition)
+    batch = pa.record_batch({"at": pa.array([2**62], pa.timestamp("us", tz="UTC"))})
+    with ChannelWriter(connection) as writer:
+        writer.write(batch)
+    with ChannelReader(connection, until="now") as reader:
+        before = reader.position()
+        for _ in range(2):
+            with pytest.raises(ValueOutOfRange, match="'at'"):
+                list(reader)
+        assert reader.position() == before
+        (found,) = reader.batches()
+        assert found.column("at").cast(pa.int64()).to_pylist() == [2**62]
+        assert reader.finished
