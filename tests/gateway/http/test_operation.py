@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from gateway_rig import Rig, code, until
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,11 +26,13 @@ def metric(rig: Rig, name: str, **labels: str) -> float | None:
 def lines() -> Iterator[io.StringIO]:
     """What is logged, as JSON lines."""
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level, configured = root.handlers[:], root.level, structlog.get_config()
     stream = io.StringIO()
     configure_logs(level="debug", format="json", stream=stream)
     yield stream
     root.handlers[:], root.level = handlers, level
+    structlog.configure(**configured)
+    logging.getLogger("uvicorn.access").disabled = False
 
 
 def test_a_gateway_lives_and_tells_which_parts_answer(rig: Rig) -> None:
