@@ -42,7 +42,7 @@ class Topics:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
     def connect(
         self,
@@ -90,7 +90,7 @@ class Topics:
         self._admin.delete_records([at])[at].result(30)
 
     def produce(self, name: str, partition: int, values: Sequence[bytes | None]) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         for value in values:
             producer.produce(name, value, partition=partition)
         assert producer.flush(30) == 0
