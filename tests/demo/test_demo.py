@@ -28,7 +28,7 @@ def processes_of(directory: Path) -> list[str]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if any(line.startswith(mark) for line in (entry / "environ").read_bytes().split(b"\0")):
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200])
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         except OSError:
             continue
     return [command for command in found if command]

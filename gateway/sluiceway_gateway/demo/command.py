@@ -37,7 +37,7 @@ def run(as_json: bool = False) -> int:
         return 128 + interrupted.number
     except (EmbeddedError, JobFailed, flights.FlightsMissing) as error:
         console.print(f"[bold red]The demo failed.[/] {type(error).__name__}:", style="red")
-        console.print(str(error), markup=False)
+        console.print(str(error), markup=False, soft_wrap=True)
         return 1
     report.show(summary, console)
     if as_json:
