@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -177,3 +178,20 @@ def test_a_broken_schema_is_refused_with_its_path(shared_rig: Rig) -> None:
     answer = shared_rig.put(schema={**SCHEMA, "fields": [{"name": "a", "type": "lnog"}]})
     assert (answer.status_code, code(answer)) == (422, "invalid_schema")
     assert "lnog" in answer.json()["detail"]
+
+
+def test_of_many_that_create_at_once_one_creates_and_all_mean_the_same(rig: Rig) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: rig.put(partitions=2), range(8)))
+    assert sorted(each.status_code for each in answers) == [200] * 7 + [201]
+    assert len({each.json()["metadata"]["uid"] for each in answers}) == 1
+
+
+def test_of_many_that_change_at_once_each_is_counted(rig: Rig) -> None:
+    rig.put()
+    with ThreadPoolExecutor(8) as pool:
+        changes = [{"metadata": {"labels": {"n": str(n)}}} for n in range(8)]
+        path = "/v1/channels/flights"
+        answers = list(pool.map(lambda body: rig.http.put(path, json=body), changes))
+    assert {each.status_code for each in answers} == {200}
+    assert {each.json()["metadata"]["generation"] for each in answers} == set(range(2, 10))

@@ -1,0 +1,28 @@
+from sluiceway_gateway.domain import errors
+from sluiceway_gateway.domain.errors import SluicewayGatewayError
+from sluiceway_gateway.http.problems import status_of
+
+
+def every(kind: type[SluicewayGatewayError]) -> list[type[SluicewayGatewayError]]:
+    return [kind, *(each for child in kind.__subclasses__() for each in every(child))]
+
+
+ALL = [each for each in every(SluicewayGatewayError) if each.__module__ == errors.__name__]
+
+
+def test_the_tree_that_is_drawn_is_the_tree_that_is_there() -> None:
+    drawn = (errors.__doc__ or "").split("`code`")[0]
+    names = {word for word in drawn.replace("─", " ").split() if word.isidentifier()}
+    assert {each.__name__ for each in ALL} <= names
+
+
+def test_codes_are_of_one_meaning() -> None:
+    startup = errors.StartupRefused
+    codes = [each.code for each in ALL if not issubclass(each, startup)]
+    assert len(codes) == len(set(codes))
+
+
+def test_every_error_of_a_request_has_its_status() -> None:
+    for kind in ALL:
+        unforeseen = kind is SluicewayGatewayError or issubclass(kind, errors.StartupRefused)
+        assert (status_of(kind.__new__(kind)) == 500) == unforeseen, kind

@@ -1,0 +1,30 @@
+from collections.abc import Iterator
+
+import pytest
+from gateway_rig import Rig, code, running
+
+from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.store.engine import Database
+
+
+@pytest.fixture
+def rig_with_kafka(database: Database, database_url: str, kafka: KafkaServer) -> Iterator[Rig]:
+    """A gateway that reaches Kafka, its loops held off."""
+    servers = kafka.bootstrap_servers
+    with running(
+        database, database_url, kafka_bootstrap_servers=servers, kafka_timeout_ms=20_000
+    ) as rig:
+        yield rig
+
+
+def test_more_replicas_than_brokers_are_refused_and_nothing_is_made(rig_with_kafka: Rig) -> None:
+    answer = rig_with_kafka.put(replication=2)
+    assert (answer.status_code, code(answer)) == (409, "replication_exceeds_brokers")
+    assert "Kafka has 1" in answer.json()["detail"]
+    assert rig_with_kafka.http.get("/v1/channels/flights").status_code == 404
+    assert rig_with_kafka.put(replication=1).status_code == 201
+
+
+def test_a_gateway_is_ready_when_database_and_kafka_answer(rig_with_kafka: Rig) -> None:
+    ready = rig_with_kafka.http.get("/readyz")
+    assert (ready.status_code, ready.json()) == (200, {"database": True, "kafka": True})
