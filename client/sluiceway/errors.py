@@ -78,10 +78,8 @@ class GatewayError(SluicewayError):
         super().__init__(message)
         self.status = status
         self.errors = tuple(errors)
-        if code is not None:
-            self.code = code
-        if retriable is not None:
-            self.retriable = retriable
+        self.code = self.code if code is None else code
+        self.retriable = self.retriable if retriable is None else retriable
 
 
 class GatewayUnavailable(GatewayError):
@@ -173,8 +171,7 @@ class RecordError(SluicewayError):
 class InvalidRecord(RecordError):
     """The record at `index` of the write does not fit the schema.
 
-    `index` counts from 0 within the write; `field` is a dotted path, empty where the
-    record as a whole is wrong.
+    `index` counts from 0 within the write; `field` is a dotted path, empty for a whole record.
     """
 
     code = "invalid_record"
@@ -245,17 +242,14 @@ class OffsetOutOfRange(KafkaFailure):
     code = "offset_out_of_range"
 
     def __init__(self, *, partition: int, offset: int, begin: int, end: int) -> None:
-        cause = (
-            "the records before the beginning are no longer kept"
-            if offset < begin
-            else "nothing was written there yet"
-        )
+        cause = "nothing was written there yet"
+        if offset < begin:
+            cause = "the records before the beginning are no longer kept"
         super().__init__(
             f"partition {partition} has no offset {offset}: its range is {begin} to {end}, "
             f"{cause}. Seek to a position within the range"
         )
-        self.partition, self.offset = partition, offset
-        self.begin, self.end = begin, end
+        self.partition, self.offset, self.begin, self.end = partition, offset, begin, end
 
 
 class TopicGone(KafkaFailure):
@@ -277,15 +271,11 @@ class CorruptMessage(SluicewayError):
             f"channel {channel!r}, partition {partition}, offset {offset}: {reason}. Seek past "
             'it, or read with on_corrupt="skip"'
         )
-        self.channel, self.partition, self.offset = channel, partition, offset
-        self.reason = reason
+        self.channel, self.partition, self.offset, self.reason = channel, partition, offset, reason
 
 
 class ValueOutOfRange(SluicewayError):
-    """A value that was read has no form in Python; the message names its field.
-
-    Arrow can hold it: `batches()` gives it as it is.
-    """
+    """A value that was read has no form in Python; `batches()` gives it as Arrow's."""
 
     code = "value_out_of_range"
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from confluent_kafka import (
     Consumer,
+    IsolationLevel,
     KafkaException,
     Message,
     Producer,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from sluiceway.protocol import Connection
 from sluiceway_gateway.embedded import KafkaServer
@@ -99,11 +100,24 @@ class Topics:
         producer = Producer(
             {"bootstrap.servers": self.bootstrap_servers, "transactional.id": uuid.uuid4().hex}
         )
+        end = self._end(name, partition) + len(values) + 1
         producer.init_transactions(30)
         producer.begin_transaction()
         for value in values:
             producer.produce(name, value, partition=partition)
         producer.commit_transaction(30)
+        # Committing is done when it is certain; the marker that ends it comes a moment later.
+        deadline_s = time.monotonic() + 30
+        while self._end(name, partition) < end:
+            assert time.monotonic() < deadline_s
+
+    def _end(self, name: str, partition: int) -> int:
+        """Return the offset up to which readers of committed messages can read."""
+        at = TopicPartition(name, partition)
+        asked = self._admin.list_offsets(
+            {at: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
+        )
+        return int(asked[at].result(30).offset)
 
     def messages(self, connection: Connection) -> dict[int, list[Message]]:
         """Return every message of the topic, by partition."""
