@@ -21,7 +21,7 @@ _TO_SPARK: dict[pa.DataType, spark.DataType] = {
     pa.timestamp("us", tz="UTC"): spark.TimestampType(),
     pa.timestamp("us"): spark.TimestampNTZType(),
 }
-_TO_ARROW = {
+_TO_ARROW: dict[type[spark.DataType], pa.DataType] = {
     **{type(spark_type): arrow for arrow, spark_type in _TO_SPARK.items()},
     # Avro has no narrower integers: these widen.
     spark.ByteType: pa.int32(),
