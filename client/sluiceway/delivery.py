@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sluiceway.errors import DeliveryFailed
-from sluiceway.kafka.failures import LOGGER
+from sluiceway.kafka.failures import LOGGER, translated
 from sluiceway.outgoing import Messages
 
 __all__ = ["Delivery"]
@@ -32,6 +32,7 @@ class Delivery:
         topic: str,
         config: dict[str, Any],
         *,
+        connect_timeout_s: float,
         delivery_timeout_s: float,
         records_in: Callable[[bytes], int],
     ) -> None:
@@ -42,6 +43,7 @@ class Delivery:
         self._unconfirmed_records = 0
         self._accepted_records = 0
         self._producer = Producer(config | {"on_delivery": self._on_failure}, logger=LOGGER)
+        self._connect(connect_timeout_s)
 
     @property
     def accepted_records(self) -> int:
@@ -85,6 +87,14 @@ class Delivery:
         """Throw away what was not sent yet; what is on its way may still be written."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         self._producer.flush(_GRACE_S)
+
+    def _connect(self, timeout_s: float) -> None:
+        # librdkafka asks for the producer's id at once or half a second later: a connection that
+        # is there makes it at once.
+        try:
+            self._producer.list_topics(self._topic, timeout=timeout_s)
+        except KafkaException as error:
+            raise translated(error.args[0], doing="connecting", topic=self._topic) from error
 
     def _produce(self, messages: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         # The hot loop: one call a message.

@@ -21,8 +21,8 @@ from sluiceway.protocol import Connection
 
 __all__ = ["Intake"]
 
-_CHUNK_MESSAGES = {"avro": 16_384, "arrow": 32}
-"""Bounds the memory: an `arrow` message holds thousands of records."""
+_CHUNK_MESSAGES = {"avro": 2048, "arrow": 32}
+"""So many fit into the processor's caches; an `arrow` message holds thousands of records."""
 _SLICE_S = 0.25
 _PROBE_S = 2.0
 _IDENTITY_MAX_AGE_S = 5.0
@@ -69,14 +69,15 @@ class Intake:
 
     def position(self) -> dict[int, Position]:
         """Return the next record to hand out, for each partition."""
-        self.chunk.settle(self._positions)
-        if self.chunk.empty and self._failure is None:
-            # Nothing is left before the place that fetching has reached.
-            for partition, offset in self._next.items():
-                if self._ends is not None:
-                    offset = min(offset, self._ends[partition])
-                if offset > self._positions[partition].offset:
-                    self._positions[partition] = Position(offset=offset)
+        if not self.chunk.empty or self._failure is not None:
+            self.chunk.settle(self._positions)
+            return dict(self._positions)
+        # Nothing is left before the place that fetching has reached.
+        for partition, offset in self._next.items():
+            if self._ends is not None:
+                offset = min(offset, self._ends[partition])
+            if offset > self._positions[partition].offset:
+                self._positions[partition] = Position(offset=offset)
         return dict(self._positions)
 
     def seek(self, positions: Mapping[int, Position]) -> None:

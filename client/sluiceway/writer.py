@@ -94,6 +94,7 @@ class ChannelWriter:
                 delivery_timeout_ms=int(delivery_timeout_s * 1000),
                 max_message_bytes=connection.max_message_bytes,
             ),
+            connect_timeout_s=timeout_s,
             delivery_timeout_s=delivery_timeout_s,
             records_in=self._outgoing.records_in,
         )

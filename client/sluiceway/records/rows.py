@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ _DAYS: Final = (
     date.min.toordinal() - _EPOCH.toordinal(),
     date.max.toordinal() - _EPOCH.toordinal(),
 )
+_MOST_COMPILED: Final = 200
+"""Records of more fields are rare, and long to compile."""
 _DAY_US: Final = 86_400_000_000
 _MICROSECONDS: Final = (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1)
 
@@ -35,7 +39,19 @@ def to_records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _dicts(names: list[str], columns: list[list[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(names, row)) for row in zip(*columns, strict=True)]  # noqa: B905 - equal, and hot
+    return _builder(tuple(names))(columns)
+
+
+@lru_cache(maxsize=256)
+def _builder(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[dict[str, Any]]]:
+    """Compile what makes dicts with these keys: a dict display is twice as fast as dict(zip())."""
+    if not 0 < len(names) <= _MOST_COMPILED:
+        return lambda columns: [dict(zip(names, row)) for row in zip(*columns, strict=True)]  # noqa: B905 - equal, and hot
+    values = [f"v{number}" for number in range(len(names))]
+    items = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
+    source = f"lambda columns: [{{{items}}} for {', '.join(values)}, in zip(*columns, strict=True)]"
+    built: Callable[[list[list[Any]]], list[dict[str, Any]]] = eval(source)  # noqa: S307 - of string literals
+    return built
 
 
 def _values(array: pa.Array, path: str) -> list[Any]:
