@@ -82,5 +82,5 @@ def gateway_url(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) ->
         resync_s=1,
     )
     migrate(settings.database_url.get_secret_value())
-    with serving(lambda: create_app(settings)) as url:
+    with serving(create_app(settings)) as url:
         yield url

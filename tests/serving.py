@@ -1,33 +1,32 @@
-"""A real server for an application."""
+"""A real server for a gateway."""
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
+from fastapi import FastAPI
 
 
-class serving:  # noqa: N801 - reads as a verb where it is used
-    """Serves an ASGI application on a free loopback port, in a thread, while the block runs."""
-
-    def __init__(self, factory: Callable[[], object]) -> None:
-        config = uvicorn.Config(
-            factory, factory=True, host="127.0.0.1", port=0, log_config=None, lifespan="on"
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        deadline = time.monotonic() + 30
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise RuntimeError("the gateway did not start")
-            time.sleep(0.01)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        return f"http://127.0.0.1:{port}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(timeout=30)
-        assert not self._thread.is_alive(), "the gateway did not stop"
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """Serve on a free loopback port, in a thread, while the block runs; give the URL."""
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="on")
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise RuntimeError("the gateway did not start")
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        # Requests that wait for a change would hold up the end, as the server waits for them.
+        app.state.parts.watch.close()
+        server.should_exit = True
+        thread.join(timeout=30)
+        assert not thread.is_alive(), "the gateway did not stop"

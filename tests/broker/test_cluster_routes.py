@@ -99,7 +99,7 @@ def test_without_kafka_the_cluster_is_unavailable(tmp_path: Path, path: str) -> 
         kafka_timeout_ms=300,
     )
     migrate(settings.database_url.get_secret_value())
-    with serving(lambda: create_app(settings)) as url:
+    with serving(create_app(settings)) as url:
         answer = httpx.get(f"{url}/v1/cluster{path}", timeout=30)
     assert "does not answer" in problem(answer, 503, "kafka_unavailable")
     assert answer.headers["Retry-After"]
@@ -118,7 +118,7 @@ def guarded(kafka: KafkaServer, tmp_path: Path) -> Iterator[tuple[httpx.Client, 
     database = Database(settings.database_url.get_secret_value())
     tokens = Tokens(database, settings.token_key)
     with (
-        serving(lambda: create_app(settings)) as url,
+        serving(create_app(settings)) as url,
         httpx.Client(base_url=url, timeout=30) as client,
     ):
         yield client, tokens

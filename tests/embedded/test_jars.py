@@ -3,18 +3,18 @@ from pathlib import Path
 
 import pytest
 
-from sluiceway_gateway.embedded import JarsUnavailable, fetch_jars
-from sluiceway_gateway.embedded.jars import differences, pinned_sums
+from sluiceway_gateway.embedded import JarsUnavailable, fetch_jars, kafka_jars
+from sluiceway_gateway.embedded.jars import differences
 
 
 def test_the_cache_holds_exactly_the_pinned_jars() -> None:
-    assert differences(fetch_jars(), pinned_sums()) == []
+    assert differences(fetch_jars(kafka_jars()), kafka_jars().sums) == []
 
 
 @pytest.fixture
 def broken_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache whose jars are links to the good ones, to be spoiled by a test."""
-    good = fetch_jars()
+    good = fetch_jars(kafka_jars())
     monkeypatch.setenv("SLUICEWAY_CACHE_DIR", str(tmp_path))
     copy = tmp_path / good.name
     copy.mkdir()
@@ -28,13 +28,13 @@ def test_a_changed_jar_is_refused_by_name(broken_cache: Path) -> None:
     jar.unlink()
     jar.write_bytes(b"something else")
     with pytest.raises(JarsUnavailable, match=r"jspecify-1\.0\.0\.jar has another SHA-256 sum"):
-        fetch_jars()
+        fetch_jars(kafka_jars())
 
 
 def test_a_missing_and_a_strange_jar_are_refused(broken_cache: Path) -> None:
     (broken_cache / "jspecify-1.0.0.jar").rename(broken_cache / "zz-strange.jar")
     with pytest.raises(JarsUnavailable, match=r"is missing.*zz-strange\.jar is not expected"):
-        fetch_jars()
+        fetch_jars(kafka_jars())
 
 
 def test_a_fetch_that_brings_nothing_says_what_to_do(
@@ -50,7 +50,7 @@ def test_a_fetch_that_brings_nothing_says_what_to_do(
     monkeypatch.setenv("SLUICEWAY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("SLUICEWAY_IVY_SETTINGS", str(settings))
     with pytest.raises(JarsUnavailable, match=r"(?s)could not be fetched.*SLUICEWAY_IVY_SETTINGS"):
-        fetch_jars()
+        fetch_jars(kafka_jars())
     left = [path.name for path in (tmp_path / "cache").iterdir()]
     assert left == ["kafka-4.3.1.lock"], "a failed fetch leaves nothing that looks like a cache"
 

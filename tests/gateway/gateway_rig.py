@@ -1,7 +1,6 @@
 """A gateway on a real uvicorn whose Kafka is away: rows stay as a test puts them."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 
+from serving import serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.domain.channel import Channel, Condition, Phase, TopicRef, sources
 from sluiceway_gateway.services.tokens import Tokens
@@ -80,25 +79,6 @@ def condition(reason: str, message: str, now: datetime) -> Condition:
     return Condition(
         type="Ready", status="False", reason=reason, message=message, last_transition_at=now
     )
-
-
-@contextlib.contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
-    """Serve on a free port; waiting reads are let go before the server stops."""
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="on")
-    )
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    until(lambda: server.started or not thread.is_alive())
-    assert server.started, "the gateway did not start"
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        app.state.parts.watch.close()
-        server.should_exit = True
-        thread.join(timeout=30)
-        assert not thread.is_alive(), "the gateway did not stop"
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ def gateway(
     migrate(configuration.database_url.get_secret_value())
     app = create_app(configuration)
     made = app.state.parts.tokens.create(label="fuzzer", scopes=["admin"])
-    with serving(lambda: app) as url:
+    with serving(app) as url:
         gateway = Gateway(url=url, token=made.text.get_secret_value(), kafka_is_up=kafka_is == "up")
         make_channel(gateway)
         yield gateway

@@ -6,7 +6,14 @@ from sluiceway_gateway.embedded.errors import (
     JarsUnavailable,
     JavaMissing,
 )
-from sluiceway_gateway.embedded.jars import KAFKA_VERSION, fetch_jars
+from sluiceway_gateway.embedded.jars import (
+    KAFKA_VERSION,
+    JarSet,
+    Module,
+    fetch_jars,
+    kafka_jars,
+    read_sums,
+)
 from sluiceway_gateway.embedded.java import find_java
 from sluiceway_gateway.embedded.ports import free_ports
 from sluiceway_gateway.embedded.server import KafkaServer
@@ -15,10 +22,14 @@ __all__ = [
     "KAFKA_VERSION",
     "BrokerStartFailed",
     "EmbeddedError",
+    "JarSet",
     "JarsUnavailable",
     "JavaMissing",
     "KafkaServer",
+    "Module",
     "fetch_jars",
     "find_java",
     "free_ports",
+    "kafka_jars",
+    "read_sums",
 ]

@@ -1,7 +1,7 @@
-"""Fetching Apache Kafka's jars and holding them against pinned sums.
+"""Fetching jars and holding them against pinned sums.
 
-Apache Ivy, which ships inside pyspark, resolves Kafka and its dependencies; what it brings is
-used only if every file has the SHA-256 sum that `kafka-<version>.sha256` pins.
+Apache Ivy, which ships inside pyspark, resolves modules and their dependencies; what it brings
+is used only if every file has the SHA-256 sum that is pinned for it.
 """
 
 import fcntl
@@ -11,8 +11,9 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -20,22 +21,67 @@ from sluiceway_gateway.embedded.errors import JarsUnavailable
 from sluiceway_gateway.embedded.java import find_java
 
 KAFKA_VERSION = "4.3.1"
-_LOG4J_VERSION = "2.25.4"
 _FETCH_TIMEOUT_S = 600
-_MODULE = f"""<ivy-module version="2.0">
-  <info organisation="sluiceway" module="embedded-broker"/>
-  <configurations><conf name="default"/></configurations>
-  <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}"
-                conf="default->default"/>
-    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="{_LOG4J_VERSION}"
-                conf="default->default"/>
-  </dependencies>
-</ivy-module>
-"""
 
 Progress = Callable[[int, int], None]
 """Called with how many jars are there and how many there will be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module:
+    """A module of a Maven repository."""
+
+    organisation: str
+    name: str
+    version: str
+    transitive: bool = True
+
+    def dependency(self) -> str:
+        """Return Ivy's element for it."""
+        return (
+            f'<dependency org="{self.organisation}" name="{self.name}" rev="{self.version}" '
+            f'transitive="{str(self.transitive).lower()}" conf="default->default"/>'
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JarSet:
+    """Jars that belong together: `title` for people, `name` in the cache, sums by file name."""
+
+    title: str
+    name: str
+    modules: tuple[Module, ...]
+    sums: Mapping[str, str]
+
+    def description(self) -> str:
+        """Return the Ivy file that asks for them."""
+        return (
+            '<ivy-module version="2.0"><info organisation="sluiceway" module="jars"/>'
+            '<configurations><conf name="default"/></configurations>'
+            f"<dependencies>{''.join(each.dependency() for each in self.modules)}</dependencies>"
+            "</ivy-module>"
+        )
+
+
+def read_sums(text: str) -> dict[str, str]:
+    """Return SHA-256 sums by file name from lines as sha256sum prints them."""
+    return {name: digest for digest, name in (line.split() for line in text.splitlines())}
+
+
+def kafka_jars() -> JarSet:
+    """Return the set of the broker's jars."""
+    sums = resources.files(__package__).joinpath(f"kafka-{KAFKA_VERSION}.sha256").read_text()
+    return JarSet(
+        title=f"Apache Kafka {KAFKA_VERSION}",
+        name=f"kafka-{KAFKA_VERSION}",
+        modules=(
+            Module(organisation="org.apache.kafka", name="kafka_2.13", version=KAFKA_VERSION),
+            Module(
+                organisation="org.apache.logging.log4j", name="log4j-slf4j-impl", version="2.25.4"
+            ),
+        ),
+        sums=read_sums(sums),
+    )
 
 
 def cache_dir() -> Path:
@@ -46,34 +92,27 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluiceway"
 
 
-def fetch_jars(on_progress: Progress | None = None) -> Path:
-    """Return the directory with Kafka's jars, fetched if they are not in the cache yet.
+def fetch_jars(jars: JarSet, on_progress: Progress | None = None) -> Path:
+    """Return the directory with these jars, fetched if they are not in the cache yet.
 
     The sums of all files are checked at every call. Processes that call at the same time wait
     for one another. SLUICEWAY_IVY_SETTINGS may name an Ivy settings file, for sites with a
     mirror of their own. Raises JarsUnavailable, JavaMissing.
     """
-    pinned = pinned_sums()
-    directory = cache_dir() / f"kafka-{KAFKA_VERSION}"
-    with _locked(cache_dir() / f"kafka-{KAFKA_VERSION}.lock"):
+    directory = cache_dir() / jars.name
+    with _locked(cache_dir() / f"{jars.name}.lock"):
         if not directory.is_dir():
-            _fetch_into(directory, pinned, on_progress)
-        wrong = differences(directory, pinned)
+            _fetch_into(directory, jars, on_progress)
+        wrong = differences(directory, jars.sums)
         if wrong:
             raise JarsUnavailable(
-                f"Kafka's jars in {directory} are not the pinned ones ({'; '.join(wrong[:3])}): "
+                f"The jars in {directory} are not the pinned ones ({'; '.join(wrong[:3])}): "
                 "remove that directory and start again."
             )
     return directory
 
 
-def pinned_sums() -> dict[str, str]:
-    """Return the SHA-256 sum of every jar by its file name."""
-    text = resources.files(__package__).joinpath(f"kafka-{KAFKA_VERSION}.sha256").read_text()
-    return {name: digest for digest, name in (line.split() for line in text.splitlines())}
-
-
-def differences(directory: Path, pinned: dict[str, str]) -> list[str]:
+def differences(directory: Path, pinned: Mapping[str, str]) -> list[str]:
     """Return what differs between a directory of jars and the pinned sums, in words."""
     there = {path.name: path for path in directory.glob("*.jar")}
     return [
@@ -95,11 +134,11 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch_into(directory: Path, pinned: dict[str, str], on_progress: Progress | None) -> None:
+def _fetch_into(directory: Path, jars: JarSet, on_progress: Progress | None) -> None:
     java, ivy = find_java(), _ivy_jar()
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix="fetch-") as name:
         work = Path(name)
-        (work / "ivy.xml").write_text(_MODULE)
+        (work / "ivy.xml").write_text(jars.description())
         settings = os.environ.get("SLUICEWAY_IVY_SETTINGS")
         command = [
             *(str(java), "-cp", str(ivy), "org.apache.ivy.Main"),
@@ -108,12 +147,12 @@ def _fetch_into(directory: Path, pinned: dict[str, str], on_progress: Progress |
             *("-retrieve", str(work / "lib" / "[artifact]-[revision](-[classifier]).[ext]")),
             *("-types", "jar", "bundle"),
         ]
-        output = _run(command, len(pinned), on_progress)
+        output = _run(command, len(jars.sums), on_progress)
         (work / "lib").mkdir(exist_ok=True)
-        wrong = differences(work / "lib", pinned)
+        wrong = differences(work / "lib", jars.sums)
         if wrong:
             raise JarsUnavailable(
-                f"Apache Kafka {KAFKA_VERSION} could not be fetched ({'; '.join(wrong[:3])}). "
+                f"{jars.title} could not be fetched ({'; '.join(wrong[:3])}). "
                 "Check the network, or name a mirror in an Ivy settings file by "
                 f"SLUICEWAY_IVY_SETTINGS. Ivy's last lines:\n{output}"
             )
@@ -147,6 +186,6 @@ def _ivy_jar() -> Path:
         for jar in sorted(Path(place).glob("jars/ivy-*.jar")):
             return jar
     raise JarsUnavailable(
-        "Apache Ivy, which fetches Kafka, comes with pyspark, and pyspark is not installed: "
+        "Apache Ivy, which fetches jars, comes with pyspark, and pyspark is not installed: "
         "pip install 'sluiceway[spark,gateway]'."
     )

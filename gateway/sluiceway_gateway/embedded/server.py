@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sluiceway_gateway.embedded.errors import BrokerStartFailed
-from sluiceway_gateway.embedded.jars import Progress, fetch_jars
+from sluiceway_gateway.embedded.jars import Progress, fetch_jars, kafka_jars
 from sluiceway_gateway.embedded.java import find_java
 from sluiceway_gateway.embedded.ports import free_ports
 
@@ -74,7 +74,7 @@ class KafkaServer:
         Without a `port` a free one is chosen. `properties` are added to the broker's own.
         Raises JavaMissing, JarsUnavailable, BrokerStartFailed.
         """
-        java, jars = find_java(), fetch_jars(on_progress)
+        java, jars = find_java(), fetch_jars(kafka_jars(), on_progress)
         data_dir.mkdir(parents=True, exist_ok=True)
         attempts = _PORT_ATTEMPTS if port is None else 1
         for attempt in range(1, attempts + 1):

@@ -5,10 +5,11 @@ import httpx
 import pytest
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
-from gateway_rig import SCHEMA, Rig, code, serving
+from gateway_rig import SCHEMA, Rig, code
 from pydantic import SecretStr
 from starlette.routing import Route
 
+from serving import serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.http.guard import PUBLIC, has_access
 from sluiceway_gateway.http.route import GatewayRoute
