@@ -27,7 +27,7 @@ from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
 from sluiceway_gateway.embedded import KafkaServer
 
-RECORDS = 1_000_000
+RECORDS = 2_000_000
 PORTION = 100_000
 PARTITIONS = 4
 ROUNDS = 3

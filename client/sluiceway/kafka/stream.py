@@ -19,7 +19,7 @@ __all__ = ["MessageStream", "Taken", "Watermarks"]
 # What Kafka's ListOffsets takes in the place of a time.
 _LATEST, _EARLIEST = -1, -2
 # How long a chunk waits for more once its first message is there.
-_GATHER_S = 0.004
+_GATHER_S = 0.001
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 _MAX_LOOK_S = 2.0
 
