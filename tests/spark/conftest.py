@@ -17,6 +17,7 @@ from sluiceway.protocol import Connection
 from sluiceway_gateway.demo.spark_home import spark_home
 
 _numbers = itertools.count(1)
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _HERE = Path(__file__).parent
 
 
@@ -45,6 +46,8 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
             .appName("sluiceway tests")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+            .config("spark.executor.extraJavaOptions", SHORT_LIVED)
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "OFF")

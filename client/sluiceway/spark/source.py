@@ -51,7 +51,9 @@ class ChannelDataSource(DataSource):
         options = WriteOptions.parse(self.options)
         connection = self._write_connection(options, schema)
         require_writable(schema, options.channel, _schema(connection))
-        return ChannelDataWriter(connection, options)
+        writer = ChannelDataWriter(connection, options)
+        writer.check()
+        return writer
 
     def _read_connection(self, channel: str) -> Connection:
         with Gateway(self.gateway_url) as gateway:

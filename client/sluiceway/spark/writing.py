@@ -23,6 +23,10 @@ from sluiceway.spark.worker import ClientPool
 
 _VERIFY_TIMEOUT_S: Final = 30.0
 _VERIFY_EVERY_S: Final = 30.0
+_TUNING: Final[dict[str, object]] = {
+    # What waits for Kafka; together with a batch of Spark's, this is a task's memory.
+    "queue.buffering.max.kbytes": 64 * 1024,
+}
 _BATCH_RECORDS: Final = 10_000
 """Rows of an `arrow` message: as many as Spark hands over at once by default."""
 
@@ -60,6 +64,10 @@ class ChannelDataWriter(DataSourceArrowWriter):
     def __init__(self, connection: Connection, options: WriteOptions) -> None:
         self._connection = connection
         self._options = options
+
+    def check(self) -> None:
+        """Raise OptionError for a key that the channel's records do not have."""
+        self._outgoing(Schema.parse(self._connection.schema_definition))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrote:
         """Write a task's batches and wait until Kafka has acknowledged every record.
@@ -124,10 +132,11 @@ class ChannelDataWriter(DataSourceArrowWriter):
                 connection.topic_name,
                 producer_config(
                     connection.kafka,
-                    options.kafka,
+                    {**_TUNING, **options.kafka},
                     delivery_timeout_ms=options.delivery_timeout_ms,
                     max_message_bytes=connection.max_message_bytes,
                 ),
+                connect_timeout_s=_VERIFY_TIMEOUT_S,
                 delivery_timeout_s=options.delivery_timeout_ms / 1000,
                 records_in=_records_in_batch if connection.format == "arrow" else _one_record,
             ),

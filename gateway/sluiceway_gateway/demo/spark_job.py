@@ -12,20 +12,23 @@ import sluiceway.spark
 from sluiceway_gateway.demo.events import Events
 
 _POLL_S = 0.1
+# Most of a short job is starting Java: the full compiler and collector would cost more than
+# they bring, on the few cores of a laptop.
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
 def spark_session(name: str) -> Iterator[SparkSession]:
     """Start Spark with two executors in processes of their own, and stop it at the end."""
-    temporary = f"-Djava.io.tmpdir={os.environ['TMPDIR']}"
+    java = f"-Djava.io.tmpdir={os.environ['TMPDIR']} {_SHORT_LIVED}"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.master("local-cluster[2,1,1024]")
         .appName(name)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", temporary)
-        .config("spark.executor.extraJavaOptions", temporary)
+        .config("spark.driver.extraJavaOptions", java)
+        .config("spark.executor.extraJavaOptions", java)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
@@ -54,8 +57,10 @@ def watched(spark: SparkSession, events: Events, text: str, *, tasks: int) -> It
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
             numbers = {number for job in jobs if job for number in job.stageIds}
             stages = [stage for number in numbers if (stage := tracker.getStageInfo(number))]
-            done = sum(stage.numCompletedTasks for stage in stages)
-            events.progress(done, max(tasks, sum(stage.numTasks for stage in stages)))
+            # Those that never start had their output kept from before.
+            begun = [stage for stage in stages if stage.numActiveTasks + stage.numCompletedTasks]
+            done = sum(stage.numCompletedTasks for stage in begun)
+            events.progress(done, max(tasks, sum(stage.numTasks for stage in begun)))
 
     events.step(text)
     events.progress(0, tasks)
