@@ -16,7 +16,7 @@ from typing import Any
 
 import fastavro
 from bench.measure import Measured, Ratio, in_own_process, measure, report
-from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluiceway.kafka.properties import consumer_config, producer_config
@@ -80,7 +80,9 @@ def new_topic(bootstrap_servers: str, format_: str) -> Connection:
     name = f"bench-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 4})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
-    described = admin.describe_topics(TopicCollection([name]))[name].result(30)
+    deadline_s = time.monotonic() + 30
+    while len(admin.list_topics(name, timeout=30).topics[name].partitions) < PARTITIONS:
+        assert time.monotonic() < deadline_s
     return Connection(
         channel_name="bench",
         channel_uid="0" * 32,
@@ -89,7 +91,7 @@ def new_topic(bootstrap_servers: str, format_: str) -> Connection:
         schema_id=SCHEMA_ID,
         schema_definition=SCHEMA,
         topic_name=name,
-        topic_id=str(described.topic_id),
+        topic_id=None,
         partitions=PARTITIONS,
         max_message_bytes=MAX_MESSAGE_BYTES,
         kafka={"bootstrap.servers": bootstrap_servers},

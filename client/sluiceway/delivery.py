@@ -89,10 +89,12 @@ class Delivery:
         self._producer.flush(_GRACE_S)
 
     def _connect(self, timeout_s: float) -> None:
-        # librdkafka asks for the producer's id at once or half a second later: a connection that
-        # is there makes it at once.
+        # An idempotent producer asks for its id whenever metadata arrive, or half a second later.
+        # The first metadata come from a bootstrap address, which cannot give ids; the second from
+        # a broker that can.
         try:
-            self._producer.list_topics(self._topic, timeout=timeout_s)
+            for _ in range(2):
+                self._producer.list_topics(self._topic, timeout=timeout_s)
         except KafkaException as error:
             raise translated(error.args[0], doing="connecting", topic=self._topic) from error
 
