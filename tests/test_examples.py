@@ -1,0 +1,39 @@
+"""The examples run as a reader would run them, one after the other, against a real gateway."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def _run(name: str, gateway_url: str, *arguments: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        env={
+            **os.environ,
+            "SLUICEWAY_URL": gateway_url,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_readings_are_written_read_in_two_parts_and_summed_up_by_spark(gateway_url: str) -> None:
+    assert _run("write_readings.py", gateway_url, "500") == ["500 readings written"]
+    *stations, total = _run("read_readings.py", gateway_url)
+    assert stations == [f"station-{number} 50" for number in range(10)]
+    assert total == "500 readings read"
+    assert _run("warmest_by_spark.py", gateway_url) == ["10 stations written"]
+
+
+def test_every_example_is_run_here() -> None:
+    text = Path(__file__).read_text()
+    assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []
