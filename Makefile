@@ -18,7 +18,7 @@ up: $(READY) ## run a broker and the gateway until Ctrl-C; the data are kept
 	@$(BIN)/sluiceway up
 
 test: $(READY) ## run all tests, on a real Kafka broker, SQLite and PostgreSQL
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(READY) ## check style, types and formatting
 	@$(BIN)/ruff check
