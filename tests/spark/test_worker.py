@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -60,3 +62,38 @@ def test_closing_ends_the_idle_clients(pool: ClientPool[Client]) -> None:
     pool.close()
 
     assert client.closed
+
+
+SETTLED = """
+import gc, sys, zipimport
+from sluiceway.spark.worker import settle
+
+sys.path.append("/nowhere/spark-core.jar")
+sys.path_importer_cache["/nowhere/spark-core.jar"] = None
+settle()
+first = gc.get_freeze_count()
+settle()
+print([path for path in sys.path if path.endswith(".jar")], first > 0)
+print(gc.get_freeze_count() <= first, "/nowhere/spark-core.jar" in sys.path_importer_cache)
+"""
+
+
+def settled(**environment: str) -> list[str]:
+    """Return what SETTLED prints in a process with this environment."""
+    done = subprocess.run(
+        [sys.executable, "-c", SETTLED],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_settled_worker_has_no_jars_to_import_from_and_its_modules_are_no_garbage() -> None:
+    assert settled(SPARK_REUSE_WORKER="1") == ["[] True", "True False"]
+
+
+def test_a_process_that_is_no_worker_of_sparks_is_left_as_it_is() -> None:
+    assert settled() == ["['/nowhere/spark-core.jar'] False", "True True"]

@@ -17,7 +17,7 @@ from sluiceway.schema import Schema
 from sluiceway.spark.bounds import OffsetRange
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.planning import plan
-from sluiceway.spark.worker import ClientPool
+from sluiceway.spark.worker import ClientPool, settle
 
 LOGGER = logging.getLogger(__name__)
 STREAMS: ClientPool[MessageStream] = ClientPool(close=MessageStream.close)
@@ -56,6 +56,7 @@ class ChannelDataReader(DataSourceReader):
         """Give the records of one piece, in order. Raises KafkaFailure, CorruptMessage."""
         if partition is None:  # Spark's word for a plan without pieces
             return
+        settle()
         piece: OffsetRange = partition.value
         connection, options = self._connection, self._options
         schema = Schema.parse(connection.schema_definition)

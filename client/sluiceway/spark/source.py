@@ -12,6 +12,7 @@ from sluiceway.schema import Schema
 from sluiceway.spark.options import ReadOptions, WriteOptions
 from sluiceway.spark.reading import ChannelDataReader
 from sluiceway.spark.types import arrow_of, require_readable, require_writable, struct_of
+from sluiceway.spark.worker import settle
 from sluiceway.spark.writing import ChannelDataWriter
 
 
@@ -31,11 +32,13 @@ class ChannelDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the channel's columns."""
+        settle()
         options = ReadOptions.parse(self.options)
         return struct_of(_schema(self._read_connection(options.channel)).arrow)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read of the columns of `schema`, all of the channel's or a choice of them."""
+        settle()
         options = ReadOptions.parse(self.options)
         connection = self._read_connection(options.channel)
         require_readable(schema, options.channel, _schema(connection))
@@ -48,6 +51,7 @@ class ChannelDataSource(DataSource):
                 'a channel cannot be overwritten: write with .mode("append"); to begin anew, '
                 "delete the channel and create it again"
             )
+        settle()
         options = WriteOptions.parse(self.options)
         connection = self._write_connection(options, schema)
         require_writable(schema, options.channel, _schema(connection))

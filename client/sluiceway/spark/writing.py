@@ -19,7 +19,7 @@ from sluiceway.protocol import Connection
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.worker import ClientPool
+from sluiceway.spark.worker import ClientPool, settle
 
 _VERIFY_TIMEOUT_S: Final = 30.0
 _VERIFY_EVERY_S: Final = 30.0
@@ -75,6 +75,7 @@ class ChannelDataWriter(DataSourceArrowWriter):
         Raises InvalidRecord, RecordTooLarge, DeliveryFailed, TopicGone, KafkaUnavailable; the
         task fails with each of them.
         """
+        settle()
         schema = Schema.parse(self._connection.schema_definition)
         messages = self._outgoing(schema)
         with SINKS.borrow(self._key(), self._open) as sink:
