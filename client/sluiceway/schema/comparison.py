@@ -22,7 +22,7 @@ def _compare(ours: Type, theirs: Type, path: str) -> list[str]:
             return _compare(ours.values, theirs.values, f"{path}{{}}")
         case Scalar(), Scalar() if ours == theirs:
             return []
-    return [f"{at(path)} is {_shown(ours)} here and {_shown(theirs)} there"]
+    return [f"{at(path)} is {shown(ours)} here and {shown(theirs)} there"]
 
 
 def _compare_fields(ours: Record, theirs: Record, path: str) -> list[str]:
@@ -38,15 +38,16 @@ def _compare_fields(ours: Record, theirs: Record, path: str) -> list[str]:
     return found
 
 
-def _shown(type_: Type) -> str:
+def shown(type_: Type) -> str:
+    """Name `type_` in a message."""
     match type_:
         case Scalar(kind=kind):
             return kind.value
         case Nullable(item=item):
-            return f"{_shown(item)} or null"
+            return f"{shown(item)} or null"
         case Array(items=items):
-            return f"array of {_shown(items)}"
+            return f"array of {shown(items)}"
         case Map(values=values):
-            return f"map of {_shown(values)}"
+            return f"map of {shown(values)}"
         case Record():
             return "record"

@@ -1,0 +1,89 @@
+"""Whether records of one schema can be read as those of another: Avro's schema resolution.
+
+The rules are those of the specification of Avro 1.12 ("Schema Resolution"), and a little stricter:
+
+- Null that may be written must be allowed where it is read. Avro would fail at the first null.
+- A logical type is read as itself only. Avro leaves it open what a date read as an int is, and
+  would take milliseconds for microseconds.
+
+Names of records do not count here, as they never do in a channel: with unions of null and one
+type alone, the place of a record in the schema says which one it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sluiceway.schema.comparison import shown
+from sluiceway.schema.types import Array, Kind, Map, Nullable, Record, Scalar, Type, at, below
+
+if TYPE_CHECKING:
+    from sluiceway.schema import Schema
+
+PROMOTIONS: Final = {
+    Kind.INT: (Kind.LONG, Kind.FLOAT, Kind.DOUBLE),
+    Kind.LONG: (Kind.FLOAT, Kind.DOUBLE),
+    Kind.FLOAT: (Kind.DOUBLE,),
+    Kind.STRING: (Kind.BYTES,),
+    Kind.BYTES: (Kind.STRING,),
+}
+"""What values of a kind may be read as, besides their own kind."""
+
+
+def incompatibilities(reader: Schema, writer: Schema) -> tuple[str, ...]:
+    """Say why `reader` cannot read all that `writer` may have written, a sentence for each reason.
+
+    Each names the field and what to do. None: it can, but for bytes read as a string that are no
+    UTF-8, which only the values tell.
+    """
+    return tuple(_broken(reader.record, writer.record, ""))
+
+
+def _broken(reader: Type, writer: Type, path: str) -> list[str]:
+    match reader, writer:
+        case Nullable(), Nullable():
+            return _broken(reader.item, writer.item, path)
+        case Nullable(), _:
+            return _broken(reader.item, writer, path)
+        case _, Nullable():
+            found = [
+                f"{at(path)} may be null where it is written and not where it is read: "
+                "let it be null in both"
+            ]
+            return found + _broken(reader, writer.item, path)
+        case Record(), Record():
+            return _broken_fields(reader, writer, path)
+        case Array(), Array():
+            return _broken(reader.items, writer.items, f"{path}[]")
+        case Map(), Map():
+            return _broken(reader.values, writer.values, f"{path}{{}}")
+        case Scalar(), Scalar() if (
+            reader == writer or reader.kind in PROMOTIONS.get(writer.kind, ())
+        ):
+            return []
+    return [
+        f"{at(path)} is written as {shown(writer)} and cannot be read as {shown(reader)}: "
+        f"{_advice(writer)}"
+    ]
+
+
+def _broken_fields(reader: Record, writer: Record, path: str) -> list[str]:
+    written = {field.name: field.type for field in writer.fields}
+    found: list[str] = []
+    for field in reader.fields:
+        where = below(path, field.name)
+        if field.name in written:
+            found += _broken(field.type, written[field.name], where)
+        elif field.default is None:
+            found.append(
+                f"{at(where)} is needed where it is read and missing where it is written: "
+                "give it a default, or write it"
+            )
+    return found
+
+
+def _advice(writer: Type) -> str:
+    if isinstance(writer, Scalar) and (kinds := PROMOTIONS.get(writer.kind)):
+        others = " or ".join(kind.value for kind in kinds)
+        return f"leave its type as it is, make it {others}, or take a new name for the new type"
+    return "leave its type as it is, or take a new name for the new type"
