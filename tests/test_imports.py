@@ -86,14 +86,22 @@ def test_each_foreign_library_has_its_one_place_in_the_gateway() -> None:
     assert wrong == []
 
 
+# What both sides go by: the rules of schemas, and of the Kafka properties that clients take.
+SHARED = (
+    "sluiceway.schema",
+    "sluiceway.errors",
+    "sluiceway._version",
+    "sluiceway.kafka.properties",
+)
+
+
 def test_the_gateway_shares_the_rules_of_schemas_with_the_client_and_nothing_else() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in _modules(GATEWAY)
         if _part(path) not in {"cli", "demo"}
         for name in _imports(path)
-        if name.split(".")[0] == "sluiceway"
-        and not name.startswith(("sluiceway.schema", "sluiceway.errors", "sluiceway._version"))
+        if name.split(".")[0] == "sluiceway" and not name.startswith(SHARED)
     ]
     assert wrong == []
 

@@ -23,11 +23,12 @@ class Control:
     """The control plane. Each call raises GatewayError and its subclasses.
 
     Calls that change something carry a request id, so that the transport's repeats of one call
-    are one change.
+    are one change. `listener` names the one of Kafka's listeners to reach it by.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *, listener: str | None = None) -> None:
         self._transport = transport
+        self._listener = listener
 
     def channel(self, name: str) -> ChannelResource:
         """Return a channel as it is now."""
@@ -82,9 +83,8 @@ class Control:
 
     def connection(self, name: str, access: Access) -> Connection:
         """Return what reading from or writing to the channel takes."""
-        response = self._transport.request(
-            "GET", f"{_path(name)}/connection", params={"access": access}
-        )
+        params = {"access": str(access)} | ({"listener": self._listener} if self._listener else {})
+        response = self._transport.request("GET", f"{_path(name)}/connection", params=params)
         return Connection.parse(self._transport.answer(response))
 
     def close(self) -> None:

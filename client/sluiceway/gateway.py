@@ -1,5 +1,6 @@
 """The way in: a gateway and its channels."""
 
+import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,9 @@ class Gateway:
 
     `url`, `token` and `ca` (a file of certificates to trust) default to SLUICEWAY_URL (and that
     to http://127.0.0.1:8900), SLUICEWAY_TOKEN or the content of SLUICEWAY_TOKEN_FILE, and
-    SLUICEWAY_CA_FILE. A call is repeated for `timeout_s` while the gateway does not answer.
+    SLUICEWAY_CA_FILE. `listener` names the way to Kafka where the gateway knows several; it
+    defaults to SLUICEWAY_LISTENER, and that to the gateway's choice. A call is repeated for
+    `timeout_s` while the gateway does not answer.
     """
 
     def __init__(
@@ -30,11 +33,14 @@ class Gateway:
         *,
         token: str | None = None,
         ca: str | None = None,
+        listener: str | None = None,
         timeout_s: float = 30.0,
     ) -> None:
         transport = Transport(url, token=token, ca=ca, timeout_s=timeout_s)
         self.url = transport.url
-        self._control = Control(transport)
+        self._control = Control(
+            transport, listener=listener or os.environ.get("SLUICEWAY_LISTENER")
+        )
 
     def channel(
         self,

@@ -6,6 +6,7 @@ it; a line's end at the end of the file does not count.
 
 import json
 import os
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,11 +20,25 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from sluiceway.kafka.properties import CONNECTION, refuse_unlisted
 from sluiceway_gateway.domain.errors import InvalidSettings
+from sluiceway_gateway.domain.listener import UNNAMED, Listeners
 
 PREFIX = "SLUICEWAY_"
-SECRETS = ("database_url", "token_key", "kafka_properties")
+SECRETS = (
+    "database_url",
+    "token_key",
+    "kafka_properties",
+    "kafka_client_properties",
+    "kafka_listeners",
+)
+CLIENTS = (
+    *("URL", "TOKEN", "TOKEN_FILE", "CA_FILE"),
+    *("LISTENER", "KAFKA_CREDENTIALS", "KAFKA_CREDENTIALS_FILE"),
+)
+"""The variables of the client, which may be in the same environment."""
 _TOKEN_KEY_LENGTH = 32
+_LISTENER = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 
 
 class Settings(BaseSettings):
@@ -54,6 +69,16 @@ class Settings(BaseSettings):
     """Where clients find Kafka; the gateway's own address if it is not set."""
     kafka_properties: Annotated[Secret[dict[str, str]], NoDecode] = Secret({})
     """Further Kafka properties of the gateway's own connection, as a JSON object."""
+    kafka_client_properties: Annotated[Secret[dict[str, str]], NoDecode] = Secret({})
+    """Further Kafka properties that clients are given, as a JSON object."""
+    kafka_listeners: Annotated[Secret[dict[str, str | dict[str, str]]], NoDecode] = Secret({})
+    """Where clients find Kafka, by the listener that they name, as a JSON object.
+
+    A value is bootstrap servers, or an object of Kafka properties that go over
+    `kafka_client_properties`.
+    """
+    kafka_default_listener: str | None = None
+    """The listener of clients that name none; needed where there are several."""
     kafka_timeout_ms: int = Field(default=5000, ge=100, le=600_000)
     """How long a call to Kafka may take."""
     topic_prefix: str = Field(default="sluiceway.", pattern=r"^[a-zA-Z0-9._-]{0,40}$")
@@ -92,7 +117,9 @@ class Settings(BaseSettings):
             )
         return value
 
-    @field_validator("kafka_properties", mode="before")
+    @field_validator(
+        "kafka_properties", "kafka_client_properties", "kafka_listeners", mode="before"
+    )
     @classmethod
     def _json_object(cls, value: Any) -> Any:
         if not isinstance(value, str):
@@ -102,6 +129,55 @@ class Settings(BaseSettings):
         except ValueError:
             raise ValueError('expected a JSON object like {"security.protocol": "SSL"}') from None
 
+    @field_validator("kafka_client_properties")
+    @classmethod
+    def _fit_for_clients(cls, value: Secret[dict[str, str]]) -> Secret[dict[str, str]]:
+        properties = value.get_secret_value()
+        if "bootstrap.servers" in properties:
+            raise ValueError(
+                f"bootstrap.servers is a setting of its own: set {PREFIX}KAFKA_ADVERTISED_SERVERS "
+                f"or {PREFIX}KAFKA_LISTENERS"
+            )
+        refuse_unlisted(properties, CONNECTION)
+        return value
+
+    @field_validator("kafka_listeners")
+    @classmethod
+    def _listeners_fit_for_clients(
+        cls, value: Secret[dict[str, str | dict[str, str]]]
+    ) -> Secret[dict[str, str | dict[str, str]]]:
+        for name, given in value.get_secret_value().items():
+            if not _LISTENER.fullmatch(name):
+                raise ValueError(
+                    f"the listener {name!r} needs a name of 1 to 100 letters, digits, '.', '_', '-'"
+                )
+            properties = _properties(given)
+            if not properties.get("bootstrap.servers"):
+                raise ValueError(f"the listener {name!r} has no bootstrap.servers")
+            refuse_unlisted(properties, CONNECTION)
+        return value
+
+    @model_validator(mode="after")
+    def _one_listener_by_default(self) -> Self:
+        names = self.kafka_listeners.get_secret_value()
+        default = self.kafka_default_listener
+        if names and self.kafka_advertised_servers is not None:
+            raise ValueError(
+                "kafka_advertised_servers and kafka_listeners are both set: put the address into "
+                "kafka_listeners"
+            )
+        if len(names) > 1 and default is None:
+            raise ValueError(
+                "kafka_default_listener has to say which of kafka_listeners is for clients that "
+                f"name none: {', '.join(sorted(names))}"
+            )
+        if default is not None and default not in names:
+            raise ValueError(
+                f"kafka_default_listener is {default!r}, and kafka_listeners has "
+                f"{', '.join(sorted(names)) or 'none'}"
+            )
+        return self
+
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
@@ -109,9 +185,16 @@ class Settings(BaseSettings):
         return self
 
     @property
-    def servers_for_clients(self) -> str:
-        """The bootstrap servers that clients are told."""
-        return self.kafka_advertised_servers or self.kafka_bootstrap_servers
+    def listeners(self) -> Listeners:
+        """What clients are told of Kafka; without listeners by name it is one, UNNAMED."""
+        shared = self.kafka_client_properties.get_secret_value()
+        named = self.kafka_listeners.get_secret_value() or {
+            UNNAMED: self.kafka_advertised_servers or self.kafka_bootstrap_servers
+        }
+        return Listeners(
+            default=self.kafka_default_listener or next(iter(named)),
+            properties={name: {**shared, **_properties(given)} for name, given in named.items()},
+        )
 
     @property
     def tls(self) -> bool:
@@ -173,6 +256,10 @@ class _Files(PydanticBaseSettingsSource):
         return {name: value for name, value in found.items() if value is not None}
 
 
+def _properties(listener: str | dict[str, str]) -> dict[str, str]:
+    return {"bootstrap.servers": listener} if isinstance(listener, str) else listener
+
+
 def _variable(*location: int | str) -> str:
     return f"{PREFIX}{str(location[0]).upper()}: " if location else ""
 
@@ -181,7 +268,7 @@ def _refuse_typos() -> None:
     """Raise InvalidSettings for variables that almost are ours; the client has others."""
     known = [PREFIX + name.upper() for name in Settings.model_fields]
     known += [f"{PREFIX}{name.upper()}_FILE" for name in SECRETS]
-    known += [PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "CA_FILE")]
+    known += [PREFIX + name for name in CLIENTS]
     for variable in sorted(os.environ):
         if variable.startswith(PREFIX) and variable not in known:
             near = get_close_matches(variable, known, n=1, cutoff=0.9)

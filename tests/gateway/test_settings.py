@@ -1,12 +1,18 @@
+import json
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from sluiceway_gateway.domain.errors import InvalidSettings
-from sluiceway_gateway.settings import SECRETS, Settings
+from sluiceway_gateway.domain.errors import InvalidRequest, InvalidSettings
+from sluiceway_gateway.settings import CLIENTS, SECRETS, Settings
 
 KEY = "0123456789" * 4
+OBJECTS = {
+    "kafka_properties": '{"client.id": "b"}',
+    "kafka_client_properties": '{"client.id": "b"}',
+    "kafka_listeners": '{"out": "a:1"}',
+}
 
 
 @pytest.fixture(autouse=True)
@@ -44,17 +50,54 @@ def test_settings_do_not_change() -> None:
 
 
 def test_clients_get_the_gateways_address_of_kafka_unless_told_otherwise() -> None:
-    assert Settings(kafka_bootstrap_servers="a:1").servers_for_clients == "a:1"
-    both = Settings(kafka_bootstrap_servers="a:1", kafka_advertised_servers="b:1")
-    assert both.servers_for_clients == "b:1"
+    alone = Settings(kafka_bootstrap_servers="a:1", kafka_properties={"sasl.password": "own"})
+    assert alone.listeners.reached_by(None) == {"bootstrap.servers": "a:1"}
+    both = Settings(
+        kafka_bootstrap_servers="a:1",
+        kafka_advertised_servers="b:1",
+        kafka_client_properties={"client.id": "c"},
+    )
+    assert both.listeners.reached_by(None) == {"bootstrap.servers": "b:1", "client.id": "c"}
+
+
+def test_a_listener_is_an_address_or_properties_over_those_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLUICEWAY_KAFKA_CLIENT_PROPERTIES", '{"security.protocol": "ssl"}')
+    monkeypatch.setenv(
+        "SLUICEWAY_KAFKA_LISTENERS",
+        '{"out": "b:2", "in": {"bootstrap.servers": "a:1", "security.protocol": "plaintext"}}',
+    )
+    monkeypatch.setenv("SLUICEWAY_KAFKA_DEFAULT_LISTENER", "out")
+    listeners = Settings.load().listeners
+    outside = {"bootstrap.servers": "b:2", "security.protocol": "ssl"}
+    assert listeners.reached_by(None) == listeners.reached_by("out") == outside
+    assert listeners.reached_by("in") == {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "plaintext",
+    }
+    with pytest.raises(InvalidRequest, match="'side'; this gateway has in, out"):
+        listeners.reached_by("side")
+
+
+def test_the_only_listener_is_the_default_one() -> None:
+    listeners = Settings(kafka_listeners={"out": "b:2"}).listeners
+    assert listeners.reached_by(None) == {"bootstrap.servers": "b:2"}
 
 
 def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICEWAY_TOKEN_KEY", KEY)
     monkeypatch.setenv("SLUICEWAY_DATABASE_URL", "postgresql://me:geheim@h/d")
-    monkeypatch.setenv("SLUICEWAY_KAFKA_PROPERTIES", '{"sasl.password": "geheim"}')
+    for name in ("KAFKA_PROPERTIES", "KAFKA_CLIENT_PROPERTIES"):
+        monkeypatch.setenv(f"SLUICEWAY_{name}", '{"sasl.password": "geheim"}')
+    monkeypatch.setenv(
+        "SLUICEWAY_KAFKA_LISTENERS",
+        '{"out": {"bootstrap.servers": "a:1", "ssl.key.pem": "geheim"}}',
+    )
     settings = Settings.load()
+    assert settings.listeners.reached_by("out")["ssl.key.pem"] == "geheim"
     shown = f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
+    shown += repr(settings.listeners)
     assert KEY not in shown
     assert "geheim" not in shown
 
@@ -63,12 +106,12 @@ def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_secret_can_lie_in_a_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    value = {"kafka_properties": '{"a": "b"}'}.get(name, KEY)
+    value = OBJECTS.get(name, KEY)
     path = tmp_path / "secret"
     path.write_text(f"{value}\n")
     monkeypatch.setenv(f"SLUICEWAY_{name.upper()}_FILE", str(path))
     found = getattr(Settings.load(), name).get_secret_value()
-    assert found == ({"a": "b"} if name == "kafka_properties" else value)
+    assert found == (json.loads(value) if name in OBJECTS else value)
 
     monkeypatch.setenv(f"SLUICEWAY_{name.upper()}", value)
     with pytest.raises(InvalidSettings, match="both set"):
@@ -95,6 +138,15 @@ def test_a_secrets_file_that_is_not_there_is_named(
         ("TOPIC_PREFIX", "no spaces", "SLUICEWAY_TOPIC_PREFIX: "),
         ("KAFKA_PROPERTIES", "a=b", "JSON object"),
         ("KAFKA_PROPERTIES", "[1]", "SLUICEWAY_KAFKA_PROPERTIES: "),
+        ("KAFKA_CLIENT_PROPERTIES", '{"sasl.pasword": "x"}', "did you mean 'sasl.password'"),
+        ("KAFKA_CLIENT_PROPERTIES", '{"ssl.ca.location": "/x"}', "ssl.ca.pem"),
+        ("KAFKA_CLIENT_PROPERTIES", '{"bootstrap.servers": "x"}', "KAFKA_ADVERTISED_SERVERS"),
+        ("KAFKA_LISTENERS", '{"a": "x:1", "b": "x:2"}', "kafka_default_listener.*a, b"),
+        ("KAFKA_LISTENERS", '{"a": ""}', "the listener 'a' has no bootstrap.servers"),
+        ("KAFKA_LISTENERS", '{"a b": "x:1"}', "the listener 'a b' needs a name"),
+        ("KAFKA_LISTENERS", '{"a": {"bootstrap.servers": "x", "acks": "0"}}', "'acks'"),
+        ("KAFKA_LISTENERS", '{"a": 1}', "SLUICEWAY_KAFKA_LISTENERS: "),
+        ("KAFKA_DEFAULT_LISTENER", "a", "kafka_listeners has none"),
         ("TLS_KEY_FILE", "/x", "set together"),
         ("LEASE_MS", "1", "SLUICEWAY_LEASE_MS: "),
     ],
@@ -109,6 +161,13 @@ def test_a_wrong_setting_is_named(
 
 
 def test_variables_of_the_client_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("URL", "TOKEN", "TOKEN_FILE", "CA_FILE"):
+    for name in CLIENTS:
         monkeypatch.setenv(f"SLUICEWAY_{name}", "x")
     Settings.load()
+
+
+def test_listeners_and_one_address_contradict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICEWAY_KAFKA_LISTENERS", '{"a": "x:1"}')
+    monkeypatch.setenv("SLUICEWAY_KAFKA_ADVERTISED_SERVERS", "x:2")
+    with pytest.raises(InvalidSettings, match="both set: put the address into"):
+        Settings.load()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluiceway.errors import OptionError
+from sluiceway.kafka.credentials import found_credentials, merged
 
 __all__ = ["consumer_config", "producer_config", "refuse_unlisted"]
 
@@ -36,6 +37,23 @@ CONNECTION = frozenset(
     }
 )
 """What it takes to reach Kafka; PEM texts, never paths."""
+
+LOCAL = CONNECTION | {
+    "debug",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+}
+"""What a process may say for itself: paths on its own machine, too."""
+
+_INSTEAD = {
+    "ssl.ca.location": "give the certificates' text in ssl.ca.pem",
+    "ssl.certificate.location": "give the certificates' text in ssl.certificate.pem",
+    "ssl.key.location": "give the key's text in ssl.key.pem",
+}
 
 PRODUCER = frozenset(
     {
@@ -103,8 +121,11 @@ def refuse_unlisted(properties: Mapping[str, object], *allowed: frozenset[str]) 
     for name, value in properties.items():
         if name not in known:
             close = difflib.get_close_matches(str(name), known, n=1)
-            advice = f"; did you mean {close[0]!r}?" if close else ""
-            raise OptionError(f"the Kafka property {name!r} is not one that can be set{advice}")
+            advice = _INSTEAD.get(str(name)) or (f"did you mean {close[0]!r}?" if close else "")
+            raise OptionError(
+                f"the Kafka property {name!r} is not one that can be set"
+                + (f"; {advice}" if advice else "")
+            )
         if not isinstance(value, str | int | float | bool):
             raise OptionError(
                 f"the Kafka property {name!r} is {type(value).__name__}; "
@@ -121,11 +142,11 @@ def producer_config(
 ) -> dict[str, Any]:
     """Return librdkafka's configuration of a writer.
 
-    `connection` is what the gateway gave, `overrides` what the caller wants; both are checked.
+    `connection` is what the gateway gave, `overrides` what the caller wants; both are checked,
+    and so are the process's own credentials, which go between them.
     Messages wait for acknowledgement for `delivery_timeout_ms` at most, and no request holds a
     batch larger than `max_message_bytes`, since the topic would refuse it.
     """
-    refuse_unlisted(connection, CONNECTION)
     refuse_unlisted(overrides or {}, CONNECTION, PRODUCER)
     return {
         **_DEFAULTS,
@@ -134,8 +155,7 @@ def producer_config(
         "message.max.bytes": max(1000, max_message_bytes),
         "batch.size": max(1, min(1_000_000, max_message_bytes)),
         "partitioner": "murmur2_random",
-        **connection,
-        **(overrides or {}),
+        **_reached(connection, overrides or {}),
     }
 
 
@@ -143,12 +163,25 @@ def consumer_config(
     connection: Mapping[str, str], overrides: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
     """Return librdkafka's configuration of a reader; both mappings are checked."""
-    refuse_unlisted(connection, CONNECTION)
     refuse_unlisted(overrides or {}, CONNECTION, CONSUMER)
-    return {**_DEFAULTS, **_CONSUMER_DEFAULTS, **connection, **(overrides or {})}
+    return {**_DEFAULTS, **_CONSUMER_DEFAULTS, **_reached(connection, overrides or {})}
 
 
-def admin_config(connection: Mapping[str, str]) -> dict[str, Any]:
-    """Return librdkafka's configuration for asking about topics; the mapping is checked."""
+def admin_config(
+    connection: Mapping[str, str], overrides: Mapping[str, object] | None = None
+) -> dict[str, Any]:
+    """Return librdkafka's configuration for asking about topics.
+
+    Of `overrides`, those of a writer or reader, it takes what concerns the connection.
+    """
+    refuse_unlisted(overrides or {}, CONNECTION, PRODUCER, CONSUMER)
+    concerned = {name: value for name, value in (overrides or {}).items() if name in CONNECTION}
+    return {**_DEFAULTS, **_reached(connection, concerned)}
+
+
+def _reached(connection: Mapping[str, str], overrides: Mapping[str, object]) -> dict[str, object]:
+    """Return what reaches Kafka: the gateway's word, the process's own over it, then the caller's."""
     refuse_unlisted(connection, CONNECTION)
-    return {**_DEFAULTS, **connection}
+    own = found_credentials()
+    refuse_unlisted(own, LOCAL)
+    return merged(merged(connection, own), overrides)

@@ -22,6 +22,7 @@ _START_TIMEOUT_S = 90
 _STOP_TIMEOUT_S = 40
 _POLL_S = 0.05
 _PORT_ATTEMPTS = 5
+_CLIENT, _CONTROLLER = "CLIENT", "CONTROLLER"
 _LOGGING = """status = error
 appenders = file
 appender.file.type = RollingFile
@@ -46,18 +47,29 @@ logger.kafka.level = info
 class KafkaServer:
     """A running broker. Its data stay in `data_dir`, so a later start goes on with them.
 
-    Attributes: `bootstrap_servers` ("127.0.0.1:PORT"), `port`, `pid` (the broker's own process),
+    Attributes: `bootstrap_servers` ("127.0.0.1:PORT", without encryption), `port`, `listeners`
+    (the addresses of the further listeners by name), `pid` (the broker's own process),
     `log_path`. It ends with `stop()`, with the `with` block, or with this process.
     """
 
     def __init__(
-        self, *, keeper: "subprocess.Popen[bytes]", pid: int, port: int, log_path: Path
+        self,
+        *,
+        keeper: "subprocess.Popen[bytes]",
+        pid: int,
+        ports: Mapping[str, int],
+        log_path: Path,
     ) -> None:
         self._keeper = keeper
         self.pid = pid
-        self.port = port
+        self.port = ports[_CLIENT]
         self.log_path = log_path
-        self.bootstrap_servers = f"127.0.0.1:{port}"
+        self.bootstrap_servers = f"127.0.0.1:{self.port}"
+        self.listeners = {
+            name: f"127.0.0.1:{port}"
+            for name, port in ports.items()
+            if name not in (_CLIENT, _CONTROLLER)
+        }
 
     @classmethod
     def start(
@@ -66,25 +78,29 @@ class KafkaServer:
         *,
         port: int | None = None,
         heap_mb: int = 1024,
+        listeners: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
         on_progress: Progress | None = None,
     ) -> "KafkaServer":
         """Start a broker and return once it answers.
 
-        Without a `port` a free one is chosen. `properties` are added to the broker's own.
+        Without a `port` a free one is chosen. `listeners` are further ones on free ports, each
+        a name in capitals with its protocol, such as {"SECURE": "SASL_SSL"}; `properties` are
+        added to the broker's own, among them what those listeners need.
         Raises JavaMissing, JarsUnavailable, BrokerStartFailed.
         """
         java, jars = find_java(), fetch_jars(kafka_jars(), on_progress)
         data_dir.mkdir(parents=True, exist_ok=True)
+        protocols = {_CLIENT: "PLAINTEXT", **(listeners or {}), _CONTROLLER: "PLAINTEXT"}
         attempts = _PORT_ATTEMPTS if port is None else 1
         for attempt in range(1, attempts + 1):
-            broker_port, controller_port = free_ports(2)
-            broker_port = port or broker_port
-            configuration = _configuration(data_dir, broker_port, controller_port)
+            ports = dict(zip(protocols, free_ports(len(protocols)), strict=True))
+            ports[_CLIENT] = port or ports[_CLIENT]
+            configuration = _configuration(data_dir, protocols, ports)
             server = cls._launch(
                 [str(java), f"-Xmx{heap_mb}m", *_java_options(data_dir), "-cp", f"{jars}/*"],
                 data_dir,
-                broker_port,
+                ports,
                 configuration | dict(properties or {}),
             )
             try:
@@ -103,7 +119,11 @@ class KafkaServer:
 
     @classmethod
     def _launch(
-        cls, java: list[str], data_dir: Path, port: int, configuration: dict[str, str]
+        cls,
+        java: list[str],
+        data_dir: Path,
+        ports: Mapping[str, int],
+        configuration: Mapping[str, str],
     ) -> "KafkaServer":
         log_path = data_dir / "broker.log"
         log_path.unlink(missing_ok=True)
@@ -124,7 +144,7 @@ class KafkaServer:
             )
         assert keeper.stdout is not None  # noqa: S101 - asked for above
         pid = int(keeper.stdout.readline() or 0)
-        return cls(keeper=keeper, pid=pid, port=port, log_path=log_path)
+        return cls(keeper=keeper, pid=pid, ports=ports, log_path=log_path)
 
     def stop(self) -> None:
         """Stop the broker cleanly, by force after 40 s; its data stay. May be repeated."""
@@ -206,16 +226,19 @@ def _java_options(data_dir: Path) -> list[str]:
     ]
 
 
-def _configuration(data_dir: Path, port: int, controller_port: int) -> dict[str, str]:
+def _configuration(
+    data_dir: Path, protocols: Mapping[str, str], ports: Mapping[str, int]
+) -> dict[str, str]:
+    addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"CLIENT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"CLIENT://127.0.0.1:{port}",
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "inter.broker.listener.name": "CLIENT",
-        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@127.0.0.1:{ports[_CONTROLLER]}",
+        "listeners": ",".join(addresses.values()),
+        "advertised.listeners": ",".join(addresses[each] for each in ports if each != _CONTROLLER),
+        "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
+        "inter.broker.listener.name": _CLIENT,
+        "controller.listener.names": _CONTROLLER,
         "log.dirs": str(data_dir / "log"),
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
