@@ -18,6 +18,9 @@ _STRIDE = 10_000
 _SLICE_S = 0.25
 _GRACE_S = 10.0
 
+_Header = tuple[str, bytes]
+_Placed = tuple[bytes, bytes | None, int, _Header | None]
+
 
 class Delivery:
     """An idempotent producer of one topic.
@@ -57,9 +60,10 @@ class Delivery:
         """
         values = messages.values
         keys = itertools.repeat(None) if messages.keys is None else messages.keys
+        headers = itertools.repeat(None) if messages.headers is None else messages.headers
         self._accepted_records += messages.records
         pending = iter(values)
-        rest = zip(pending, keys, messages.partitions, strict=False)
+        rest = zip(pending, keys, messages.partitions, headers, strict=False)
         try:
             while operator.length_hint(pending):
                 self._produce(itertools.islice(rest, _STRIDE))
@@ -98,23 +102,29 @@ class Delivery:
         except KafkaException as error:
             raise translated(error.args[0], doing="connecting", topic=self._topic) from error
 
-    def _produce(self, messages: Iterable[tuple[bytes, bytes | None, int]]) -> None:
+    def _produce(self, messages: Iterable[_Placed]) -> None:
         # The hot loop: one call a message.
         produce, topic = self._producer.produce, self._topic
-        for value, key, partition in messages:
+        for value, key, partition, header in messages:
             try:
-                produce(topic, value, key, partition)
+                if header is None:
+                    produce(topic, value, key, partition)
+                else:
+                    produce(topic, value, key, partition, headers=[header])
             except BufferError:
-                self._produce_patiently(value, key, partition)
+                self._produce_patiently(value, key, partition, header)
 
-    def _produce_patiently(self, value: bytes, key: bytes | None, partition: int) -> None:
+    def _produce_patiently(
+        self, value: bytes, key: bytes | None, partition: int, header: _Header | None
+    ) -> None:
+        headers = {} if header is None else {"headers": [header]}
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             self._producer.poll(_SLICE_S)
             if self._first_failure is not None:
                 raise KafkaException(self._first_failure[1])
             try:
-                self._producer.produce(self._topic, value, key, partition)
+                self._producer.produce(self._topic, value, key, partition, **headers)
             except BufferError as error:
                 if time.monotonic() > deadline_s:
                     cause = KafkaError(KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001

@@ -22,10 +22,14 @@ _COLUMN_BYTES = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Messages:
-    """Values in order, with one partition each, and one key each where there are keys."""
+    """Values in order, with one partition each, and one key and header each where there are some.
+
+    A header is a name and a value.
+    """
 
     values: Sequence[bytes] = ()
     keys: Sequence[bytes | None] | None = None
+    headers: Sequence[tuple[str, bytes]] | None = None
     partitions: Iterable[int] = ()
     records: int = 0
 
