@@ -32,6 +32,11 @@ class Answer:
             value = value[key]
         return Answer(value, path)
 
+    def given(self, key: str) -> "Answer | None":
+        """Return what lies under `key`, None where an older gateway leaves it out."""
+        present = isinstance(self.value, Mapping) and key in self.value
+        return self.at(key) if present else None
+
     def text(self, *keys: str) -> str:
         """Return a string."""
         value: str = self.typed(str, *keys)

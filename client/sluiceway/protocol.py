@@ -11,7 +11,15 @@ from typing import Any
 
 from sluiceway.answer import Answer
 
-__all__ = ["ChannelResource", "ChannelStatus", "Condition", "Connection", "Retention", "Topic"]
+__all__ = [
+    "ChannelResource",
+    "ChannelStatus",
+    "Condition",
+    "Connection",
+    "Retention",
+    "SchemaVersion",
+    "Topic",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +119,37 @@ class ChannelResource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SchemaVersion:
+    """One of the schemas that a channel has, or had and still keeps.
+
+    Messages carry `id`; `version` counts the channel's schemas from 1; `created_at` is when the
+    channel got it, None where the answer does not say.
+    """
+
+    id: int
+    version: int
+    definition: Mapping[str, Any]
+    created_at: datetime | None = field(default=None, compare=False)
+
+    @classmethod
+    def parse(cls, read: Answer) -> "SchemaVersion":
+        """Read the JSON of a version."""
+        created_at = read.given("created_at")
+        return cls(
+            id=read.number("id"),
+            version=read.number("version"),
+            definition=read.mapping("definition"),
+            created_at=None if created_at is None else created_at.time(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Connection:
     """All that a writer or a reader needs to work on a channel without the gateway.
+
+    `schema_id` and `schema_definition` are the schema that this job uses: what it writes, and
+    what it is given when it reads. `schemas` are all that the channel's messages may have, the
+    oldest first; a connection that is made without them knows that one alone.
 
     Plain data: it can be pickled and sent to where the work is done. `kafka` may hold
     credentials, so it is left out of `repr`.
@@ -129,18 +166,29 @@ class Connection:
     partitions: int
     max_message_bytes: int
     kafka: Mapping[str, str] = field(repr=False)
+    schemas: tuple[SchemaVersion, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.schemas:
+            only = SchemaVersion(id=self.schema_id, version=1, definition=self.schema_definition)
+            object.__setattr__(self, "schemas", (only,))
 
     @classmethod
     def parse(cls, answer: object) -> "Connection":
-        """Read the JSON of a connection."""
+        """Read the JSON of a connection; older gateways name one schema alone."""
         read = Answer(answer, "connection")
+        used = SchemaVersion.parse(read.at("schema"))
+        kept = read.given("schemas")
         return cls(
             channel_name=read.text("channel", "name"),
             channel_uid=read.text("channel", "uid"),
             generation=read.number("channel", "generation"),
             format=read.text("format"),
-            schema_id=read.number("schema", "id"),
-            schema_definition=read.mapping("schema", "definition"),
+            schema_id=used.id,
+            schema_definition=used.definition,
+            schemas=(used,)
+            if kept is None
+            else tuple(SchemaVersion.parse(each) for each in kept.items()),
             topic_name=read.text("topic", "name"),
             topic_id=read.optional(read.text, "topic", "id"),
             partitions=read.number("topic", "partitions"),

@@ -52,6 +52,10 @@ CONNECTION: dict[str, Any] = {
 }
 
 
+EARLIER = {"id": 4, "version": 1, "definition": {"type": "record", "name": "F", "fields": []}}
+LATER = {"id": 9, "version": 2, "definition": CHANNEL["spec"]["schema"]}
+
+
 def changed(answer: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     answer = copy.deepcopy(answer)
     *parents, last = path.split(".")
@@ -109,6 +113,19 @@ def test_a_connection_can_be_sent_to_other_processes_and_shows_no_credentials() 
     connection = Connection.parse(CONNECTION)
     assert pickle.loads(pickle.dumps(connection)) == connection  # noqa: S301
     assert "hush" not in repr(connection)
+
+
+def test_a_connection_names_all_schemas_that_messages_may_have() -> None:
+    answer = changed(changed(CONNECTION, "schema", LATER), "schemas", [EARLIER, LATER])
+    connection = Connection.parse(answer)
+    assert [(each.id, each.version) for each in connection.schemas] == [(4, 1), (9, 2)]
+    assert (connection.schema_id, connection.schema_definition) == (9, LATER["definition"])
+
+
+def test_a_connection_of_an_older_gateway_has_its_one_schema() -> None:
+    connection = Connection.parse(changed(CONNECTION, "schema", LATER))
+    assert [(each.id, each.version) for each in connection.schemas] == [(9, 2)]
+    assert connection.schemas[0].definition == LATER["definition"]
 
 
 @pytest.mark.parametrize("bad", [-1, 1.0, "1", None, True])

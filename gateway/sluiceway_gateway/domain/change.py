@@ -9,6 +9,7 @@ from typing import Final
 from sluiceway_gateway.domain.channel import (
     Channel,
     ChannelSpec,
+    Compatibility,
     Condition,
     Format,
     Phase,
@@ -43,6 +44,7 @@ class Change:
 
     labels: Mapping[str, str] | Unset = UNSET
     schema: str | Unset = UNSET
+    compatibility: Compatibility | Unset = UNSET
     format: Format | Unset = UNSET
     partitions: int | Unset = UNSET
     pinned: bool | Unset = UNSET
@@ -165,6 +167,9 @@ def _merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
     ms, size = change.retention_ms, change.retention_bytes
     return replace(
         spec,
+        compatibility=(
+            spec.compatibility if change.compatibility is UNSET else change.compatibility
+        ),
         format=spec.format if change.format is UNSET else change.format,
         partitions=spec.partitions if change.partitions is UNSET else change.partitions,
         pinned=spec.pinned if change.pinned is UNSET else change.pinned,

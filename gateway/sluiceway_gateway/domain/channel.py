@@ -19,14 +19,17 @@ class Phase(StrEnum):
     """The topic that belongs to the channel is there."""
     FAILED = "failed"
     """The topic vanished, or another one has its name."""
+    CLOSED = "closed"
+    """Nobody writes any more; the records are read as before."""
     DELETING = "deleting"
     """On its way out; the row goes when the topic is gone."""
 
 
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.PROVISIONING: frozenset({Phase.READY, Phase.FAILED, Phase.DELETING}),
-    Phase.READY: frozenset({Phase.FAILED, Phase.DELETING}),
+    Phase.READY: frozenset({Phase.CLOSED, Phase.FAILED, Phase.DELETING}),
     Phase.FAILED: frozenset({Phase.READY, Phase.DELETING}),
+    Phase.CLOSED: frozenset({Phase.DELETING}),
     Phase.DELETING: frozenset(),
 }
 """The one transition table. A changed spec leaves the phase: `observed_generation`
@@ -50,6 +53,33 @@ class Format(StrEnum):
     ARROW = "arrow"
 
 
+class Compatibility(StrEnum):
+    """What a new version of a channel's schema has to be, beside all versions that are kept."""
+
+    NONE = "none"
+    """Anything."""
+    BACKWARD = "backward"
+    """The new one reads what was written with the old ones."""
+    FORWARD = "forward"
+    """The old ones read what will be written with the new one."""
+    FULL = "full"
+    """Both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaVersion:
+    """One of the schemas that a channel has, or had and still keeps."""
+
+    id: int
+    """The same for all channels and for good; messages carry it."""
+    version: int
+    """Counts the channel's schemas, from 1."""
+    definition: str
+    """Canonical Avro JSON."""
+    created_at: datetime
+    """When the channel got it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Retention:
     """How long records are kept; None leaves it to the broker, -1 is for ever."""
@@ -64,6 +94,7 @@ class ChannelSpec:
 
     schema: str
     """Canonical Avro JSON."""
+    compatibility: Compatibility = Compatibility.BACKWARD
     format: Format = Format.AVRO
     partitions: int = 1
     pinned: bool = False
@@ -122,6 +153,9 @@ class Channel:
     """The generation that was last applied to Kafka in full; 0 before the first."""
     conditions: tuple[Condition, ...]
     topic: TopicRef
+    adopted: bool = False
+    """The topic was there before the channel: it is never deleted and never changed, and
+    partitions, replication, retention and config of the spec follow it."""
     keep_topic: bool = False
     """Deleting the channel leaves its topic."""
 

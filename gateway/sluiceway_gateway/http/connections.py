@@ -1,12 +1,13 @@
 """Where to read and write a channel's records."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from sluiceway_gateway.domain.channel import Channel
+from sluiceway_gateway.domain.channel import Channel, SchemaVersion
 from sluiceway_gateway.domain.scope import Action
 from sluiceway_gateway.http.guard import Viewer
 from sluiceway_gateway.http.parameters import Name
@@ -43,9 +44,10 @@ class ConnectionTopic(BaseModel):
 
 
 class Kafka(BaseModel):
-    """Kafka properties for the client."""
+    """Kafka properties for the client; they may hold credentials."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, str]
 
     bootstrap_servers: str = Field(alias="bootstrap.servers")
 
@@ -55,7 +57,8 @@ class Connection(BaseModel):
 
     channel: ConnectionChannel
     format: Literal["avro", "arrow"]
-    schema_: ConnectionSchema = Field(alias="schema")
+    schema_: ConnectionSchema = Field(alias="schema", description="The newest")
+    schemas: list[ConnectionSchema] = Field(description="All that records may have, oldest first")
     topic: ConnectionTopic
     kafka: Kafka
 
@@ -71,15 +74,26 @@ def get_connection(
     access: Annotated[Literal["read", "write"], Query(description="What for")],
     principal: Viewer,
     gateway: Gateway,
+    listener: Annotated[
+        str | None, Query(description="Which of Kafka's listeners to reach it by", max_length=100)
+    ] = None,
 ) -> Response:
     """Say where the records go; leaves no trace. 409 `channel_not_ready` until there is a topic."""
     principal.require(Action(access), name)
+    kafka = gateway.settings.listeners.reached_by(listener)
     channel = gateway.channels.ready(name)
-    body = _connection(channel, gateway.settings.servers_for_clients)
-    return Response(json.dumps(body, separators=(",", ":")), media_type="application/json")
+    versions = gateway.channels.versions(channel)
+    return Response(
+        json.dumps(_connection(channel, versions, kafka), separators=(",", ":")),
+        # It may hold credentials.
+        headers={"Cache-Control": "no-store"},
+        media_type="application/json",
+    )
 
 
-def _connection(channel: Channel, servers: str) -> dict[str, Any]:
+def _connection(
+    channel: Channel, versions: Sequence[SchemaVersion], kafka: Mapping[str, str]
+) -> dict[str, Any]:
     return {
         "channel": {
             "name": channel.name,
@@ -92,11 +106,15 @@ def _connection(channel: Channel, servers: str) -> dict[str, Any]:
             "version": channel.schema_version,
             "definition": json.loads(channel.spec.schema),
         },
+        "schemas": [
+            {"id": each.id, "version": each.version, "definition": json.loads(each.definition)}
+            for each in versions
+        ],
         "topic": {
             "name": channel.topic.name,
             "id": channel.topic.id,
             "partitions": channel.topic.partitions,
             "max_message_bytes": channel.max_message_bytes,
         },
-        "kafka": {"bootstrap.servers": servers},
+        "kafka": dict(kafka),
     }

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.domain.change import UNSET, Change, Unset
-from sluiceway_gateway.domain.channel import MAX_PARTITIONS, Channel, Format
+from sluiceway_gateway.domain.channel import MAX_PARTITIONS, Channel, Compatibility, Format
 from sluiceway_gateway.domain.label import MAX_LABELS, check_labels
 
 INT64_MAX = 2**63 - 1
@@ -48,6 +48,9 @@ class SpecPut(_Asked):
         alias="schema",
         description="An Avro record schema; needed when the channel is made",
     )
+    compatibility: Literal["none", "backward", "forward", "full"] = Field(
+        default="backward", description="What a new version of the schema must be to all kept ones"
+    )
     format: Literal["avro", "arrow"] = "avro"
     partitions: int = Field(default=1, ge=1, le=MAX_PARTITIONS)
     pinned: bool = False
@@ -74,11 +77,12 @@ class ChannelPut(_Asked):
 
     def change(self, *, schema: str | Unset, config: dict[str, str] | Unset) -> Change:
         """Return what is asked, with schema and configuration in their canonical forms."""
-        format_ = self.spec.given("format")
+        compatibility, format_ = self.spec.given("compatibility"), self.spec.given("format")
         return Change(
             labels=self.metadata.given("labels"),
             schema=schema,
-            format=format_ if format_ is UNSET else Format(format_),
+            compatibility=UNSET if compatibility is UNSET else Compatibility(compatibility),
+            format=UNSET if format_ is UNSET else Format(format_),
             partitions=self.spec.given("partitions"),
             pinned=self.spec.given("pinned"),
             replication=self.spec.given("replication"),
@@ -109,6 +113,7 @@ class Spec(BaseModel):
     """What is wanted."""
 
     schema_: dict[str, Any] = Field(alias="schema")
+    compatibility: Literal["none", "backward", "forward", "full"]
     format: Literal["avro", "arrow"]
     partitions: int
     pinned: bool
@@ -145,7 +150,7 @@ class SchemaVersion(BaseModel):
 class Status(BaseModel):
     """What was seen."""
 
-    phase: Literal["provisioning", "ready", "failed", "deleting"]
+    phase: Literal["provisioning", "ready", "failed", "closed", "deleting"]
     observed_generation: int
     conditions: list[ConditionBody]
     topic: TopicBody
@@ -180,6 +185,7 @@ def channel_json(channel: Channel) -> dict[str, Any]:
         },
         "spec": {
             "schema": json.loads(spec.schema),
+            "compatibility": str(spec.compatibility),
             "format": str(spec.format),
             "partitions": spec.partitions,
             "pinned": spec.pinned,

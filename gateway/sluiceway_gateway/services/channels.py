@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluiceway_gateway.domain.change import UNSET, Change, changed, created, deleted
-from sluiceway_gateway.domain.channel import Channel, Phase, sources
+from sluiceway_gateway.domain.channel import Channel, Phase, SchemaVersion, sources
 from sluiceway_gateway.domain.errors import (
     ChannelNotFound,
     ChannelNotReady,
@@ -128,6 +128,11 @@ class Channels:
             raise ChannelNotReady(f"The channel {name!r} is {channel.phase}{why}")
         return channel
 
+    def versions(self, channel: Channel) -> tuple[SchemaVersion, ...]:
+        """Return all schemas that the channel keeps, the oldest first."""
+        with self._database.read() as tx:
+            return schemas.versions(tx, channel.uid)
+
     def page(
         self, *, limit: int, after: str, selector: Selector | None, prefixes: tuple[str, ...]
     ) -> Page:
@@ -188,7 +193,8 @@ class Channels:
         )
         if not channels.insert(tx, channel):
             return None
-        schemas.assign(tx, channel_uid=channel.uid, version=1, schema_id=schema_id)
+        first = SchemaVersion(id=schema_id, version=1, definition=schema.canonical, created_at=now)
+        schemas.assign(tx, channel_uid=channel.uid, version=first)
         return channel
 
     def _save(self, tx: WriteTransaction, was: Channel, channel: Channel) -> Channel:

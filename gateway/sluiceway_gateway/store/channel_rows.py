@@ -8,6 +8,7 @@ from sqlalchemy import Row, Select, select
 from sluiceway_gateway.domain.channel import (
     Channel,
     ChannelSpec,
+    Compatibility,
     Condition,
     Format,
     Phase,
@@ -35,6 +36,7 @@ def channel_of(row: Row[Any]) -> Channel:
         created_at=row.created_at,
         spec=ChannelSpec(
             schema=row.definition,
+            compatibility=Compatibility(row.compatibility),
             format=Format(row.format),
             partitions=row.partitions,
             pinned=row.pinned,
@@ -48,6 +50,7 @@ def channel_of(row: Row[Any]) -> Channel:
         observed_generation=row.observed_generation,
         conditions=tuple(_condition_of(each) for each in row.conditions),
         topic=TopicRef(name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions),
+        adopted=row.adopted,
         keep_topic=row.keep_topic,
     )
 
@@ -63,6 +66,7 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "created_at": channel.created_at,
         "schema_id": channel.schema_id,
         "schema_version": channel.schema_version,
+        "compatibility": str(channel.spec.compatibility),
         "format": str(channel.spec.format),
         "partitions": channel.spec.partitions,
         "pinned": channel.spec.pinned,
@@ -76,6 +80,7 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "topic_name": channel.topic.name,
         "topic_id": channel.topic.id,
         "topic_partitions": channel.topic.partitions,
+        "adopted": channel.adopted,
         "keep_topic": channel.keep_topic,
     }
 

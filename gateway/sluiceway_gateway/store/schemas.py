@@ -3,10 +3,11 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from sluiceway_gateway.store.engine import WriteTransaction
+from sluiceway_gateway.domain.channel import SchemaVersion
+from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.tables import channel_schemas, schemas
 
 
@@ -25,10 +26,30 @@ def register(tx: WriteTransaction, *, fingerprint: str, definition: str, now: da
     return found
 
 
-def assign(tx: WriteTransaction, *, channel_uid: str, version: int, schema_id: int) -> None:
-    """Note that this is the channel's schema of this version."""
+def assign(tx: WriteTransaction, *, channel_uid: str, version: SchemaVersion) -> None:
+    """Note that this is one of the channel's schemas."""
     tx.execute(
         channel_schemas.insert().values(
-            channel_uid=channel_uid, version=version, schema_id=schema_id
+            channel_uid=channel_uid,
+            version=version.version,
+            schema_id=version.id,
+            created_at=version.created_at,
         )
+    )
+
+
+def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]:
+    """Return all schemas that the channel keeps, the oldest first."""
+    created_at = func.coalesce(channel_schemas.c.created_at, schemas.c.created_at)
+    rows = tx.execute(
+        select(
+            schemas.c.id, channel_schemas.c.version, schemas.c.definition, created_at.label("at")
+        )
+        .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
+        .where(channel_schemas.c.channel_uid == channel_uid)
+        .order_by(channel_schemas.c.version)
+    )
+    return tuple(
+        SchemaVersion(id=row.id, version=row.version, definition=row.definition, created_at=row.at)
+        for row in rows
     )

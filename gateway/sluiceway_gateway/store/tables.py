@@ -1,6 +1,7 @@
 """The tables. CHECK constraints say what the domain says."""
 
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -18,10 +19,12 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    false,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from sluiceway_gateway.domain.channel import MAX_PARTITIONS, Format, Phase
+from sluiceway_gateway.domain.channel import MAX_PARTITIONS, Compatibility, Format, Phase
 
 
 class UtcTime(TypeDecorator[datetime]):
@@ -63,7 +66,7 @@ metadata = MetaData(
 )
 
 
-def _one_of(column: str, values: type[Phase] | type[Format]) -> str:
+def _one_of(column: str, values: type[StrEnum]) -> str:
     return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
 
 
@@ -89,6 +92,7 @@ channels = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
     Column("schema_version", Integer, nullable=False),
+    Column("compatibility", Word, nullable=False, server_default=text("'backward'")),
     Column("format", Word, nullable=False),
     Column("partitions", Integer, nullable=False),
     Column("pinned", Boolean, nullable=False),
@@ -102,6 +106,7 @@ channels = Table(
     Column("topic_name", Word, nullable=False, unique=True),
     Column("topic_id", Word),
     Column("topic_partitions", Integer),
+    Column("adopted", Boolean, nullable=False, server_default=false()),
     Column("keep_topic", Boolean, nullable=False),
     # When the reconciler looks at the row next: at once after a change, else at its next check
     # or, after a refusal, at a retry that backs off.
@@ -109,13 +114,18 @@ channels = Table(
     # Checks in a row that Kafka refused something in; 0 after a change and after a success.
     Column("refusals", Integer, nullable=False),
     CheckConstraint(_one_of("phase", Phase), name="phase"),
+    CheckConstraint(_one_of("compatibility", Compatibility), name="compatibility"),
     CheckConstraint(_one_of("format", Format), name="format"),
     CheckConstraint(f"partitions BETWEEN 1 AND {MAX_PARTITIONS}", name="partitions"),
     CheckConstraint("replication IS NULL OR replication >= 1", name="replication"),
     CheckConstraint("generation >= 1 AND revision >= generation", name="generation"),
     CheckConstraint("observed_generation BETWEEN 0 AND generation", name="observed_generation"),
-    CheckConstraint("phase <> 'ready' OR topic_id IS NOT NULL", name="ready_has_topic"),
+    CheckConstraint(
+        "phase NOT IN ('ready', 'closed') OR topic_id IS NOT NULL", name="ready_has_topic"
+    ),
     CheckConstraint("phase = 'deleting' OR NOT keep_topic", name="kept_when_deleting"),
+    CheckConstraint("NOT adopted OR topic_id IS NOT NULL", name="adopted_has_topic"),
+    CheckConstraint("NOT adopted OR keep_topic OR phase <> 'deleting'", name="adopted_is_kept"),
     Index(None, "phase"),
     Index(None, "due_at"),
 )
@@ -126,7 +136,22 @@ channel_schemas = Table(
     Column("channel_uid", Word, ForeignKey("channels.uid", ondelete="CASCADE"), primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
+    # NULL where a gateway of before this column wrote the row: then the schema's own time counts.
+    Column("created_at", UtcTime),
     CheckConstraint("version >= 1", name="version"),
+)
+
+# What was known of topics that outlived their channels, for when they are adopted.
+kept_schemas = Table(
+    "kept_schemas",
+    metadata,
+    Column("topic_id", Word, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("format", Word, nullable=False),
+    CheckConstraint("version >= 1", name="version"),
+    CheckConstraint(_one_of("format", Format), name="format"),
 )
 
 leases = Table(

@@ -16,6 +16,7 @@ def test_a_ready_channel_says_where_its_records_are(rig: Rig, access: str) -> No
         "channel": {"name": "flights", "uid": made["metadata"]["uid"], "generation": 1},
         "format": "arrow",
         "schema": {"id": 1, "version": 1, "definition": SCHEMA},
+        "schemas": [{"id": 1, "version": 1, "definition": SCHEMA}],
         "topic": {
             "name": made["status"]["topic"]["name"],
             "id": "dG9waWM",

@@ -24,6 +24,7 @@ def test_a_channel_is_created_with_defaults(rig: Rig) -> None:
     }
     assert body["spec"] == {
         "schema": SCHEMA,
+        "compatibility": "backward",
         "format": "avro",
         "partitions": 1,
         "pinned": False,
@@ -44,6 +45,7 @@ def test_a_channel_is_created_with_defaults(rig: Rig) -> None:
 
 def test_every_field_is_taken(rig: Rig) -> None:
     spec: dict[str, Any] = {
+        "compatibility": "full",
         "format": "arrow",
         "partitions": 4,
         "pinned": True,

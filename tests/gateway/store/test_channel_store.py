@@ -12,6 +12,7 @@ from sluiceway_gateway.domain.change import Change, created
 from sluiceway_gateway.domain.channel import (
     Channel,
     ChannelSpec,
+    Compatibility,
     Format,
     Phase,
     Retention,
@@ -55,6 +56,7 @@ def test_a_channel_comes_back_as_it_was(database: Database) -> None:
         make("flights", team="a"),
         spec=ChannelSpec(
             schema="{}",
+            compatibility=Compatibility.FORWARD,
             format=Format.ARROW,
             partitions=10_000,
             pinned=True,
@@ -82,6 +84,9 @@ def test_a_name_is_given_once(database: Database) -> None:
         {"observed_generation": 2},
         {"keep_topic": True},
         {"phase": Phase.READY},
+        {"phase": Phase.CLOSED},
+        {"adopted": True},
+        {"adopted": True, "topic": TopicRef(name="t", id="x"), "phase": Phase.DELETING},
         {"spec": ChannelSpec(schema="{}", partitions=0)},
         {"spec": ChannelSpec(schema="{}", partitions=10_001)},
         {"spec": ChannelSpec(schema="{}", replication=0)},
@@ -207,6 +212,7 @@ def test_channels_are_counted_by_phase(database: Database) -> None:
             Phase.PROVISIONING: 2,
             Phase.READY: 0,
             Phase.FAILED: 0,
+            Phase.CLOSED: 0,
             Phase.DELETING: 0,
         }
 

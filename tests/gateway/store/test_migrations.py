@@ -33,7 +33,7 @@ def test_migrations_make_the_checks_of_the_models(database: Database) -> None:
 def test_the_check_of_phases_refuses_what_the_domain_does_not_know(database: Database) -> None:
     checks = inspect(database.engine).get_check_constraints("channels")
     phase = next(str(each["sqltext"]) for each in checks if each["name"] == "ck_channels_phase")
-    for word in ("provisioning", "ready", "failed", "deleting"):
+    for word in ("provisioning", "ready", "failed", "closed", "deleting"):
         assert f"'{word}'" in phase
 
 
