@@ -5,7 +5,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import Row
 
 from sluiceway import Gateway
-from sluiceway.errors import OptionError
 
 ALL_TYPES = """
     truth boolean, small int, big bigint not null, single float, twice double, text string,
@@ -121,15 +120,3 @@ def test_bytes_and_shorts_are_carried_as_ints(spark: SparkSession, name: str) ->
 
     assert back.dtypes == [("a", "int"), ("b", "int")]
     assert back.collect() == [Row(a=-128, b=-32768)]
-
-
-def test_registering_needs_a_spark_that_has_arrow_writers(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sluiceway.spark
-    from sluiceway.spark import registration
-
-    monkeypatch.setattr(registration, "spark_version", "4.0.1")
-
-    with pytest.raises(OptionError, match=r"Spark is 4\.0\.1; channels need 4\.1 or later"):
-        sluiceway.spark.register(spark)

@@ -17,6 +17,7 @@ from sluiceway.schema import Schema
 from sluiceway.spark.bounds import OffsetRange
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.planning import plan
+from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.worker import ClientPool, settle
 
 LOGGER = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ _TUNING: Final[dict[str, object]] = {
 }
 
 
-class ChannelDataReader(DataSourceReader):
+class ChannelDataReader(Shipped, DataSourceReader):
     """Plans in the driver, reads in tasks; what tasks need is pickled with it.
 
     `columns` are the columns to give, in that order.

@@ -1,7 +1,9 @@
 """Making `format("channel")` known to a Spark session."""
 
-from pyspark import __version__ as spark_version
+from typing import Any
+
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from sluiceway.errors import OptionError
 from sluiceway.gateway import Gateway
@@ -15,17 +17,33 @@ def register(spark: SparkSession, gateway: str | None = None) -> None:
 
     Without one, SLUICEWAY_URL of this process is taken. The token is always that of
     the driver's environment, SLUICEWAY_TOKEN or SLUICEWAY_TOKEN_FILE, as it was when the session
-    was started: it is in no option, plan or log. Registering again changes the gateway of reads
-    and writes that are made afterwards. Raises OptionError for a Spark older than 4.1 and for a
-    URL that is none.
+    was started: it is in no option, plan or log. Over Spark Connect the driver is the server's.
+    Registering again changes the gateway of reads and writes that are made afterwards. Raises
+    OptionError for a Spark older than 4.1 and for a URL that is none.
     """
-    found = tuple(int(part) for part in spark_version.split(".")[:2])
+    found = tuple(int(part) for part in spark.version.split(".")[:2])
     if found < _OLDEST:
         raise OptionError(
-            f"Spark is {spark_version}; channels need 4.1 or later: pip install 'pyspark>=4.1'"
+            f"Spark is {spark.version}; channels need 4.1 or later: pip install 'pyspark>=4.1'"
         )
     with Gateway(gateway) as checked:
         url = checked.url
-    # A class of its own, so that it travels to planning by value, its URL included.
-    source = type("ChannelDataSource", (ChannelDataSource,), {"gateway_url": url})
-    spark.dataSource.register(source)
+    spark.dataSource.register(_format(ChannelDataSource({}, gateway_url=url)))
+
+
+def _format(source: ChannelDataSource) -> type[DataSource]:
+    """Return the class that is registered; with options, it gives a source like `source`.
+
+    Spark pickles a class that no module has by its code, so that this one can be loaded where
+    the client is missing, up to the source in it, which says what is wrong.
+    """
+
+    class ChannelFormat(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "channel"
+
+        def __new__(cls, options: Any) -> Any:
+            return source.like(options)
+
+    return ChannelFormat

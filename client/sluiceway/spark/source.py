@@ -1,6 +1,6 @@
 """The data source behind `format("channel")`."""
 
-from typing import ClassVar
+from collections.abc import Mapping
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 from pyspark.sql.types import StructType
@@ -11,19 +11,26 @@ from sluiceway.protocol import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.options import ReadOptions, WriteOptions
 from sluiceway.spark.reading import ChannelDataReader
+from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.types import arrow_of, require_readable, require_writable, struct_of
 from sluiceway.spark.worker import settle
 from sluiceway.spark.writing import ChannelDataWriter
 
 
-class ChannelDataSource(DataSource):
+class ChannelDataSource(Shipped, DataSource):
     """Plans reads and writes of a channel; runs in Python workers of Spark's driver.
 
     Only planning asks the gateway, by `gateway_url` (None: SLUICEWAY_URL) and with the token
     that the driver's environment names. Tasks get a Connection and speak to Kafka alone.
     """
 
-    gateway_url: ClassVar[str | None] = None
+    def __init__(self, options: Mapping[str, str], *, gateway_url: str | None = None) -> None:
+        super().__init__(dict(options))
+        self.gateway_url = gateway_url
+
+    def like(self, options: Mapping[str, str]) -> "ChannelDataSource":
+        """Return a source with the same gateway and these options."""
+        return ChannelDataSource(options, gateway_url=self.gateway_url)
 
     @classmethod
     def name(cls) -> str:

@@ -19,6 +19,7 @@ from sluiceway.protocol import Connection
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
 from sluiceway.spark.options import WriteOptions
+from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.worker import ClientPool, settle
 
 _VERIFY_TIMEOUT_S: Final = 30.0
@@ -53,7 +54,7 @@ class TaskWrote(WriterCommitMessage):
     records: int
 
 
-class ChannelDataWriter(DataSourceArrowWriter):
+class ChannelDataWriter(Shipped, DataSourceArrowWriter):
     """Made in the driver, writes in tasks; what tasks need is pickled with it.
 
     A task writes to one Kafka partition, its own number modulo the channel's, in the order of

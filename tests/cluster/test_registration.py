@@ -1,0 +1,42 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource
+
+from sluiceway.errors import OptionError
+from sluiceway.spark import register
+from sluiceway.spark.source import ChannelDataSource
+
+
+class Session:
+    """A Spark session as far as registering looks at it."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self.registered: list[Any] = []
+        self.dataSource = SimpleNamespace(register=self.registered.append)
+
+
+@pytest.mark.parametrize("version", ["3.5.7", "4.0.1"])
+def test_a_spark_without_arrow_writers_is_refused(version: str) -> None:
+    session = Session(version)
+
+    with pytest.raises(OptionError, match=rf"Spark is {version}; channels need 4\.1 or later"):
+        register(session)  # type: ignore[arg-type]
+    assert session.registered == []
+
+
+@pytest.mark.parametrize("version", ["4.1.0", "4.1.4", "4.3.0", "4.2.0.dev1", "5.0.0-SNAPSHOT"])
+def test_what_is_registered_makes_sources_of_the_gateway(version: str) -> None:
+    session = Session(version)
+
+    register(session, gateway="http://gateway:8900")  # type: ignore[arg-type]
+
+    registered = cloudpickle.loads(cloudpickle.dumps(session.registered[0]))
+    made = registered(options={"path": "flights"})
+    assert issubclass(registered, DataSource)
+    assert registered.name() == "channel"
+    assert type(made) is ChannelDataSource
+    assert (made.options, made.gateway_url) == ({"path": "flights"}, "http://gateway:8900")

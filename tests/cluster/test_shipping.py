@@ -1,0 +1,111 @@
+"""What arrives where the client is missing, broken or of another version."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import py4j
+import pyspark
+import pytest
+from pyspark import cloudpickle
+
+from sluiceway.spark import reading, source, writing
+from sluiceway.spark.shipping import Shipped
+from sluiceway.spark.source import ChannelDataSource
+
+OPENING = """
+import pickle, sys
+from pathlib import Path
+try:
+    print(pickle.loads(Path(sys.argv[1]).read_bytes()).gateway_url)
+except ImportError as error:
+    print(error)
+"""
+INSTALL = "pip install 'sluiceway==0.1.0'"
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    made = ChannelDataSource({"path": "flights"}, gateway_url="http://gateway:8900")
+    file = tmp_path / "shipped"
+    file.write_bytes(cloudpickle.dumps(made))
+    return file
+
+
+def client(directory: Path, version: str) -> Path:
+    """Make a client that has a version and nothing else, importable from the directory."""
+    package = directory / "sluiceway"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "_version.py").write_text(f"__version__ = {version!r}\n")
+    return directory
+
+
+def open_alone(shipped: Path, *path: Path) -> str:
+    """Open it in a Python with PySpark and what is on `path`; return what it printed."""
+    packages = shipped.with_name("packages")
+    packages.mkdir()
+    for each in (py4j, pyspark):
+        (packages / each.__name__).symlink_to(Path(each.__file__).parent)
+    program = f"import sys\nsys.path[:0] = {[str(each) for each in (packages, *path)]}\n{OPENING}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, str(shipped)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout
+
+
+def test_what_is_shipped_arrives_as_it_was() -> None:
+    made = ChannelDataSource({"path": "flights"}, gateway_url="http://gateway:8900")
+
+    for copy in (pickle.loads(pickle.dumps(made)), cloudpickle.loads(cloudpickle.dumps(made))):  # noqa: S301
+        assert type(copy) is ChannelDataSource
+        assert vars(copy) == vars(made)
+
+
+def test_a_worker_without_the_client_says_what_to_install_where(shipped: Path) -> None:
+    said = open_alone(shipped)
+
+    assert f"worker {sys.executable}" in said
+    assert "cannot load sluiceway: No module named 'sluiceway'" in said
+    assert INSTALL in said
+    assert "--archives environment.tar.gz#environment" in said
+
+
+@pytest.mark.parametrize("version", ["0.0.9", "0.2.0", "1.1.0"])
+def test_a_worker_with_another_version_names_both(
+    shipped: Path, tmp_path: Path, version: str
+) -> None:
+    said = open_alone(shipped, client(tmp_path, version))
+
+    assert f"has sluiceway {version}, the driver has 0.1.0" in said
+    assert INSTALL in said
+
+
+def test_a_worker_whose_client_lacks_what_it_needs_names_the_module(
+    shipped: Path, tmp_path: Path
+) -> None:
+    """A later patch of the same minor version is let in, and fails by what it lacks."""
+    said = open_alone(shipped, client(tmp_path, "0.1.7"))
+
+    assert "cannot load sluiceway: No module named 'sluiceway.spark'" in said
+    assert INSTALL in said
+
+
+def test_everything_that_spark_pickles_of_ours_is_shipped() -> None:
+    ours = {
+        each
+        for module in (source, reading, writing)
+        for each in vars(module).values()
+        if isinstance(each, type)
+        and each.__module__.startswith("sluiceway.spark")
+        and any(base.__module__ == "pyspark.sql.datasource" for base in each.__mro__)
+        and each.__name__.endswith(("Source", "Reader", "Writer"))
+    }
+
+    assert len(ours) >= 3
+    assert {each for each in ours if not issubclass(each, Shipped)} == set()
