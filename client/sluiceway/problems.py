@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import httpx
 
 from sluiceway.errors import (
+    ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
     Conflict,
@@ -19,6 +20,8 @@ from sluiceway.errors import (
 
 BY_CODE: Mapping[str, type[GatewayError]] = {
     "body_too_large": InvalidRequest,
+    "channel_adopted": Conflict,
+    "channel_closed": ChannelClosed,
     "channel_deleting": Conflict,
     "channel_not_found": ChannelNotFound,
     "channel_not_ready": ChannelNotReady,
@@ -39,7 +42,9 @@ BY_CODE: Mapping[str, type[GatewayError]] = {
     "partitions_shrink": Conflict,
     "precondition_failed": Conflict,
     "replication_exceeds_brokers": Conflict,
-    "schema_changed": Conflict,
+    "schema_incompatible": Conflict,
+    "topic_not_found": Conflict,
+    "topic_taken": Conflict,
     "too_many_waiters": GatewayUnavailable,
     "unauthenticated": Unauthenticated,
     "unavailable": GatewayUnavailable,

@@ -1,0 +1,22 @@
+"""What is wrong with a call."""
+
+from sluiceway.errors.root import SluicewayError
+
+
+class OptionError(SluicewayError, ValueError):
+    """An argument, an option or a setting that makes no sense; the message says what would."""
+
+    code = "invalid_option"
+
+
+class EndpointClosed(SluicewayError):
+    """The writer or reader was closed, or failed before; open a new one."""
+
+    code = "endpoint_closed"
+
+
+class SluicewayTimeout(SluicewayError, TimeoutError):
+    """What was waited for did not happen in time; nothing was undone."""
+
+    code = "timeout"
+    retriable = True
