@@ -6,14 +6,19 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
 
-from sluiceway_gateway.domain.errors import WrongRevision
+from sluiceway_gateway.domain.errors import DatabaseUnavailable, WrongRevision
 from sluiceway_gateway.store.engine import Database
 from sluiceway_gateway.store.failures import translated
 
 # Any number that nothing else in the database takes an advisory lock on.
 _LOCK = 0x51C3_3A7
+# Requests queue behind a migration that waits for a table.
+_TABLE_WAIT_MS = 10_000
+_LOCK_TIMEOUT = "55P03"
+_BUSY = "SQLITE_BUSY"
 
 
 def migrations_path() -> Path:
@@ -37,25 +42,32 @@ def current(database: Database) -> str | None:
         return MigrationContext.configure(connection).get_current_revision()
 
 
-def upgrade(database: Database) -> str:
+def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
     """Bring the database to our revision, in one transaction, one process at a time.
 
-    Returns the revision. Raises WrongRevision for a database that a newer
-    version has migrated.
+    Of several processes one does the work; the others wait up to `wait_s` seconds, and then find
+    nothing to do. Returns the revision. Raises WrongRevision for a database that a newer version
+    has migrated, DatabaseUnavailable where it is away or locked for too long; either way nothing
+    was changed.
     """
-    config = _config()
-    _refuse_unknown(config, current(database))
     with translated(), database.engine.connect() as connection:
+        # What is set on it below is not for the pool's next user.
+        connection.detach()
         connection = connection.execution_options(sluiceway_writes=True)
-        with connection.begin():
-            if database.dialect == "postgresql":
-                connection.execute(text("SET LOCAL lock_timeout = 0"))
-                connection.execute(text("SET LOCAL statement_timeout = 0"))
-                connection.execute(
-                    text("SELECT pg_advisory_xact_lock(:lock)").bindparams(lock=_LOCK)
-                )
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        if database.dialect == "sqlite":
+            _prepare_sqlite(connection, wait_s)
+        try:
+            with connection.begin():
+                if database.dialect == "postgresql":
+                    _lock_postgresql(connection, wait_s)
+                _migrate(connection)
+        except OperationalError as error:
+            if not _is_locked(error):
+                raise
+            raise DatabaseUnavailable(
+                "the database is locked: another migration is at work, or a long transaction "
+                "holds its tables. Nothing was changed: run `sluiceway migrate` again"
+            ) from error
     return head()
 
 
@@ -75,6 +87,37 @@ def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(migrations_path()).replace("%", "%%"))
     return config
+
+
+def _prepare_sqlite(connection: Connection, wait_s: float) -> None:
+    """Set, outside any transaction, how long to wait for it and what a migration may do in it."""
+    cursor = connection.connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
+    # SQLite alters a table by making it anew, and dropping the old one would delete, row by row,
+    # whatever refers to it.
+    cursor.execute("PRAGMA foreign_keys = OFF")
+    cursor.close()
+
+
+def _lock_postgresql(connection: Connection, wait_s: float) -> None:
+    """Wait for our turn; after that, for other transactions no longer than requests can bear."""
+    bound = text("SELECT set_config('lock_timeout', :ms, true)")
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
+    connection.execute(bound.bindparams(ms=str(round(wait_s * 1000))))
+    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)").bindparams(lock=_LOCK))
+    connection.execute(bound.bindparams(ms=str(_TABLE_WAIT_MS)))
+
+
+def _migrate(connection: Connection) -> None:
+    config = _config()
+    _refuse_unknown(config, MigrationContext.configure(connection).get_current_revision())
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _is_locked(error: OperationalError) -> bool:
+    sqlite = getattr(error.orig, "sqlite_errorname", "")
+    return getattr(error.orig, "sqlstate", None) == _LOCK_TIMEOUT or sqlite.startswith(_BUSY)
 
 
 def _refuse_unknown(config: Config, found: str | None) -> None:

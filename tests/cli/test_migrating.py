@@ -1,0 +1,73 @@
+"""Migrations in processes of their own, and what `serve` says of databases that are not ours."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from process import Process, process
+from running import Sluiceway
+from sqlalchemy import make_url, text
+
+from sluiceway_gateway.store import revision
+from sluiceway_gateway.store.engine import Database
+
+
+@contextmanager
+def locked(database: Database) -> Iterator[Callable[[Process], bool]]:
+    """Hold what a migration locks; give a test of whether a process waits for it."""
+    with database.engine.connect() as connection:
+        connection = connection.execution_options(sluiceway_writes=True)
+        with connection.begin():
+            if database.dialect == "sqlite":
+                path = str(make_url(str(database.engine.url)).database)
+                yield lambda process: path in opened(process)
+                return
+            lock = text("SELECT pg_advisory_xact_lock(:lock)")
+            connection.execute(lock.bindparams(lock=revision._LOCK))
+            waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+            before = connection.execute(waiting).scalar_one()
+            yield lambda _process: connection.execute(waiting).scalar_one() == before + 2
+
+
+def opened(process: Process) -> set[str]:
+    """Return the files that a process has open."""
+    found = set()
+    for each in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            found.add(str(each.readlink()))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def test_of_two_migrations_at_once_one_does_the_work_and_the_other_finds_it_done(
+    database_url: str,
+) -> None:
+    database = Database(database_url)
+    variables = {"SLUICEWAY_DATABASE_URL": database_url}
+    with ExitStack() as stack:
+        with locked(database) as waits:
+            both = [stack.enter_context(process("migrate", **variables)) for _ in range(2)]
+            deadline = time.monotonic() + 60
+            while not all(waits(each) for each in both):
+                assert all(each.running() for each in both), [each.text for each in both]
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        assert [each.wait() for each in both] == [0, 0], [each.text for each in both]
+    revision.check(database)
+    database.close()
+
+
+def test_serving_a_database_of_a_newer_version_is_refused(
+    sluiceway: Sluiceway, database_url: str
+) -> None:
+    sluiceway("migrate", database_url=database_url)
+    database = Database(database_url)
+    with database.write() as tx:
+        tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    database.close()
+    for command in ("serve", "migrate"):
+        sluiceway(command, database_url=database_url).failed(
+            "is at revision 9999", "run that version, or restore a backup"
+        )

@@ -1,0 +1,200 @@
+"""Databases of the revision before, brought to this one with all that is in them."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from gateway_rig import Rig, code, running
+from sqlalchemy import Connection, text
+
+from sluiceway_gateway.domain.errors import DatabaseUnavailable, WrongRevision
+from sluiceway_gateway.domain.request import Request
+from sluiceway_gateway.store import requests, revision
+from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.store.tables import metadata
+
+ROWS = Path(__file__).with_name("revision_0001.sql")
+TOKEN = {"Authorization": f"Bearer slw_{'0' * 16}_{'1' * 64}"}
+
+
+@pytest.fixture
+def old(database_url: str) -> Iterator[Database]:
+    """A database of revision 0001, without rows."""
+    database = Database(database_url)
+    with writing(database) as connection:
+        config = revision._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+    assert revision.current(database) == "0001"
+    yield database
+    database.close()
+
+
+@contextmanager
+def writing(database: Database) -> Iterator[Connection]:
+    with database.engine.connect() as connection:
+        connection = connection.execution_options(sluiceway_writes=True)
+        with connection.begin():
+            yield connection
+
+
+def fill(database: Database) -> None:
+    """Write rows as a gateway of revision 0001 does."""
+    with writing(database) as connection:
+        if database.dialect == "postgresql":
+            connection.exec_driver_sql("SET LOCAL TIME ZONE 'UTC'")
+        for statement in re.split(r";\n", ROWS.read_text()):
+            if statement.strip():
+                connection.exec_driver_sql(statement)
+        if database.dialect == "postgresql":
+            connection.exec_driver_sql(
+                "SELECT setval(pg_get_serial_sequence('schemas', 'id'), max(id)) FROM schemas"
+            )
+
+
+@pytest.fixture(params=["before the migration", "after the migration"])
+def rig(request: pytest.FixtureRequest, old: Database, database_url: str) -> Iterator[Rig]:
+    """Today's gateway on what an older one wrote, before and after the tables were expanded.
+
+    After it: gateways of the version before go on while the new ones are started.
+    """
+    if request.param == "before the migration":
+        fill(old)
+        revision.upgrade(old)
+    else:
+        revision.upgrade(old)
+        fill(old)
+    with running(old, database_url) as rig:
+        rig.http.headers.update(TOKEN)
+        yield rig
+
+
+def test_everything_is_read_as_it_was_and_can_be_changed(rig: Rig) -> None:
+    found = {
+        each["metadata"]["name"]: each for each in rig.http.get("/v1/channels").json()["items"]
+    }
+    assert {name: each["status"]["phase"] for name, each in found.items()} == {
+        "flights": "ready",
+        "readings": "provisioning",
+        "lost": "failed",
+        "leaving": "deleting",
+    }
+    flights, readings = found["flights"], found["readings"]
+    assert flights["metadata"] == {
+        "name": "flights",
+        "uid": f"{1:032}",
+        "labels": {"team": "fares"},
+        "generation": 2,
+        "created_at": "2026-01-02T03:04:05.000Z",
+    }
+    assert [each["name"] for each in flights["spec"]["schema"]["fields"]] == ["carrier", "delay"]
+    assert flights["spec"]["retention"] == {"ms": 86_400_000, "bytes": None}
+    assert flights["spec"]["config"] == {"min.insync.replicas": "1"}
+    assert flights["status"]["topic"] == {
+        "name": "sluiceway.flights-00000000",
+        "id": "dG9waWMtb2YtZmxpZ2h0cw",
+        "partitions": 4,
+    }
+    assert flights["status"]["schema"] == {"id": 1, "version": 1}
+    assert [each["reason"] for each in flights["status"]["conditions"]] == [
+        "TopicCreated",
+        "UpToDate",
+    ]
+    # What is new is as if it had not been there.
+    assert flights["spec"]["compatibility"] == "backward"
+    assert flights["spec"].get("topic") is None
+    spec = readings["spec"]
+    assert (spec["format"], spec["partitions"], spec["pinned"]) == ("arrow", 8, True)
+    assert (spec["replication"], spec["retention"]["bytes"]) == (1, 1_073_741_824)
+
+    assert code(rig.http.put("/v1/channels/readings", json={"spec": {"partitions": 9}})) == (
+        "channel_pinned"
+    )
+    changed = rig.http.put(
+        "/v1/channels/flights", json={"metadata": {"labels": {}}, "spec": {"partitions": 6}}
+    )
+    assert changed.status_code == 200, changed.text
+    assert (changed.json()["metadata"]["generation"], changed.json()["spec"]["partitions"]) == (
+        3,
+        6,
+    )
+    connection = rig.http.get("/v1/channels/flights/connection", params={"access": "read"})
+    assert connection.json()["schema"]["id"] == 1
+
+
+def test_tokens_and_answers_that_were_given_stay(rig: Rig) -> None:
+    revoked = {"Authorization": f"Bearer slw_{1:016}_{'1' * 64}"}
+    assert code(rig.http.get("/v1/channels", headers=revoked)) == "unauthenticated"
+    asked = Request(principal="0" * 16, key="asked-before", digest="a digest")
+    with rig.database.write() as tx:
+        answer = requests.claim(tx, asked, datetime(2030, 1, 1, tzinfo=UTC))
+    assert answer is not None
+    assert (answer.status, answer.headers, answer.body) == (201, {"etag": '"00000000.1.1"'}, "{}")
+
+
+def test_a_channel_takes_its_schemas_with_it(rig: Rig) -> None:
+    with writing(rig.database) as connection:
+        connection.execute(text("DELETE FROM channels WHERE name = 'lost'"))
+        left = connection.execute(text("SELECT channel_uid FROM channel_schemas"))
+        assert {row.channel_uid for row in left} == {f"{n:032}" for n in (1, 2, 4)}
+
+
+def test_an_upgraded_database_has_the_tables_of_a_new_one(old: Database) -> None:
+    fill(old)
+    revision.upgrade(old)
+    with old.engine.connect() as connection:
+        options = {"compare_type": True, "compare_server_default": True}
+        assert (
+            compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
+        )
+
+
+def test_a_migration_waits_for_another_only_so_long_and_changes_nothing(old: Database) -> None:
+    with writing(old) as connection:
+        if old.dialect == "postgresql":
+            lock = text("SELECT pg_advisory_xact_lock(:lock)")
+            connection.execute(lock.bindparams(lock=revision._LOCK))
+        with pytest.raises(DatabaseUnavailable, match="another migration is at work"):
+            revision.upgrade(old, wait_s=0.2)
+    assert revision.current(old) == "0001"
+    assert revision.upgrade(old) == revision.head()
+
+
+def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
+    old: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revision, "_TABLE_WAIT_MS", 100)
+    if old.dialect == "sqlite":
+        # Readers see the state before, and hold up nobody.
+        with old.read() as tx:
+            tx.execute(text("SELECT uid FROM channels"))
+            assert revision.upgrade(old, wait_s=0.2) == revision.head()
+        return
+    with old.read() as tx:
+        tx.execute(text("SELECT uid FROM channels"))
+        with pytest.raises(DatabaseUnavailable, match="a long transaction"):
+            revision.upgrade(old)
+    assert revision.current(old) == "0001"
+
+
+def test_an_older_revision_is_refused_with_the_line_to_run(old: Database) -> None:
+    with pytest.raises(WrongRevision, match=r"is at revision 0001.*run `sluiceway migrate`"):
+        revision.check(old)
+
+
+def test_what_a_migration_sets_for_itself_is_not_left_behind(old: Database) -> None:
+    revision.upgrade(old)
+    if old.dialect == "sqlite":
+        with old.engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one() == 1
+
+
+def test_the_rows_are_those_of_every_table_of_revision_0001() -> None:
+    filled = set(re.findall(r"INSERT INTO (\w+)", ROWS.read_text()))
+    assert filled == {"schemas", "channels", "channel_schemas", "leases", "tokens", "requests"}
