@@ -39,11 +39,11 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """One side's speed over another's, and what it is to reach."""
+    """One side's speed over another's, and what it is to reach, if there is a goal."""
 
     side: str
     to: str
-    goal: float
+    goal: float | None
 
 
 Side = Callable[[], Measured]
@@ -73,14 +73,14 @@ def measure(sides: Mapping[str, Side], *, rounds: int = 3) -> dict[str, list[Mea
 
 
 def report(
-    name: str,
+    name: str | None,
     measured: Mapping[str, Sequence[Measured]],
     ratios: Mapping[str, Ratio],
     *,
     title: str,
     settings: Mapping[str, Any],
 ) -> dict[str, float]:
-    """Print the figures, write `results/NAME.json`, and return the ratios."""
+    """Print the figures, write `results/NAME.json` if there is a name, and return the ratios."""
     medians = {
         side: statistics.median(each.records_per_s for each in turns)
         for side, turns in measured.items()
@@ -89,10 +89,12 @@ def report(
     console = Console()
     console.print(_figures(title, measured, medians))
     console.print(_ratios(ratios, reached))
+    if name is None:
+        return reached
     result = {
         "name": name,
         "ratios": {key: round(value, 3) for key, value in reached.items()},
-        "goals": {key: ratio.goal for key, ratio in ratios.items()},
+        "goals": {key: ratio.goal for key, ratio in ratios.items() if ratio.goal is not None},
         "figures": {
             side: {
                 "records_per_s": round(medians[side]),
@@ -140,6 +142,9 @@ def _ratios(ratios: Mapping[str, Ratio], reached: Mapping[str, float]) -> Table:
     for heading in ("measured", "to reach"):
         table.add_column(heading, justify="right")
     for key, ratio in ratios.items():
+        if ratio.goal is None:
+            table.add_row(key, f"{reached[key]:.2f}", "")
+            continue
         style = "green" if reached[key] >= ratio.goal else "red"
         table.add_row(key, f"[{style}]{reached[key]:.2f}[/]", f"{ratio.goal:.1f}")
     return table

@@ -1,8 +1,9 @@
 """Channels in Spark beside Spark's own Kafka connector with `to_avro` and `from_avro`.
 
-One Spark session (`local[2]`), one broker. All sides write the same generated rows, each turn
-into a fresh topic, and read them into the sink that drops every row after computing it. Sides
-take turns; each has one turn before the measured rounds, so that all are as warm.
+One Spark session (`local[2]`), one broker. For each shape of records all sides write the same
+generated rows, each turn into a fresh topic, and read them into the sink that drops every row
+after computing it. Sides take turns; each has one turn before the measured rounds, so that all
+are as warm.
 """
 
 import argparse
@@ -11,12 +12,12 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
 from bench.measure import Measured, Ratio, measure, report
+from bench.shapes import SHAPES
 from bench.spark_jars import connector_jars
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -27,29 +28,8 @@ from sluiceway import Gateway
 from sluiceway.kafka.properties import producer_config
 from sluiceway_gateway.demo.surroundings import surroundings
 
-ROWS = 5_000_000
 PARTITIONS = 4
 ROUNDS = 3
-COLUMNS = (
-    "id",
-    "concat('station-', cast(id % 10000 as string)) station",
-    "id * 0.001D celsius",
-    "id * 0.01D + 1000D pascal",
-    "cast(id % 100 as int) sensor",
-)
-SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field("station", pa.string(), nullable=False),
-        pa.field("celsius", pa.float64(), nullable=False),
-        pa.field("pascal", pa.float64(), nullable=False),
-        pa.field("sensor", pa.int32(), nullable=False),
-    ]
-)
-AVRO = """{"type": "record", "name": "Record", "fields": [
-    {"name": "id", "type": "long"}, {"name": "station", "type": "string"},
-    {"name": "celsius", "type": "double"}, {"name": "pascal", "type": "double"},
-    {"name": "sensor", "type": "int"}]}"""
 # What the client's own producers have; both sides get them.
 SHARED = {
     name: str(value).lower()
@@ -58,43 +38,48 @@ SHARED = {
     ).items()
     if name in {"acks", "enable.idempotence", "compression.type", "linger.ms", "batch.size"}
 }
-RATIOS = {
-    "arrow_write_to_jvm": Ratio(side="arrow_write", to="jvm_write", goal=1.2),
-    "arrow_read_to_jvm": Ratio(side="arrow_read", to="jvm_read", goal=2.0),
-    "avro_write_to_jvm": Ratio(side="avro_write", to="jvm_write", goal=0.8),
-    "avro_read_to_jvm": Ratio(side="avro_read", to="jvm_read", goal=0.8),
+SIDES = ("arrow_write", "avro_write", "jvm_write", "arrow_read", "avro_read", "jvm_read")
+GOALS = {
+    "arrow_write_to_jvm": 1.2,
+    "arrow_read_to_jvm": 2.0,
+    "avro_write_to_jvm": 0.8,
+    "avro_read_to_jvm": 0.8,
 }
+"""What the flat shape is to reach; the others are shown beside it."""
 
 
 class Bench:
-    """The sides; a write makes the topic that the read of the same round takes."""
+    """The sides of one shape; a write makes the topic that the read of the same round takes."""
 
-    def __init__(self, spark: SparkSession, gateway: Gateway, rows: int) -> None:
+    def __init__(self, spark: SparkSession, gateway: Gateway, name: str, rows: int) -> None:
         self._spark = spark
         self._gateway = gateway
+        self._name = name
+        self._shape = SHAPES[name]
         self._rows = rows
         self._numbers = itertools.count(1)
         self._channels: dict[str, str] = {}
 
     def sides(self) -> dict[str, Callable[[], Measured]]:
         """Return each side by its name, writes before reads."""
-        return {
-            "arrow_write": lambda: self._write("arrow", self._channel_write),
-            "avro_write": lambda: self._write("avro", self._channel_write),
-            "jvm_write": lambda: self._write("jvm", self._jvm_write),
-            "arrow_read": lambda: self._read("arrow", self._channel_read),
-            "avro_read": lambda: self._read("avro", self._channel_read),
-            "jvm_read": lambda: self._read("jvm", self._jvm_read),
-        }
+        turns: tuple[Callable[[], Measured], ...] = (
+            lambda: self._write("arrow", self._channel_write),
+            lambda: self._write("avro", self._channel_write),
+            lambda: self._write("jvm", self._jvm_write),
+            lambda: self._read("arrow", self._channel_read),
+            lambda: self._read("avro", self._channel_read),
+            lambda: self._read("jvm", self._jvm_read),
+        )
+        return {f"{self._name}_{side}": turn for side, turn in zip(SIDES, turns, strict=True)}
 
     def _write(self, side: str, write: Callable[[DataFrame, str], None]) -> Measured:
         # The JVM side gets a topic made in the same way.
         if side in self._channels:
             self._gateway.channel(self._channels[side]).delete()
-        name = self._channels[side] = f"bench-{side}-{next(self._numbers)}"
+        name = self._channels[side] = f"bench-{self._name}-{side}-{next(self._numbers)}"
         kind = "arrow" if side == "arrow" else "avro"
-        self._gateway.channel(name, SCHEMA, format=kind, partitions=PARTITIONS)
-        frame = self._spark.range(0, self._rows, 1, PARTITIONS).selectExpr(*COLUMNS)
+        self._gateway.channel(name, self._shape.schema, format=kind, partitions=PARTITIONS)
+        frame = self._spark.range(0, self._rows, 1, PARTITIONS).selectExpr(*self._shape.columns)
         started_s = time.perf_counter()
         write(frame, name)
         return Measured(records=self._rows, seconds=time.perf_counter() - started_s)
@@ -103,7 +88,7 @@ class Bench:
         started_s = time.perf_counter()
         read(self._channels[side]).write.format("noop").mode("overwrite").save()
         seconds = time.perf_counter() - started_s
-        counted = read(self._channels[side]).agg(sql.count("station"), sql.sum("id")).first()
+        counted = read(self._channels[side]).agg(sql.count("*"), sql.sum("id")).first()
         assert counted is not None
         assert tuple(counted) == (self._rows, self._rows * (self._rows - 1) // 2), side
         return Measured(records=self._rows, seconds=seconds)
@@ -118,7 +103,7 @@ class Bench:
         connection = self._gateway.channel(name).connection("write")
         record = sql.struct(*(frame[column] for column in frame.columns))
         (
-            frame.select(to_avro(record, AVRO).alias("value"))
+            frame.select(to_avro(record, self._shape.avro).alias("value"))
             .write.format("kafka")
             .option("kafka.bootstrap.servers", connection.kafka["bootstrap.servers"])
             .option("topic", connection.topic_name)
@@ -135,7 +120,9 @@ class Bench:
             .option("kafka.check.crcs", "true")
             .load()
         )
-        return messages.select(from_avro("value", AVRO).alias("record")).select("record.*")
+        return messages.select(from_avro("value", self._shape.avro).alias("record")).select(
+            "record.*"
+        )
 
 
 @contextmanager
@@ -161,28 +148,48 @@ def session(directory: Path) -> Iterator[SparkSession]:
         spark.stop()
 
 
+def ratios(shapes: Sequence[str]) -> dict[str, Ratio]:
+    """Return what is compared: every side with the connector's, goals for the flat shape."""
+    return {
+        f"{shape}_{side}_to_jvm" if shape != "flat" else f"{side}_to_jvm": Ratio(
+            side=f"{shape}_{side}",
+            to=f"{shape}_jvm_{side.partition('_')[2]}",
+            goal=GOALS[f"{side}_to_jvm"] if shape == "flat" else None,
+        )
+        for shape in shapes
+        for side in ("arrow_write", "arrow_read", "avro_write", "avro_read")
+    }
+
+
 def main() -> None:
-    """Measure and report; the rows can be fewer, for a quick look that is written nowhere."""
+    """Measure and report; a part of the rows, or of the shapes, is shown and written nowhere."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--rows", type=int, default=ROWS)
-    rows = arguments.parse_args().rows
+    arguments.add_argument("--part", type=float, default=1.0, help="of each shape's rows")
+    arguments.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    given = arguments.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    measured: dict[str, list[Measured]] = {}
     with tempfile.TemporaryDirectory(prefix="sluiceway-bench-") as name:
         directory = Path(name)
         with surroundings(directory, print) as around:
             url = around.environment["SLUICEWAY_URL"]
             with session(directory) as spark, Gateway(url) as gateway:
                 sluiceway.spark.register(spark, gateway=url)
-                sides = Bench(spark, gateway, rows).sides()
-                measure(sides, rounds=1)
-                measured = measure(sides, rounds=ROUNDS)
+                for shape in given.shapes:
+                    rows = int(SHAPES[shape].rows * given.part)
+                    sides = Bench(spark, gateway, shape, rows).sides()
+                    measure(sides, rounds=1)
+                    measured |= measure(sides, rounds=ROUNDS)
     report(
-        "spark",
+        "spark" if given.part == 1.0 and given.shapes == list(SHAPES) else None,
         measured,
-        RATIOS,
-        title=f"{rows:,} rows of 5 fields, Spark local[2], {PARTITIONS} partitions, one broker",
+        ratios(given.shapes),
+        title=f"Spark local[2], {PARTITIONS} partitions, one broker",
         settings={
-            "rows": rows,
+            "shapes": {
+                shape: {"title": SHAPES[shape].title, "rows": SHAPES[shape].rows}
+                for shape in SHAPES
+            },
             "topics": 1,
             "partitions": PARTITIONS,
             "rounds": ROUNDS,
