@@ -240,6 +240,8 @@ def _configuration(
         "inter.broker.listener.name": _CLIENT,
         "controller.listener.names": _CONTROLLER,
         "log.dirs": str(data_dir / "log"),
+        # Kafka's own 128 MiB are allocated at the start, and half of what a small heap has.
+        "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
