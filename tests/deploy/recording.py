@@ -1,0 +1,169 @@
+"""Records what this version's client asks a gateway, and what it is answered.
+
+    python tests/deploy/recording.py tests/deploy/recorded/client-X.Y.Z.json
+
+Run at a release; `test_older_client.py` replays every recording against today's gateway. What
+differs from run to run is replaced: `<uid N>` and its first 8 digits `<uid8 N>` for the Nth uid
+that is seen, `<etag>` for the ETag of the path's last answer, and `<time>`, `<text>`, `<topic
+id>`, `<address>` for what only has a form.
+"""
+
+import json
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from serving import serving
+
+from sluiceway import Gateway
+from sluiceway.errors import GatewayError
+from sluiceway.protocol import Retention
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.services.migration import migrate
+from sluiceway_gateway.settings import Settings
+
+SCHEMA = {
+    "type": "record",
+    "name": "Departure",
+    "fields": [
+        {"name": "carrier", "type": "string"},
+        {"name": "delay", "type": ["null", "double"], "default": None},
+    ],
+}
+FORMS = {
+    "created_at": "<time>",
+    "last_transition_at": "<time>",
+    "message": "<text>",
+    "detail": "<text>",
+    "title": "<text>",
+    "bootstrap.servers": "<address>",
+}
+SENT = ("If-Match", "If-None-Match", "Idempotency-Key")
+
+
+class Recorder:
+    """Notes each exchange; of waiting reads in a row only the last one."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[dict[str, Any]] = []
+        self._uids: list[str] = []
+
+    def note(self, response: httpx.Response) -> None:
+        """Take one exchange, when its answer has come."""
+        request = response.request
+        response.read()
+        answer = response.json() if response.content else None
+        self._learn(answer)
+        exchange = {
+            "method": request.method,
+            "path": request.url.path,
+            "query": {name: self._named(value) for name, value in request.url.params.items()},
+            "headers": {
+                name: "<etag>" if request.headers[name][0] == '"' else request.headers[name]
+                for name in SENT
+                if name in request.headers
+            },
+            "body": self._general(json.loads(request.content)) if request.content else None,
+            "answer": {
+                "status": response.status_code,
+                "etag": "etag" in response.headers,
+                "json": self._general(answer),
+            },
+        }
+        if self.exchanges and _waits(exchange) and _waits(self.exchanges[-1]):
+            self.exchanges.pop()
+        self.exchanges.append(exchange)
+
+    def _learn(self, value: Any) -> None:
+        if isinstance(value, dict):
+            uid = value.get("uid")
+            if isinstance(uid, str) and uid not in self._uids:
+                self._uids.append(uid)
+            for each in value.values():
+                self._learn(each)
+        elif isinstance(value, list):
+            for each in value:
+                self._learn(each)
+
+    def _general(self, value: Any, key: str = "", parent: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: self._general(each, name, key) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._general(each, key, parent) for each in value]
+        if not isinstance(value, str):
+            return value
+        if parent == "topic" and key == "id":
+            return "<topic id>"
+        return FORMS.get(key) or self._named(value)
+
+    def _named(self, text: str) -> str:
+        for number, uid in enumerate(self._uids, 1):
+            text = text.replace(uid, f"<uid {number}>").replace(uid[:8], f"<uid8 {number}>")
+        return text
+
+
+def _waits(exchange: dict[str, Any]) -> bool:
+    return "wait" in exchange["query"]
+
+
+def work(gateway: Gateway) -> None:
+    """Do what jobs do, and what they are refused."""
+    channel = gateway.channel(
+        "departures",
+        SCHEMA,
+        partitions=2,
+        labels={"team": "ops"},
+        retention=Retention(ms=86_400_000),
+        config={"min.insync.replicas": "1"},
+    )
+    with channel.writer() as writer:
+        writer.write([{"carrier": "UA", "delay": None}, {"carrier": "B6", "delay": 2.5}])
+    with channel.reader(until="now") as reader:
+        assert len(list(reader)) == 2
+    gateway.channel("delays", SCHEMA, format="arrow", pinned=True)
+    gateway.channel("departures", SCHEMA)
+    assert [each.name for each in gateway.channels()] == ["delays", "departures"]
+    assert [each.name for each in gateway.channels("team=ops")] == ["departures"]
+    channel.update(partitions=3, labels={"team": "ops", "tier": "1"})
+    channel.update(retention=Retention(bytes=1_000_000), config={})
+    channel.refresh()
+    with suppress(GatewayError):
+        channel.update(partitions=1)
+    with suppress(GatewayError):
+        gateway.channel("delays").update(partitions=2)
+    with suppress(GatewayError):
+        channel.update(config={"nonsense": "1"})
+    with suppress(GatewayError):
+        gateway.channel("nowhere")
+    gateway.channel("delays").delete(keep_topic=True)
+    channel.delete()
+    with suppress(GatewayError):
+        channel.update(partitions=4)
+
+
+def main(path: Path) -> None:
+    """Run a broker and a gateway, work, and write the recording."""
+    recorder = Recorder()
+    with tempfile.TemporaryDirectory() as directory:
+        database = f"sqlite:///{directory}/gateway.db"
+        migrate(database)
+        with KafkaServer.start(Path(directory) / "kafka") as kafka:
+            settings = Settings(
+                database_url=database, kafka_bootstrap_servers=kafka.bootstrap_servers
+            )
+            with serving(create_app(settings)) as url, Gateway(url) as gateway:
+                hooks = {"response": [recorder.note]}
+                gateway._control._transport._http.event_hooks = hooks
+                work(gateway)
+    path.write_text(json.dumps(recorder.exchanges, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
