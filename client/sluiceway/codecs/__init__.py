@@ -1,6 +1,17 @@
 """Codecs: record batches to the values of Kafka messages, and back."""
 
 from sluiceway.codecs.codec import Codec, Corrupt, Decoded, Encoded, codec
+from sluiceway.codecs.decoder import Decoder, decoder
 from sluiceway.codecs.envelope import Envelope, Provenance
 
-__all__ = ["Codec", "Corrupt", "Decoded", "Encoded", "Envelope", "Provenance", "codec"]
+__all__ = [
+    "Codec",
+    "Corrupt",
+    "Decoded",
+    "Decoder",
+    "Encoded",
+    "Envelope",
+    "Provenance",
+    "codec",
+    "decoder",
+]

@@ -24,10 +24,15 @@ class Encoded:
 
 @dataclass(frozen=True, kw_only=True)
 class Corrupt:
-    """The value at `index` of those that were to be decoded is no message of the channel."""
+    """The value at `index` of those that were to be decoded gave no records.
+
+    `skippable`: it is no message of the channel, or a damaged one. Otherwise it is one that only
+    another schema can read, and who passes over it loses records.
+    """
 
     index: int
     reason: str
+    skippable: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

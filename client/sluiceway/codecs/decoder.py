@@ -1,0 +1,200 @@
+"""Reading messages of many schemas as records of one.
+
+Each message names its schema by an id. Those of one id are decoded together and resolved to the
+schema that the reader wants; then all records are put back into the order of their messages.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from sluiceway.codecs.codec import Codec, Decoded, codec
+from sluiceway.codecs.envelope import Envelope, NotAnEnvelope
+from sluiceway.codecs.gathering import Gathering
+from sluiceway.errors import SchemaMismatch
+from sluiceway.schema import Schema
+from sluiceway.schema.resolution import Resolution
+
+Learn: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema]]
+"""Finds the channel's schemas with these ids; those that are none are left out."""
+
+_RUN_BYTES: Final = 256 << 20
+"""So many bytes of messages are put in order at once: Arrow's offsets end at 2 GiB."""
+
+_MOST_STRANGERS: Final = 10_000
+"""So many ids that are no schema's are remembered, of the many that a hostile topic may have."""
+
+
+def decoder(
+    format: str,  # noqa: A002 - the wire's word
+    target: Schema,
+    schemas: Mapping[int, Schema],
+    *,
+    learn: Learn | None = None,
+) -> Decoder:
+    """Choose the decoder of a channel of `format`, which gives records of `target`.
+
+    `schemas` are the channel's by id; `learn` is asked about the ids of messages that are not
+    among them, once about each. Raises OptionError for an unknown format.
+    """
+    return Decoder(format, target, schemas, learn=learn)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """How messages of one schema id become records of the target."""
+
+    codec: Codec
+    resolution: Resolution
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NoWay:
+    """Why messages of one schema id do not; see `Corrupt`."""
+
+    reason: str
+    skippable: bool
+
+
+class Decoder:
+    """Turns message values of any of a channel's schemas into batches of the target schema."""
+
+    def __init__(
+        self,
+        format: str,  # noqa: A002 - the wire's word
+        target: Schema,
+        schemas: Mapping[int, Schema],
+        *,
+        learn: Learn | None = None,
+    ) -> None:
+        self._format = format
+        self._target = target
+        self._schemas = dict(schemas)
+        self._learn = learn
+        self._strangers: set[int] = set()
+        self._ways: dict[int, _Way | _NoWay] = {}
+        # For messages without an id, which no codec takes: it says what is wrong with them.
+        self._judge = codec(format, target, 0)
+        self._id = _registry_id if format == "avro" else _envelope_id
+        # The id that all messages had the last time; None: several, or not known yet.
+        self._usual: int | None = None
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """Decode message values, whoever wrote them, into batches of the target schema.
+
+        What `Codec.decode` promises holds here too. Raises what `learn` raises, and may then be
+        called again.
+        """
+        decoded = self._decoded_as_usual(values)
+        if decoded is not None:
+            return decoded
+        ids = [self._id(value) for value in values]
+        self._ask({id_ for id_ in ids if id_ is not None})
+        gathering = Gathering(self._target.arrow, messages=len(values))
+        for start, stop in _runs(values):
+            groups: dict[int | None, list[int]] = defaultdict(list)
+            for index in range(start, stop):
+                groups[ids[index]].append(index)
+            for id_, indices in groups.items():
+                self._gather(id_, indices, values, gathering)
+            gathering.settle()
+        met = self._ways.keys() & set(ids)
+        self._usual = met.pop() if len(met) == 1 else None
+        return gathering.decoded(one_each=self._format == "avro")
+
+    def _decoded_as_usual(self, values: Sequence[bytes | None]) -> Decoded | None:
+        """Decode `values` at once if all are of the usual id, without a look at each."""
+        usual = self._usual
+        if usual is None or not values or {self._id(values[0]), self._id(values[-1])} != {usual}:
+            return None
+        way = self._ways[usual]
+        if isinstance(way, _NoWay):
+            return None
+        decoded = way.codec.decode(values)
+        # A codec takes no message of another id than its own.
+        if not {self._id(values[corrupt.index]) for corrupt in decoded.corrupt} <= {usual, None}:
+            return None
+        if way.resolution.identical:
+            return decoded
+        gathering = Gathering(self._target.arrow, messages=len(values))
+        gathering.add(decoded, range(len(values)), way.resolution)
+        gathering.settle()
+        return gathering.decoded(one_each=self._format == "avro")
+
+    def _gather(
+        self,
+        id_: int | None,
+        indices: Sequence[int],
+        values: Sequence[bytes | None],
+        gathering: Gathering,
+    ) -> None:
+        chosen = [values[index] for index in indices]
+        if id_ is None:
+            gathering.add(self._judge.decode(chosen), indices, None)
+            return
+        way = self._ways.get(id_) or self._way(id_)
+        if isinstance(way, _NoWay):
+            for index in indices:
+                gathering.reject(index, way.reason, skippable=way.skippable)
+            return
+        gathering.add(way.codec.decode(chosen), indices, way.resolution)
+
+    def _ask(self, ids: set[int]) -> None:
+        unknown = ids - self._schemas.keys() - self._strangers
+        if not unknown:
+            return
+        if self._learn is not None:
+            self._schemas = {**self._learn(sorted(unknown)), **self._schemas}
+        if len(self._strangers) > _MOST_STRANGERS:
+            self._strangers.clear()
+        self._strangers |= unknown - self._schemas.keys()
+
+    def _way(self, id_: int) -> _Way | _NoWay:
+        schema = self._schemas.get(id_)
+        if schema is None:
+            return _NoWay(
+                reason=f"it was written with the schema id {id_}, which is none of the channel's: "
+                "whoever wrote it took the id from elsewhere, and not from the gateway",
+                skippable=True,
+            )
+        try:
+            way: _Way | _NoWay = _Way(
+                codec=codec(self._format, schema, id_),
+                resolution=Resolution(schema, self._target),
+            )
+        except SchemaMismatch as error:
+            way = _NoWay(
+                reason=f"it was written with the channel's schema {id_}, and cannot be read with "
+                f"this reader's: {error}",
+                skippable=False,
+            )
+        self._ways[id_] = way
+        return way
+
+
+def _registry_id(value: bytes | None) -> int | None:
+    if value is None or len(value) < 5 or value[0]:
+        return None
+    return int.from_bytes(value[1:5], "big")
+
+
+def _envelope_id(value: bytes | None) -> int | None:
+    try:
+        return None if value is None else Envelope.unpack(value).schema_id
+    except NotAnEnvelope:
+        return None
+
+
+def _runs(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
+    """Divide `values` into runs, by first and last, of at most so many bytes or of one value."""
+    start = size_bytes = 0
+    for index, value in enumerate(values):
+        length = len(value or b"")
+        if index > start and size_bytes + length > _RUN_BYTES:
+            yield start, index
+            start, size_bytes = index, 0
+        size_bytes += length
+    yield start, len(values)

@@ -1,0 +1,228 @@
+"""Messages of many schemas, and of none, read as records of one."""
+
+import pytest
+from evolved import pairs
+from generated import same, values
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from sluiceway.codecs import codec, decoder
+from sluiceway.errors import GatewayUnavailable, OptionError
+from sluiceway.records import to_batches, to_records
+from sluiceway.schema import Schema
+from sluiceway.schema.compatibility import incompatibilities
+from sluiceway.schema.resolution import resolve
+
+NO_LIMIT = 2**31
+
+
+def schema(*fields: dict) -> Schema:
+    return Schema.parse({"type": "record", "name": "Reading", "fields": list(fields)})
+
+
+OLD = schema({"name": "at", "type": "int"}, {"name": "place", "type": "string"})
+NEW = schema(
+    {"name": "at", "type": "long"},
+    {"name": "unit", "type": "string", "default": "m"},
+    {"name": "place", "type": ["null", "string"]},
+)
+OTHER = schema({"name": "name", "type": "string"})
+SCHEMAS = {7: OLD, 8: NEW}
+STRANGERS = {
+    "a tombstone": None,
+    "nothing": b"",
+    "text": b'{"at": 1}',
+    "a number": b"\0\0\1",
+    "another registry's": b"\0\0\0\0\x63\x02",
+    "another registry's batch": b"SLWA\x01\0\0\0\0\0\0\x63\0\0\0\x01",
+    "damaged": b"\0\0\0\0\x07\x02",
+    "a damaged batch": b"SLWA\x01\0\0\0\0\0\0\x07\0\0\0\x01",
+}
+
+
+@pytest.fixture(params=["avro", "arrow"])
+def each_format(request):
+    return request.param
+
+
+def old(at: int) -> dict:
+    return {"at": at, "place": f"p{at}"}
+
+
+def new(at: int) -> dict:
+    return {"at": at, "unit": "s", "place": f"p{at}"}
+
+
+def read(at: int) -> dict:
+    return {"at": at, "unit": "m", "place": f"p{at}"}
+
+
+def messages(format_: str, id_: int, schema: Schema, rows: list) -> list[bytes]:
+    """One message a record in both formats."""
+    encode = codec(format_, schema, id_).encode
+    return [
+        value
+        for row in rows
+        for batch in to_batches([row], schema)
+        for value in encode(batch, limit_bytes=NO_LIMIT).values
+    ]
+
+
+def rows_of(decoded) -> list:
+    return [row for batch in decoded.batches for row in to_records(batch)]
+
+
+@settings(max_examples=50)
+@given(
+    pair=pairs(depth=1),
+    data=st.data(),
+    format_=st.sampled_from(["avro", "arrow"]),
+    order=st.lists(st.booleans(), min_size=1, max_size=12),
+)
+def test_any_mixture_gives_what_each_gives_alone_in_order(pair, data, format_, order):
+    writer, reader = pair
+    assume(not incompatibilities(reader, writer))
+    decoding = decoder(format_, reader, {1: writer, 2: reader})
+    for _ in range(2):  # the second time it knows what to expect
+        written, expected = [], []
+        for is_old in order:
+            source = writer if is_old else reader
+            row = data.draw(values(source.record))
+            message = messages(format_, 1 if is_old else 2, source, [row])
+            (batch,) = to_batches([row], source)
+            try:
+                found = to_records(resolve(batch, source, reader))
+            except ValueError:
+                found = []
+            written += message
+            expected.append(found)
+        decoded = decoding.decode(written)
+        assert all(batch.schema.equals(reader.arrow) for batch in decoded.batches)
+        assert same(rows_of(decoded), [row for rows in expected for row in rows])
+        assert (decoded.counts or [1] * len(order)) == list(map(len, expected))
+        assert [c.index for c in decoded.corrupt] == [i for i, e in enumerate(expected) if not e]
+
+
+def test_one_schema_is_decoded_as_its_codec_does(each_format):
+    written = messages(each_format, 8, NEW, [new(at) for at in range(20)])
+    decoding = decoder(each_format, NEW, SCHEMAS)
+    for _ in range(2):
+        decoded = decoding.decode(written)
+        alone = codec(each_format, NEW, 8).decode(written)
+        assert decoded.batches == alone.batches
+        assert decoded.counts == alone.counts
+        assert decoded.corrupt == []
+
+
+def test_an_older_schema_alone_is_resolved(each_format):
+    written = messages(each_format, 7, OLD, [old(at) for at in range(20)])
+    decoding = decoder(each_format, NEW, SCHEMAS)
+    for _ in range(2):
+        assert rows_of(decoding.decode(written)) == [read(at) for at in range(20)]
+    assert rows_of(decoding.decode([])) == []
+
+
+def test_old_and_new_messages_interleave_and_a_change_is_noticed_at_any_place(each_format):
+    olds = messages(each_format, 7, OLD, [old(at) for at in range(10)])
+    news = messages(each_format, 8, NEW, [new(at) for at in range(10)])
+    decoding = decoder(each_format, NEW, SCHEMAS)
+    assert rows_of(decoding.decode(olds)) == [read(at) for at in range(10)]
+    # The first and the last look as usual, what lies between does not.
+    mixed = [olds[0], news[1], olds[2], *news[3:9], olds[9]]
+    expected = [read(0), new(1), read(2), *map(new, range(3, 9)), read(9)]
+    assert rows_of(decoding.decode(mixed)) == expected
+    assert rows_of(decoding.decode(news)) == [new(at) for at in range(10)]
+    assert rows_of(decoding.decode(olds + news)) == [
+        *(read(at) for at in range(10)),
+        *(new(at) for at in range(10)),
+    ]
+
+
+@pytest.mark.parametrize("value", STRANGERS.values(), ids=STRANGERS)
+def test_what_is_no_message_of_the_channel_is_named_and_the_rest_is_kept(each_format, value):
+    olds = messages(each_format, 7, OLD, [old(at) for at in range(4)])
+    news = messages(each_format, 8, NEW, [new(at) for at in range(4)])
+    decoding = decoder(each_format, NEW, SCHEMAS)
+    for _ in range(2):
+        decoded = decoding.decode([olds[0], value, *news[1:], value, olds[3]])
+        assert rows_of(decoded) == [read(0), new(1), new(2), new(3), read(3)]
+        assert decoded.counts == [1, 0, 1, 1, 1, 0, 1]
+        assert [c.index for c in decoded.corrupt] == [1, 5]
+        assert all(c.reason and c.skippable for c in decoded.corrupt)
+        assert rows_of(decoding.decode(news)) == [new(at) for at in range(4)]
+        decoded = decoding.decode([news[0], value, news[2]])
+        assert rows_of(decoded) == [new(0), new(2)]
+        assert [c.index for c in decoded.corrupt] == [1]
+
+
+def test_an_unknown_id_is_named(each_format):
+    decoding = decoder(each_format, NEW, SCHEMAS)
+    (corrupt,) = decoding.decode(messages(each_format, 9, NEW, [new(1)])).corrupt
+    assert "the schema id 9, which is none of the channel's" in corrupt.reason
+
+
+def test_an_unknown_id_is_asked_about_once(each_format):
+    asked = []
+
+    def learn(ids):
+        asked.append(list(ids))
+        return {8: NEW}
+
+    decoding = decoder(each_format, NEW, {7: OLD}, learn=learn)
+    strange = messages(each_format, 9, NEW, [new(1)])
+    news = messages(each_format, 8, NEW, [new(2)])
+    olds = messages(each_format, 7, OLD, [old(3)])
+    for _ in range(2):
+        decoded = decoding.decode([*olds, *strange, *news, *strange])
+        assert rows_of(decoded) == [read(3), new(2)]
+        assert [c.index for c in decoded.corrupt] == [1, 3]
+    assert asked == [[8, 9]]
+
+
+def test_a_question_that_fails_is_asked_again():
+    answers = [GatewayUnavailable("it is away"), {8: NEW}]
+
+    def learn(ids):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    decoding = decoder("avro", NEW, {7: OLD}, learn=learn)
+    news = messages("avro", 8, NEW, [new(2)])
+    with pytest.raises(GatewayUnavailable):
+        decoding.decode(news)
+    assert rows_of(decoding.decode(news)) == [new(2)]
+
+
+def test_a_schema_that_the_reader_cannot_read_is_not_to_be_skipped(each_format):
+    decoding = decoder(each_format, NEW, {**SCHEMAS, 9: OTHER})
+    olds = messages(each_format, 7, OLD, [old(1)])
+    decoded = decoding.decode([*olds, *messages(each_format, 9, OTHER, [{"name": "x"}])])
+    assert rows_of(decoded) == [read(1)]
+    (corrupt,) = decoded.corrupt
+    assert not corrupt.skippable
+    assert "the channel's schema 9" in corrupt.reason
+    assert "field 'at' is needed where it is read" in corrupt.reason
+
+
+def test_a_value_that_cannot_be_carried_costs_its_message_alone():
+    writer = schema({"name": "a", "type": "bytes"})
+    reader = schema({"name": "a", "type": "string"})
+    rows = [{"a": b"x"}, {"a": b"\xff"}, {"a": b"y"}]
+    decoded = decoder("avro", reader, {1: writer}).decode(messages("avro", 1, writer, rows))
+    assert rows_of(decoded) == [{"a": "x"}, {"a": "y"}]
+    assert decoded.counts == [1, 0, 1]
+    # A message of the format arrow holds many records, of which none is read without the others.
+    (batch,) = to_batches(rows, writer)
+    whole = codec("arrow", writer, 1).encode(batch, limit_bytes=NO_LIMIT).values
+    fine = messages("arrow", 1, writer, [{"a": b"z"}])
+    decoded = decoder("arrow", reader, {1: writer}).decode(whole + fine)
+    assert rows_of(decoded) == [{"a": "z"}]
+    assert decoded.counts == [0, 1]
+    assert decoded.corrupt[0].skippable
+
+
+def test_other_formats_are_refused():
+    with pytest.raises(OptionError, match="no format 'json'"):
+        decoder("json", NEW, SCHEMAS)
