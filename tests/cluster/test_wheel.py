@@ -1,0 +1,90 @@
+"""What is installed is what is needed: the wheel, and environments with nothing but it."""
+
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+from environments import ROOT, Environment, make_environment, needed
+
+LOADED = """
+import sys, sluiceway
+print(sluiceway.__version__, sluiceway.__file__)
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def client(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return make_environment(tmp_path_factory.mktemp("client") / "environment", wheel)
+
+
+def test_it_holds_both_packages_and_nothing_else(wheel: Path, names: set[str]) -> None:
+    assert wheel.name == "sluiceway-0.1.0-py3-none-any.whl"
+    assert {name.split("/")[0] for name in names} == {
+        "sluiceway",
+        "sluiceway_gateway",
+        "sluiceway-0.1.0.dist-info",
+    }
+    assert {name for name in names if "test" in name or name.endswith(".pyc")} == set()
+
+
+def test_it_holds_every_module_and_what_modules_read(names: set[str]) -> None:
+    sources = {
+        str(path.relative_to(ROOT / side))
+        for side, package in (("client", "sluiceway"), ("gateway", "sluiceway_gateway"))
+        for path in (ROOT / side / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    migrations = {
+        f"sluiceway_gateway/{path.relative_to(ROOT)}"
+        for path in (ROOT / "migrations").rglob("*.py")
+    }
+    assert {"sluiceway/py.typed", "sluiceway_gateway/py.typed"} <= sources
+    assert "sluiceway_gateway/migrations/env.py" in migrations
+    assert (sources | migrations) - names == set()
+    assert "sluiceway-0.1.0.dist-info/licenses/LICENSE" in names
+
+
+def test_its_description_names_the_extras_and_the_command(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = HeaderParser().parsestr(
+            archive.read("sluiceway-0.1.0.dist-info/METADATA").decode()
+        )
+        commands = archive.read("sluiceway-0.1.0.dist-info/entry_points.txt").decode()
+    assert {"spark", "connect", "gateway"} <= set(metadata.get_all("Provides-Extra") or ())
+    assert "sluiceway = sluiceway_gateway.cli:main" in commands
+    assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_the_client_alone_asks_for_neither_spark_nor_the_gateway(wheel: Path) -> None:
+    asked = {each.name.lower() for each in needed(wheel)}
+
+    assert {"confluent-kafka", "fastavro", "httpx", "numpy", "pyarrow"} <= asked
+    assert asked & {"pyspark", "pandas", "fastapi", "sqlalchemy", "grpcio"} == set()
+
+
+def test_the_client_is_imported_from_an_environment_without_spark(client: Environment) -> None:
+    version, file, *loaded = client.run(client.python, "-c", LOADED).split()
+
+    assert version == "0.1.0"
+    assert Path(file).is_relative_to(client.path)
+    assert {"confluent_kafka", "pyarrow"} <= set(loaded)
+    assert {"pyspark", "pandas", "fastapi", "sqlalchemy"} & set(loaded) == set()
+
+
+def test_an_installed_gateway_migrates_its_database(wheel: Path, tmp_path: Path) -> None:
+    gateway = make_environment(tmp_path / "environment", wheel, "gateway")
+    database = f"sqlite:///{tmp_path / 'gateway.db'}"
+
+    said = gateway.run("sluiceway", "migrate", SLUICEWAY_DATABASE_URL=database)
+
+    newest = max(path.name[:4] for path in (ROOT / "migrations" / "versions").glob("0*.py"))
+    assert newest in said
+    assert (tmp_path / "gateway.db").exists()
