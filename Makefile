@@ -34,11 +34,18 @@ bench: bench-python bench-spark ## run every benchmark, one after the other
 bench-%: $(READY) ## run one benchmark (python, spark); writes bench/results/NAME.json
 	@$(BIN)/python -m bench.$*
 
-# Spark 4.1 is what the benchmarks' JVM connector runs on.
+# Spark 4.1 is what the benchmarks' JVM connector runs on. Images get the part of it that they need.
+LOCK := uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-annotate --no-emit-index-url --quiet
 lock: ## resolve the requirements anew (needs uv)
-	@uv pip compile pyproject.toml --extra dev --upgrade --universal --python-version 3.11 \
-		--constraint requirements/constraints.txt --generate-hashes --no-header --no-annotate \
-		--no-emit-index-url --quiet --output-file requirements/dev.txt
+	@$(LOCK) pyproject.toml --extra dev --constraint requirements/constraints.txt \
+		--output-file requirements/dev.txt
+	@$(LOCK) pyproject.toml --extra gateway --constraint requirements/dev.txt \
+		--output-file requirements/gateway.txt
+	@$(LOCK) pyproject.toml --extra spark --constraint requirements/dev.txt \
+		--output-file requirements/spark.txt
+	@sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | $(LOCK) - \
+		--constraint requirements/dev.txt --output-file requirements/build.txt
 
 clean: ## remove what was built, not what was fetched
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
