@@ -86,12 +86,10 @@ def test_each_foreign_library_has_its_one_place_in_the_gateway() -> None:
     assert wrong == []
 
 
-# What both sides go by: the rules of schemas, and of the Kafka properties that clients take.
+# What both sides go by: the rules of schemas and of Kafka properties, and what keeps Kafka shut.
 SHARED = (
-    "sluiceway.schema",
-    "sluiceway.errors",
-    "sluiceway._version",
-    "sluiceway.kafka.properties",
+    *("sluiceway.schema", "sluiceway.errors", "sluiceway._version"),
+    *("sluiceway.kafka.properties", "sluiceway.kafka.diagnosis"),
 )
 
 

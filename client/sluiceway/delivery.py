@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sluiceway.errors import DeliveryFailed
-from sluiceway.kafka.failures import LOGGER, translated
+from sluiceway.kafka.failures import made, translated
 from sluiceway.outgoing import Messages
 
 __all__ = ["Delivery"]
@@ -45,7 +45,7 @@ class Delivery:
         self._first_failure: tuple[int | None, KafkaError] | None = None
         self._unconfirmed_records = 0
         self._accepted_records = 0
-        self._producer = Producer(config | {"on_delivery": self._on_failure}, logger=LOGGER)
+        self._producer = made(Producer, config | {"on_delivery": self._on_failure})
         self._connect(connect_timeout_s)
 
     @property

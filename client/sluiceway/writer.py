@@ -84,7 +84,7 @@ class ChannelWriter:
             self._placement,
             batch_records=batch_records,
         )
-        self._identity = TopicIdentity(connection)
+        self._identity = TopicIdentity(connection, config)
         self._identity.verify(timeout_s=timeout_s)
         self._delivery = Delivery(
             connection.topic_name,

@@ -8,8 +8,8 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.http import channels, cluster, connections, operation, problems
+from sluiceway_gateway.broker import Kafka, check_for_clients
+from sluiceway_gateway.http import channels, cluster, connections, operation, problems, schemas
 from sluiceway_gateway.http.document import document
 from sluiceway_gateway.http.guard import Authentication
 from sluiceway_gateway.http.limit import BodyLimit
@@ -55,6 +55,8 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         settings.kafka_properties.get_secret_value(),
         timeout_s=settings.kafka_timeout_ms / 1000,
     )
+    for properties in settings.listeners.properties.values():
+        check_for_clients(properties)
     metrics = Metrics()
     watch = Watch(database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000)
     tokens = Tokens(database, settings.token_key, clock=clock)
@@ -113,7 +115,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         redoc_url=None,
     )
     app.state.parts = parts
-    for router in (channels.router, connections.router, cluster.router, operation.router):
+    for router in (each.router for each in (channels, schemas, connections, cluster, operation)):
         # One flat list: whatever walks over the routes sees each of them.
         app.router.routes.extend(router.routes)
     problems.install(app)

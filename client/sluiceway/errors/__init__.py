@@ -3,6 +3,7 @@
     SluicewayError
     ├── GatewayError               what the gateway said, or that it said nothing
     │   ├── GatewayUnavailable     no answer, or 503, until the repeats were used up
+    │   │   └── GatewayAccessFailed    it is there, but its certificate or protocol does not fit
     │   ├── Unauthenticated        no token, or one that the gateway does not know
     │   ├── Forbidden              the token's scopes do not reach that far
     │   ├── ChannelNotFound        no channel of that name, or no longer that one
@@ -20,11 +21,13 @@
     │   └── RecordTooLarge         a record is larger than a message may be
     ├── KafkaFailure               what Kafka refused
     │   ├── KafkaUnavailable       no broker answered in time
+    │   │   └── KafkaAccessFailed      brokers are there, but let nobody in like this
     │   ├── DeliveryFailed         a message was not acknowledged
     │   ├── OffsetOutOfRange       the position to read from does not exist
     │   └── TopicGone              the topic was deleted, or is another one now
     ├── CorruptMessage             a message in the topic is not of this channel
     ├── ValueOutOfRange            a value that Python cannot express, only Arrow
+    ├── CheckpointMismatch         a streaming query's checkpoint is of another channel
     ├── OptionError                an argument or a setting that makes no sense
     ├── EndpointClosed             the writer or reader cannot be used any more
     └── SluicewayTimeout           what was waited for did not happen in time
@@ -34,13 +37,19 @@ may succeed later. Both stand on the class; answers of the gateway that share a
 class (`Conflict`) carry their own `code`.
 """
 
-from sluiceway.errors.calls import EndpointClosed, OptionError, SluicewayTimeout
+from sluiceway.errors.calls import (
+    CheckpointMismatch,
+    EndpointClosed,
+    OptionError,
+    SluicewayTimeout,
+)
 from sluiceway.errors.gateway import (
     ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
     Conflict,
     Forbidden,
+    GatewayAccessFailed,
     GatewayError,
     GatewayUnavailable,
     IncompatibleGateway,
@@ -49,6 +58,7 @@ from sluiceway.errors.gateway import (
 )
 from sluiceway.errors.kafka import (
     DeliveryFailed,
+    KafkaAccessFailed,
     KafkaFailure,
     KafkaUnavailable,
     OffsetOutOfRange,
@@ -63,17 +73,20 @@ __all__ = [
     "ChannelClosed",
     "ChannelNotFound",
     "ChannelNotReady",
+    "CheckpointMismatch",
     "Conflict",
     "CorruptMessage",
     "DeliveryFailed",
     "EndpointClosed",
     "Forbidden",
+    "GatewayAccessFailed",
     "GatewayError",
     "GatewayUnavailable",
     "IncompatibleGateway",
     "InvalidRecord",
     "InvalidRequest",
     "InvalidSchema",
+    "KafkaAccessFailed",
     "KafkaFailure",
     "KafkaUnavailable",
     "OffsetOutOfRange",

@@ -9,6 +9,12 @@ class OptionError(SluicewayError, ValueError):
     code = "invalid_option"
 
 
+class CheckpointMismatch(SluicewayError):
+    """A streaming query's checkpoint belongs to another channel, or to one that was made anew."""
+
+    code = "checkpoint_mismatch"
+
+
 class EndpointClosed(SluicewayError):
     """The writer or reader was closed, or failed before; open a new one."""
 

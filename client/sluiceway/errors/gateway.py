@@ -37,6 +37,13 @@ class GatewayUnavailable(GatewayError):
     retriable = True
 
 
+class GatewayAccessFailed(GatewayUnavailable):
+    """Something answers, but its certificate or its protocol does not fit; it will not heal."""
+
+    code = "gateway_access_failed"
+    retriable = False
+
+
 class Unauthenticated(GatewayError):
     """The gateway knows no such token, or none was sent."""
 

@@ -16,6 +16,16 @@ class KafkaUnavailable(KafkaFailure):
     retriable = True
 
 
+class KafkaAccessFailed(KafkaUnavailable):
+    """Brokers answer, but no connection comes about: credentials, certificates or protocol.
+
+    The message says which of them and what to do. It will not heal by itself.
+    """
+
+    code = "kafka_access_failed"
+    retriable = False
+
+
 class DeliveryFailed(KafkaFailure):
     """A message was not acknowledged by Kafka.
 

@@ -1,8 +1,9 @@
 """What a process brings along itself to reach Kafka, over what the gateway gives.
 
-SLUICEWAY_KAFKA_CREDENTIALS holds Kafka properties as a JSON object, SLUICEWAY_KAFKA_CREDENTIALS_FILE
-the path of a file with one. They are read where a Kafka client is made, by the process that makes
-it: so they are in no plan, option or answer, and every executor of Spark has its own.
+SLUICEWAY_KAFKA_CREDENTIALS holds Kafka properties as a JSON object, or
+SLUICEWAY_KAFKA_CREDENTIALS_FILE the path of a file with one. They are read where a Kafka client is
+made, by the process that makes it: so they are in no plan, option or answer, and every executor of
+Spark has its own.
 """
 
 import json

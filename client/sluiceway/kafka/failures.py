@@ -1,12 +1,16 @@
 """The one place where Kafka's errors become Sluiceway's, by code."""
 
 import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
-from sluiceway.errors import KafkaFailure, KafkaUnavailable, TopicGone
+from sluiceway.errors import KafkaFailure, KafkaUnavailable, OptionError, TopicGone
 
-__all__ = ["LOGGER", "is_gone", "is_unavailable", "translated"]
+__all__ = ["LOGGER", "is_gone", "is_unavailable", "made", "translated"]
+
+C = TypeVar("C")
 
 LOGGER = logging.getLogger("sluiceway.kafka")
 """Where librdkafka's own lines go; silent until the application configures it."""
@@ -35,14 +39,29 @@ _UNAVAILABLE = frozenset(
         KafkaError.REPLICA_NOT_AVAILABLE,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
         KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
         KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
         KafkaError._TIMED_OUT,  # noqa: SLF001
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
         KafkaError._TRANSPORT,  # noqa: SLF001
     }
 )
+
+
+def made(kind: Callable[..., C], config: Mapping[str, Any]) -> C:
+    """Return a client of librdkafka's; raises OptionError for properties that it refuses."""
+    try:
+        return kind(dict(config), logger=LOGGER)
+    except KafkaException as error:
+        raise OptionError(
+            f"librdkafka refuses the Kafka properties: {error.args[0].str()}. Correct them where "
+            "they come from: the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES, this process's "
+            "SLUICEWAY_KAFKA_CREDENTIALS, or the call's own"
+        ) from error
 
 
 def is_unavailable(error: KafkaError) -> bool:

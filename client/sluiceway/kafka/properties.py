@@ -180,7 +180,7 @@ def admin_config(
 
 
 def _reached(connection: Mapping[str, str], overrides: Mapping[str, object]) -> dict[str, object]:
-    """Return what reaches Kafka: the gateway's word, the process's own over it, then the caller's."""
+    """Return what reaches Kafka: the gateway's word, the process's own, then the caller's."""
     refuse_unlisted(connection, CONNECTION)
     own = found_credentials()
     refuse_unlisted(own, LOCAL)

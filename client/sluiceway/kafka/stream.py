@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sluiceway.errors import KafkaUnavailable, SluicewayError, TopicGone
-from sluiceway.kafka.failures import LOGGER, is_gone, is_unavailable, translated
+from sluiceway.kafka.failures import is_gone, is_unavailable, made, translated
 from sluiceway.kafka.properties import consumer_config
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.protocol import Connection
@@ -58,8 +58,8 @@ class MessageStream:
     ) -> None:
         self._topic = connection.topic_name
         self._timeout_s = timeout_s
-        self._consumer = Consumer(consumer_config(connection.kafka, config), logger=LOGGER)
-        self._identity = TopicIdentity(connection)
+        self._consumer = made(Consumer, consumer_config(connection.kafka, config))
+        self._identity = TopicIdentity(connection, config)
 
     def verify(self, *, timeout_s: float | None = None, max_age_s: float = 0.0) -> None:
         """Raise TopicGone or KafkaUnavailable unless the topic is there and the same."""
@@ -69,14 +69,18 @@ class MessageStream:
     def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
         """Return the watermarks of each partition, asked for together."""
         begins = self._offsets(dict.fromkeys(partitions, _EARLIEST))
-        ends = self._offsets(dict.fromkeys(partitions, _LATEST))
+        ends = self.ends(partitions)
         return {p: Watermarks(begin=begins[p], end=ends[p]) for p in partitions}
+
+    def ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the offset after the last message of each partition."""
+        return self._offsets(dict.fromkeys(partitions, _LATEST))
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
         found = self._offsets(dict.fromkeys(partitions, time_ms))
         late = [p for p, offset in found.items() if offset < 0]
-        return found | self._offsets(dict.fromkeys(late, _LATEST))
+        return found | self.ends(late)
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets; what was fetched before is dropped."""

@@ -1,13 +1,16 @@
 """Whether the topic is still the one that the channel was opened with."""
 
 import time
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
-from sluiceway.kafka.failures import LOGGER, is_gone, translated
+from sluiceway.kafka.complaints import Complaints
+from sluiceway.kafka.failures import is_gone, is_unavailable, made, translated
 from sluiceway.kafka.properties import admin_config
 from sluiceway.protocol import Connection
 
@@ -18,24 +21,29 @@ _URL_SAFE = str.maketrans("+/", "-_")
 
 _SPREAD_S = 3.0
 _PAUSE_S = 0.05
+_DOING = "looking at the topic"
 
 
 class TopicIdentity:
     """Compares the topic in Kafka with the id that a connection names.
 
     A topic that was deleted and made anew has the same name and other data, so positions in the
-    one mean nothing in the other.
+    one mean nothing in the other. `config` has the Kafka properties of the writer or reader that
+    asks, of which those count that concern the connection.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, config: Mapping[str, object] | None = None) -> None:
         self._connection = connection
-        self._admin = AdminClient(admin_config(connection.kafka), logger=LOGGER)
+        properties = admin_config(connection.kafka, config)
+        self._complaints = Complaints(properties)
+        self._admin = made(AdminClient, {**properties, "error_cb": self._complaints.note})
         self._verified_at_s = float("-inf")
 
     def verify(self, *, timeout_s: float, max_age_s: float = 0.0) -> None:
         """Return if it is the same topic and each partition has a leader.
 
-        A look that is younger than `max_age_s` counts. Raises TopicGone or KafkaUnavailable.
+        A look that is younger than `max_age_s` counts. Raises TopicGone or KafkaUnavailable, and
+        KafkaAccessFailed as soon as it is seen that brokers let nobody in.
         """
         if time.monotonic() - self._verified_at_s < max_age_s:
             return
@@ -64,17 +72,33 @@ class TopicIdentity:
         deadline_s = time.monotonic() + min(grace_s, timeout_s)
         while True:
             try:
-                return self._admin.describe_topics(
+                described = self._admin.describe_topics(
                     TopicCollection([name]), request_timeout=timeout_s
-                )[name].result(timeout_s + _SPREAD_S)
+                )[name]
+                found = self._answer(described, timeout_s + _SPREAD_S)
+                self._complaints.forget()
             except KafkaException as error:
                 if not is_gone(error.args[0]) or time.monotonic() > deadline_s:
-                    raise translated(
-                        error.args[0], doing="looking at the topic", topic=name
-                    ) from error
+                    if is_unavailable(error.args[0]):
+                        self._complaints.refuse(_DOING, name, at_last=True)
+                    raise translated(error.args[0], doing=_DOING, topic=name) from error
                 time.sleep(_PAUSE_S)
             except TimeoutError as error:
                 raise KafkaUnavailable(
                     f"Kafka did not describe the topic {name} within {timeout_s:g} s; "
                     "try again when the brokers are back"
                 ) from error
+            else:
+                return found
+
+    def _answer(self, future: "Future[Any]", timeout_s: float) -> Any:
+        """Wait for an answer, or for complaints that leave no hope of one."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                return future.result(_PAUSE_S)
+            except TimeoutError:
+                if time.monotonic() > deadline_s:
+                    raise
+            self._admin.poll(0)
+            self._complaints.refuse(_DOING, self._connection.topic_name)

@@ -7,6 +7,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.broker.errors import rejection
 from sluiceway_gateway.broker.properties import refusals
 from sluiceway_gateway.domain.errors import InvalidSettings, KafkaUnavailable
@@ -14,6 +15,14 @@ from sluiceway_gateway.domain.rejection import Cause, Rejection
 
 #: What a client may take beyond the timeout that it was given before it is given up.
 _GRACE_S = 5.0
+#: What one step of looking for the cause may take.
+_KNOCK_S = 1.0
+_REFUSED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - a public code's name
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+    }
+)
 
 
 class Client:
@@ -27,24 +36,19 @@ class Client:
         if refused:
             raise InvalidSettings("; ".join(refused))
         self._bootstrap_servers = bootstrap_servers
-        self._last_error: str | None = None
+        self._last_error: KafkaError | None = None
+        self._properties = {**properties, "bootstrap.servers": bootstrap_servers}
         configuration = {
             "client.id": "sluiceway-gateway",
             # A broker that is back shall be seen soon.
             "reconnect.backoff.max.ms": 1_000,
             "socket.connection.setup.timeout.ms": 5_000,
-            **properties,
-            "bootstrap.servers": bootstrap_servers,
+            **self._properties,
             # What matters comes back as errors; librdkafka's own lines are not structured.
             "log_level": 0,
             "error_cb": self._note,
         }
-        try:
-            self.admin = AdminClient(configuration)
-        except KafkaException as error:
-            raise InvalidSettings(
-                f"librdkafka refuses the Kafka settings: {error.args[0].str()}"
-            ) from error
+        self.admin = _made(configuration)
 
     def answer(self, future: "Future[Any]", timeout_s: float) -> Any:
         """Wait for one answer; where Kafka refuses, its Rejection is the answer."""
@@ -65,21 +69,55 @@ class Client:
         if lacking and len(lacking) == len(answers):
             raise self.unavailable(lacking[0].message)
         self.admin.poll(0)
+        if not lacking:
+            self._last_error = None
         return answers
 
     def unavailable(self, words: str) -> KafkaUnavailable:
-        """Say that Kafka does not answer, with the last reason that its client gave."""
+        """Say that Kafka does not answer and, where it can be found out, why and what to do."""
         self.admin.poll(0)
-        reason = self._last_error or words
         return KafkaUnavailable(
-            f"Kafka at {self._bootstrap_servers} does not answer ({reason}); see that it runs and "
-            "that the gateway can reach it. Nothing was lost: send the request again."
+            f"Kafka at {self._bootstrap_servers} {self._cause(words)}. Nothing was lost: send the "
+            "request again when that is done."
+        )
+
+    def _cause(self, words: str) -> str:
+        last = self._last_error
+        if last is not None and last.code() in _REFUSED:
+            return (
+                f"does not let the gateway in ({last.str()}); correct sasl.username, "
+                "sasl.password and sasl.mechanism in SLUICEWAY_KAFKA_PROPERTIES"
+            )
+        found = diagnosis(self._properties, timeout_s=_KNOCK_S)
+        if found is not None:
+            return (
+                f"does not let the gateway in: {found}. The gateway's Kafka properties are those "
+                "of SLUICEWAY_KAFKA_PROPERTIES"
+            )
+        return (
+            f"does not answer ({words if last is None else last.str()}); see that it runs and that "
+            "the gateway can reach it"
         )
 
     def _note(self, error: KafkaError) -> None:
         # "All brokers are down" comes after each real reason and says nothing of its own.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - a public code's name
-            self._last_error = error.str()
+            self._last_error = error
+
+
+def check_for_clients(properties: Mapping[str, str]) -> None:
+    """Raise InvalidSettings where librdkafka refuses properties that clients are to be given."""
+    # Without a server it connects to nothing.
+    _made({k: v for k, v in properties.items() if k != "bootstrap.servers"} | {"log_level": 0})
+
+
+def _made(configuration: Mapping[str, Any]) -> AdminClient:
+    try:
+        return AdminClient(dict(configuration))
+    except KafkaException as error:
+        raise InvalidSettings(
+            f"librdkafka refuses the Kafka settings: {error.args[0].str()}"
+        ) from error
 
 
 def outcomes(answers: Mapping[Any, Any]) -> dict[Any, Rejection | None]:

@@ -1,0 +1,152 @@
+"""Why no connection to Kafka comes about, found out by knocking at a broker's door.
+
+librdkafka tells an expired certificate, a foreign one and one of another host by the same words,
+and of a port that speaks something else it says little but that it timed out.
+"""
+
+import socket
+import ssl
+import struct
+from collections.abc import Mapping
+
+from sluiceway.tls import certificate_fault, speaks_tls
+
+__all__ = ["diagnosis"]
+
+_MOST_SERVERS = 3
+# What a broker answers to anybody, be it with an error: the beginning of a login (SaslHandshake,
+# version 1) by a mechanism without a name, and with a number that comes back.
+_NUMBER = 0x534C5557
+_GREETING = struct.pack(">ihhihh", 12, 17, 1, _NUMBER, -1, 0)
+_ANSWER = struct.Struct(">iih")
+_UNKNOWN_MECHANISM = 33
+_CERTIFICATES = ("ssl.certificate.pem", "ssl.certificate.location", "ssl.keystore.location")
+
+
+def diagnosis(properties: Mapping[str, object], *, timeout_s: float) -> str | None:
+    """Say what keeps these Kafka properties from working, and what to do; None: it cannot be seen.
+
+    A broker that is not there is no finding. Credentials are not tried. Looks at the first few
+    bootstrap servers and waits `timeout_s` at most for each step.
+    """
+    for server in str(properties.get("bootstrap.servers", "")).split(",")[:_MOST_SERVERS]:
+        host, _, port = server.strip().rpartition("://")[2].rpartition(":")
+        if host and port.isdigit():
+            found = _Door(host.strip("[]"), int(port), properties, timeout_s).fault()
+            if found is not None:
+                return found
+    return None
+
+
+class _Door:
+    """One address of a broker, and what a client with these properties meets there."""
+
+    def __init__(
+        self, host: str, port: int, properties: Mapping[str, object], timeout_s: float
+    ) -> None:
+        self._address = (host, port)
+        self._place = f"{host}:{port}"
+        self._properties = properties
+        self._timeout_s = timeout_s
+        protocol = str(properties.get("security.protocol", "plaintext")).upper()
+        self._logs_in = protocol.startswith("SASL")
+        self._is_secured = protocol.endswith("SSL")
+        self._has = f"security.protocol is {protocol}"
+
+    def fault(self) -> str | None:
+        """Say what is wrong, or None."""
+        return self._over_tls() if self._is_secured else self._in_clear()
+
+    def _in_clear(self) -> str | None:
+        answer = self._greeted_in_clear()
+        if not _is_kafkas(answer) and speaks_tls(*self._address, self._timeout_s):
+            fitting = "SASL_SSL" if self._logs_in else "SSL, or to SASL_SSL with a password"
+            return f"{self._place} speaks TLS, and {self._has}; set it to {fitting}"
+        return self._understood(answer)
+
+    def _over_tls(self) -> str | None:
+        try:
+            with (
+                self._connected() as plain,
+                _context(self._properties).wrap_socket(
+                    plain, server_hostname=self._address[0]
+                ) as secured,
+            ):
+                return self._understood(_greeted(secured))
+        except ssl.SSLCertVerificationError as error:
+            return certificate_fault(error, self._place, "ssl.ca.pem or ssl.ca.location")
+        except OSError as error:
+            return self._broken_off(error)
+
+    def _broken_off(self, error: OSError) -> str | None:
+        """Say why TLS came to nothing: there is none, or the broker wants it otherwise."""
+        if _is_kafkas(self._greeted_in_clear()):
+            return (
+                f"{self._place} speaks without TLS, and {self._has}; name the port for TLS, or "
+                f"set it to {self._named(tls=False)}"
+            )
+        if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
+            return None
+        if "ALERT" not in (error.reason or ""):
+            return f"{self._place} does not speak TLS ({error.reason}); correct the address"
+        given = any(name in self._properties for name in _CERTIFICATES)
+        does = "refuses this client's certificate" if given else "wants a client's certificate"
+        return (
+            f"{self._place} {does} ({error.reason}); give one that it trusts, with its key, in "
+            "ssl.certificate.pem and ssl.key.pem"
+        )
+
+    def _understood(self, answer: bytes) -> str | None:
+        """Say what is wrong by a broker's answer; nothing, if there was none."""
+        if answer and not _is_kafkas(answer):
+            return f"what answers at {self._place} is not Kafka; correct the address"
+        if answer and _ANSWER.unpack(answer)[2] == _UNKNOWN_MECHANISM and not self._logs_in:
+            return (
+                f"{self._place} wants a user and a password, and {self._has}; set it to "
+                f"SASL_{self._named(tls=self._is_secured)}, with sasl.mechanism, sasl.username "
+                "and sasl.password"
+            )
+        return None
+
+    def _named(self, *, tls: bool) -> str:
+        return ("SASL_" if self._logs_in else "") + ("SSL" if tls else "PLAINTEXT")
+
+    def _connected(self) -> socket.socket:
+        return socket.create_connection(self._address, self._timeout_s)
+
+    def _greeted_in_clear(self) -> bytes:
+        try:
+            with self._connected() as plain:
+                return _greeted(plain)
+        except OSError:
+            return b""
+
+
+def _context(properties: Mapping[str, object]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    path, text = properties.get("ssl.ca.location"), properties.get("ssl.ca.pem")
+    if path is None and text is None:
+        context.load_default_certs()
+    else:
+        context.load_verify_locations(
+            cafile=None if path is None else str(path), cadata=None if text is None else str(text)
+        )
+    if str(properties.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
+        context.check_hostname = False
+    return context
+
+
+def _greeted(connection: socket.socket) -> bytes:
+    """Send the greeting and return the beginning of the answer, as much as comes."""
+    connection.sendall(_GREETING)
+    answer = b""
+    while len(answer) < _ANSWER.size:
+        more = connection.recv(_ANSWER.size - len(answer))
+        if not more:
+            break
+        answer += more
+    return answer
+
+
+def _is_kafkas(answer: bytes) -> bool:
+    return len(answer) == _ANSWER.size and _ANSWER.unpack(answer)[1] == _NUMBER

@@ -1,0 +1,45 @@
+"""What stands in the way of a TLS connection, in words that say what to do."""
+
+import socket
+import ssl
+
+__all__ = ["certificate_fault", "speaks_tls"]
+
+_EXPIRED, _NOT_YET_VALID = 10, 9
+_UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
+_OTHER_HOST = frozenset({62, 64})
+
+
+def certificate_fault(error: ssl.SSLCertVerificationError, host: str, trust: str) -> str:
+    """Say what is wrong with the certificate of `host`; `trust` is where one says whom to trust."""
+    match error.verify_code:
+        case code if code == _EXPIRED:
+            return f"the certificate of {host} has expired; it has to be renewed there"
+        case code if code == _NOT_YET_VALID:
+            return f"the certificate of {host} is not valid yet; compare the clocks"
+        case code if code in _UNKNOWN_AUTHORITY:
+            return (
+                f"the certificate of {host} is signed by none of the trusted authorities; name "
+                f"the one that signed it by {trust}"
+            )
+        case code if code in _OTHER_HOST:
+            return (
+                f"the certificate of {host} is for another host; use a name that it holds, or "
+                "have it issued for this one"
+            )
+    return f"the certificate of {host} is refused: {error.verify_message}"
+
+
+def speaks_tls(host: str, port: int, timeout_s: float) -> bool:
+    """Whether a server answers there by TLS, whatever its certificate. It is told nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), timeout_s) as plain,
+            context.wrap_socket(plain),
+        ):
+            return True
+    except OSError:
+        return False

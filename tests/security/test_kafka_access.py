@@ -1,0 +1,214 @@
+"""Whoever Kafka does not let in is told why and what to do, at once and before anything is sent."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from secured_kafka import SecuredKafka
+
+from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
+from sluiceway.kafka.properties import admin_config
+from sluiceway.protocol import Connection
+from sluiceway.reader import ChannelReader
+from sluiceway.writer import ChannelWriter
+
+Properties = Callable[[SecuredKafka], Mapping[str, str]]
+AT_ONCE_S = 10.0
+
+
+def connection(kafka: Mapping[str, str]) -> Connection:
+    """Return the connection to a topic that nobody will reach."""
+    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+    return Connection(
+        channel_name="readings",
+        channel_uid="0" * 32,
+        generation=1,
+        format="avro",
+        schema_id=1,
+        schema_definition=definition,
+        topic_name="t",
+        topic_id=None,
+        partitions=1,
+        max_message_bytes=1_000_000,
+        kafka=kafka,
+    )
+
+
+MISFITS: dict[str, tuple[Properties, str]] = {
+    "wrong password": (
+        lambda kafka: kafka.scram(sasl_password="wrong"),
+        "invalid credentials.*check sasl.username, sasl.password",
+    ),
+    "unknown mechanism": (
+        lambda kafka: kafka.scram(sasl_mechanism="PLAIN"),
+        "supported mechanisms: SCRAM-SHA-512.*check .*sasl.mechanism",
+    ),
+    "expired certificate": (
+        lambda kafka: kafka.tls("EXPIRED"),
+        "has expired; it has to be renewed",
+    ),
+    "certificate of a foreign authority": (
+        lambda kafka: kafka.tls("FOREIGN"),
+        "none of the trusted authorities; name the one that signed it by ssl.ca.pem",
+    ),
+    "another authority trusted": (
+        lambda kafka: kafka.scram(ssl_ca_pem=kafka.foreign.pem),
+        "none of the trusted authorities",
+    ),
+    "certificate of another host": (
+        lambda kafka: kafka.tls("ELSEWHERE"),
+        "is for another host; use a name that it holds",
+    ),
+    "no certificate of its own": (
+        lambda kafka: kafka.tls("MUTUAL"),
+        "wants a client's certificate.*ssl.certificate.pem and ssl.key.pem",
+    ),
+    "no password": (
+        lambda kafka: kafka.tls("SCRAM"),
+        "wants a user and a password, and security.protocol is SSL; set it to SASL_SSL",
+    ),
+    "TLS to a port without it": (
+        lambda kafka: kafka.tls("SCRAM") | {"bootstrap.servers": kafka.server.bootstrap_servers},
+        "speaks without TLS, and security.protocol is SSL; .*set it to PLAINTEXT",
+    ),
+    "no TLS to a port with it": (
+        lambda kafka: {"bootstrap.servers": kafka.server.listeners["SCRAM"]},
+        "speaks TLS, and security.protocol is PLAINTEXT; set it to SSL, or to SASL_SSL",
+    ),
+    "a password without TLS to a port with it": (
+        lambda kafka: kafka.scram(security_protocol="SASL_PLAINTEXT"),
+        "speaks TLS, and security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
+    ),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_client_that_is_not_let_in_is_told_why(secured: SecuredKafka, misfit: str) -> None:
+    properties, words = MISFITS[misfit]
+    given = properties(secured)
+    began_s = time.monotonic()
+    with pytest.raises(KafkaAccessFailed, match=words) as raised:
+        ChannelWriter(connection(given), timeout_s=60)
+    assert time.monotonic() - began_s < AT_ONCE_S
+    assert not raised.value.retriable
+    assert "SLUICEWAY_KAFKA_CREDENTIALS" in str(raised.value)
+    for secret in ("sasl.password", "ssl.key.pem"):
+        assert given.get(secret, "absent") not in str(raised.value)
+
+
+def test_a_reader_is_told_the_same(secured: SecuredKafka) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(KafkaAccessFailed, match=r"check sasl\.username"):
+        ChannelReader(connection(secured.scram(sasl_username="nobody")), until="now", timeout_s=60)
+    assert time.monotonic() - began_s < AT_ONCE_S
+
+
+def test_a_broker_that_is_away_is_no_misfit(secured: SecuredKafka) -> None:
+    away = secured.scram(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(KafkaUnavailable) as raised:
+        ChannelWriter(connection(away), timeout_s=1)
+    assert type(raised.value) is KafkaUnavailable
+
+
+@pytest.mark.parametrize(
+    ("answer", "protocol", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "PLAINTEXT", "is not Kafka; correct the address"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "SSL", "does not speak TLS"),
+        (b"", "PLAINTEXT", "Kafka did not answer"),
+    ],
+)
+def test_a_port_of_something_else_is_told_in_time(answer: bytes, protocol: str, words: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    talk, _ = server.accept()
+                except OSError:
+                    return
+                with talk:
+                    talk.recv(1024)
+                    talk.sendall(answer)
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        given = {"bootstrap.servers": place, "security.protocol": protocol}
+        began_s = time.monotonic()
+        with pytest.raises(KafkaUnavailable, match=words):
+            ChannelWriter(connection(given), timeout_s=2)
+        assert time.monotonic() - began_s < AT_ONCE_S
+        server.shutdown(socket.SHUT_RDWR)
+    serving.join(10)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("ssl.ca.pem", "no certificate", "librdkafka refuses .*ssl.ca.pem"),
+        ("security.protocol", "TLS", "librdkafka refuses .*security.protocol"),
+        ("sasl.mechanism", "SCRAM", "librdkafka refuses .*SCRAM"),
+    ],
+)
+def test_properties_that_cannot_be_are_refused_with_where_they_come_from(
+    secured: SecuredKafka, name: str, value: str, words: str
+) -> None:
+    with pytest.raises(OptionError, match=words) as raised:
+        ChannelWriter(connection(secured.scram() | {name: value}))
+    assert "SLUICEWAY_KAFKA_CLIENT_PROPERTIES" in str(raised.value)
+    assert secured.scram()["sasl.password"] not in str(raised.value)
+
+
+def test_what_a_process_brings_goes_over_what_the_gateway_gives(
+    secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = {"bootstrap.servers": "k:1", "ssl.ca.pem": "theirs", "sasl.mechanisms": "PLAIN"}
+    own = {"ssl.ca.location": str(secured.authority.file), "sasl.mechanism": "SCRAM-SHA-512"}
+    expected = {"bootstrap.servers": "k:1", **own}
+    monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", json.dumps(own))
+    assert expected.items() <= admin_config(given).items()
+    assert not {"ssl.ca.pem", "sasl.mechanisms"} & admin_config(given).keys()
+
+    path = tmp_path / "credentials.json"
+    path.write_text(json.dumps(own | {"sasl.username": "file"}))
+    monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS_FILE", str(path))
+    with pytest.raises(OptionError, match="both set"):
+        admin_config(given)
+    monkeypatch.delenv("SLUICEWAY_KAFKA_CREDENTIALS")
+    assert admin_config(given)["sasl.username"] == "file"
+    assert admin_config(given, {"sasl.username": "call", "linger.ms": 5})["sasl.username"] == "call"
+    assert "linger.ms" not in admin_config(given, {"linger.ms": 5})
+    # A file is read anew for each client.
+    path.write_text(json.dumps({"sasl.username": "rotated"}))
+    assert admin_config(given)["sasl.username"] == "rotated"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("geheim", "SLUICEWAY_KAFKA_CREDENTIALS holds no JSON object"),
+        ('["geheim"]', "holds no JSON object"),
+        ('{"sasl.pasword": "geheim"}', "did you mean 'sasl.password'"),
+        ('{"sasl.password": ["geheim"]}', "'sasl.password' is list"),
+        ('{"plugin.library.paths": "geheim"}', "plugin.library.paths"),
+        ('{"acks": "geheim"}', "'acks'"),
+    ],
+)
+def test_credentials_that_cannot_be_are_told_without_them(
+    monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", text)
+    with pytest.raises(OptionError, match=words) as raised:
+        admin_config({"bootstrap.servers": "k:1"})
+    assert "geheim" not in str(raised.value)
+
+
+def test_a_file_of_credentials_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS_FILE", "/nowhere/credentials")
+    with pytest.raises(OptionError, match="/nowhere/credentials of SLUICEWAY_KAFKA_CREDENTIALS"):
+        admin_config({"bootstrap.servers": "k:1"})
