@@ -1,40 +1,89 @@
 """Hypothesis strategies: schemas that a channel can carry, and records that fit them."""
 
-from datetime import UTC, date, datetime
+import uuid
+from dataclasses import replace
+from datetime import UTC, date, datetime, time
+from decimal import Decimal as Number
 
 from hypothesis import strategies as st
 
 from sluiceway.schema import Schema
-from sluiceway.schema.types import Array, Field, Kind, Map, Nullable, Record, Scalar, Type
+from sluiceway.schema.types import (
+    Array,
+    Decimal,
+    Enum,
+    Field,
+    Fixed,
+    Kind,
+    Leaf,
+    Map,
+    Nullable,
+    Record,
+    Scalar,
+    Type,
+    Uuid,
+)
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
-FAST_KINDS = tuple(kind for kind in Kind if kind is not Kind.BYTES)
+Leaves = st.SearchStrategy[Leaf]
+
+CARRIED = [kind for kind in Kind if "ill" not in kind and "nano" not in kind and kind != Kind.TIME]
+SCALARS: Leaves = st.sampled_from([Scalar(kind=kind) for kind in CARRIED])
+FIXED: Leaves = st.builds(Fixed, name=st.just("f"), size=st.integers(1, 17))
 
 
-def types(kinds: tuple[Kind, ...] = tuple(Kind), depth: int = 2) -> st.SearchStrategy[Type]:
-    scalars = st.sampled_from(kinds).map(lambda kind: Scalar(kind=kind))
-    present = scalars
+def _digits(least: int, most: int) -> st.SearchStrategy[tuple[int, int]]:
+    return st.integers(least, most).flatmap(
+        lambda precision: st.tuples(st.just(precision), st.integers(0, precision))
+    )
+
+
+def _in_fixed(digits: tuple[int, int], longer: int) -> Leaf:
+    size = (10 ** digits[0]).bit_length() // 8 + 1 + longer
+    fixed = Fixed(name="d", size=size)
+    return Decimal(precision=digits[0], scale=digits[1], fixed=fixed)
+
+
+DECIMALS: Leaves = st.one_of(
+    _digits(1, 76).map(lambda digits: Decimal(precision=digits[0], scale=digits[1])),
+    st.builds(_in_fixed, _digits(1, 76), st.integers(0, 5)),
+)
+UUIDS: Leaves = st.sampled_from([Uuid(), Uuid(fixed=Fixed(name="u", size=16))])
+ENUMS: Leaves = st.lists(NAMES, min_size=1, max_size=4, unique=True).flatmap(
+    lambda symbols: st.builds(
+        Enum,
+        name=st.just("e"),
+        symbols=st.just(tuple(symbols)),
+        default=st.one_of(st.none(), st.sampled_from(symbols)),
+    )
+)
+LEAVES: Leaves = st.one_of(SCALARS, SCALARS, FIXED, DECIMALS, UUIDS, ENUMS)
+FAST: Leaves = st.sampled_from([Scalar(kind=k) for k in CARRIED if k is not Kind.BYTES])
+
+
+def types(leaves: Leaves = LEAVES, depth: int = 2) -> st.SearchStrategy[Type]:
+    present = leaves
     if depth:
-        below = st.deferred(lambda: types(kinds, depth - 1))
+        below = st.deferred(lambda: types(leaves, depth - 1))
         present = st.one_of(
-            scalars,
+            leaves,
             below.map(lambda type_: Array(items=type_)),
             below.map(lambda type_: Map(values=type_)),
-            records(kinds, depth - 1, most=3),
+            records(leaves, depth - 1, most=3),
         )
     nullable = st.builds(lambda i, n: Nullable(item=i, null_first=n), present, st.booleans())
     return st.one_of(present, nullable)
 
 
 @st.composite
-def records(draw, kinds=tuple(Kind), depth=2, most=5, name="nested"):
+def records(draw, leaves=LEAVES, depth=2, most=5, name="nested"):
     names = draw(st.lists(NAMES, min_size=1, max_size=most, unique=True))
-    fields = tuple(Field(name=n, type=draw(types(kinds, depth))) for n in names)
+    fields = tuple(Field(name=n, type=draw(types(leaves, depth))) for n in names)
     return Record(name=name, fields=fields)
 
 
 def _named(type_: Type, path: str) -> Type:
-    """Give every nested record a name of its own."""
+    """Give everything that is named a name of its own."""
     match type_:
         case Nullable(item=item):
             return Nullable(item=_named(item, path), null_first=type_.null_first)
@@ -47,14 +96,42 @@ def _named(type_: Type, path: str) -> Type:
                 Field(name=f.name, type=_named(f.type, f"{path}_{n}")) for n, f in enumerate(fields)
             ]
             return Record(name=path, fields=tuple(renamed))
+        case Fixed() | Enum():
+            return replace(type_, name=path)
+        case Decimal(fixed=Fixed()) | Uuid(fixed=Fixed()):
+            return replace(type_, fixed=replace(type_.fixed, name=path))
     return type_
 
 
-def schemas(kinds=tuple(Kind), depth=2) -> st.SearchStrategy[Schema]:
-    return records(kinds, depth).map(lambda record: Schema(_named(record, "root")))
+def schemas(leaves=SCALARS, depth=2) -> st.SearchStrategy[Schema]:
+    return records(leaves, depth).map(lambda record: Schema(_named(record, "root")))
 
 
-_INSTANTS = st.datetimes(timezones=st.just(UTC)).map(lambda instant: instant.replace(fold=0))
+def _ticking(instants, nanoseconds):
+    """Draw what a unit of so many nanoseconds can tell."""
+    microseconds = max(1, nanoseconds // 1000)
+
+    def cut(instant):
+        return instant.replace(
+            fold=0, microsecond=instant.microsecond // microseconds * microseconds
+        )
+
+    return instants.map(cut)
+
+
+def _instants(zone):
+    ends = [datetime.min.replace(tzinfo=zone), datetime.max.replace(tzinfo=zone)]
+    zones = st.just(zone)
+    return st.one_of(st.datetimes(timezones=zones), st.sampled_from(ends))
+
+
+def _near(zone):
+    """Draw instants that 64 bits of nanoseconds can tell."""
+    ends = (datetime(1677, 9, 22), datetime(2262, 4, 11))  # noqa: DTZ001
+    return st.datetimes(*ends, timezones=st.just(zone))
+
+
+_TIMES = st.one_of(st.times(), st.sampled_from([time.min, time.max]))
 _VALUES = {
     Kind.BOOLEAN: st.booleans(),
     Kind.INT: st.integers(-(2**31), 2**31 - 1),
@@ -64,11 +141,14 @@ _VALUES = {
     Kind.STRING: st.text(max_size=8),
     Kind.BYTES: st.binary(max_size=8),
     Kind.DATE: st.one_of(st.dates(), st.sampled_from([date.min, date.max])),
-    Kind.TIMESTAMP: st.one_of(
-        _INSTANTS,
-        st.sampled_from([datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]),
-    ),
-    Kind.LOCAL_TIMESTAMP: st.datetimes().map(lambda instant: instant.replace(fold=0)),
+    Kind.TIME_MILLIS: _ticking(_TIMES, 1_000_000),
+    Kind.TIME: _ticking(_TIMES, 1_000),
+    Kind.TIMESTAMP_MILLIS: _ticking(_instants(UTC), 1_000_000),
+    Kind.TIMESTAMP: _ticking(_instants(UTC), 1_000),
+    Kind.TIMESTAMP_NANOS: _ticking(_near(UTC), 1),
+    Kind.LOCAL_TIMESTAMP_MILLIS: _ticking(_instants(None), 1_000_000),
+    Kind.LOCAL_TIMESTAMP: _ticking(_instants(None), 1_000),
+    Kind.LOCAL_TIMESTAMP_NANOS: _ticking(_near(None), 1),
 }
 
 
@@ -76,6 +156,16 @@ def values(type_: Type) -> st.SearchStrategy[object]:
     match type_:
         case Scalar(kind=kind):
             return _VALUES[kind]
+        case Fixed(size=size):
+            return st.binary(min_size=size, max_size=size)
+        case Decimal(precision=precision, scale=scale):
+            most = 10**precision - 1
+            numbers = st.one_of(st.integers(-most, most), st.sampled_from([-most, 0, most]))
+            return numbers.map(lambda number: Number(f"{number}E-{scale}"))
+        case Uuid():
+            return st.one_of(st.uuids(), st.sampled_from([uuid.UUID(int=0)]))
+        case Enum(symbols=symbols):
+            return st.sampled_from(symbols)
         case Nullable(item=item):
             return st.one_of(st.none(), values(item))
         case Array(items=items):
@@ -87,8 +177,8 @@ def values(type_: Type) -> st.SearchStrategy[object]:
     raise AssertionError(type_)
 
 
-def with_rows(kinds=tuple(Kind), least=0, most=6) -> st.SearchStrategy[tuple[Schema, list]]:
-    return schemas(kinds).flatmap(
+def with_rows(leaves=SCALARS, least=0, most=6) -> st.SearchStrategy[tuple[Schema, list]]:
+    return schemas(leaves).flatmap(
         lambda schema: st.tuples(
             st.just(schema), st.lists(values(schema.record), min_size=least, max_size=most)
         )

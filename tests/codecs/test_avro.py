@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from generated import FAST_KINDS, with_rows
+from generated import FAST, with_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -206,7 +206,7 @@ def damaged(draw, message):
     return bytes(message)
 
 
-@given(with_rows(FAST_KINDS, least=1), st.data())
+@given(with_rows(FAST, least=1), st.data())
 def test_the_fast_and_the_strict_reader_accept_the_same_and_see_the_same(given_, data):
     schema, rows = given_
     fast, strict = AvroCodec(schema, 7), without_pyruhvro(AvroCodec(schema, 7))

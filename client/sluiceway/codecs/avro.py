@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from sluiceway.codecs import columnar
+from sluiceway.codecs.bounds import BUDGET_PER_BYTE, expansion
 from sluiceway.codecs.codec import Corrupt, Decoded, Encoded
 from sluiceway.codecs.columnar import Columnar
 from sluiceway.codecs.plain import plain
 from sluiceway.codecs.rowwise import RowWriter, of_rows
-from sluiceway.codecs.strict import BUDGET_PER_BYTE, Malformed, StrictReader, expansion
+from sluiceway.codecs.strict import Malformed, StrictReader
 from sluiceway.errors import RecordTooLarge
 from sluiceway.records.constraints import rows_with_duplicate_keys
 from sluiceway.schema.arrow import to_arrow

@@ -44,6 +44,8 @@ def supports(type_: Type) -> bool:
             return supports(item)
         case Record(fields=fields):
             return all(supports(field.type) for field in fields)
+        case _:
+            return False
 
 
 def usable() -> bool:

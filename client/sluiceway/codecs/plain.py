@@ -1,8 +1,4 @@
-"""Schemas without logical types, which is what travels: the Avro codecs read and write these.
-
-A date is an int and a timestamp a long, in Avro and in Arrow alike, so that a batch of one is
-relabelled as the other (`sluiceway.schema.labels`) without a copy.
-"""
+"""Schemas without logical types, which is what travels: the Avro codecs read and write these."""
 
 from __future__ import annotations
 
@@ -11,24 +7,40 @@ from itertools import count
 from sluiceway.schema.types import (
     LOGICAL,
     Array,
+    Decimal,
+    Enum,
     Field,
+    Fixed,
+    Kind,
     Map,
     Nullable,
     Present,
     Record,
     Scalar,
     Type,
+    Uuid,
 )
 
 
 def plain(record: Record) -> Record:
-    """Make `record` plain: no logical types, no defaults, each nested record under its own name."""
+    """Make `record` plain: no logical types, no defaults, everything named under its own name.
+
+    An enum is an int, the number of its symbol: that is what Avro writes.
+    """
     names = (f"r{number}" for number in count())
 
     def present(type_: Present) -> Present:
         match type_:
             case Scalar(kind=kind):
                 return Scalar(kind=LOGICAL.get(kind, kind))
+            case Fixed(size=size) | Decimal(fixed=Fixed(size=size)) | Uuid(fixed=Fixed(size=size)):
+                return Fixed(name=next(names), size=size)
+            case Decimal():
+                return Scalar(kind=Kind.BYTES)
+            case Uuid():
+                return Scalar(kind=Kind.STRING)
+            case Enum():
+                return Scalar(kind=Kind.INT)
             case Array(items=items):
                 return Array(items=any_(items))
             case Map(values=values):

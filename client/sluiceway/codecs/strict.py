@@ -5,15 +5,32 @@ The judge of what the fast reader does not reproduce, and the source of the reas
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from sluiceway.schema.types import LOGICAL, Array, Kind, Map, Nullable, Record, Scalar, Type, below
-
-CELL_BYTES: Final = 8
-BUDGET_PER_BYTE: Final = 1024
-"""How many bytes of Arrow memory one byte of a message may come to."""
+from sluiceway.codecs.bounds import BUDGET_PER_BYTE, CELL_BYTES, widest, width
+from sluiceway.schema.literals import unscaled_size
+from sluiceway.schema.types import (
+    LOGICAL,
+    TICKS,
+    TIMES,
+    UUID_TEXT,
+    Array,
+    Decimal,
+    Enum,
+    Fixed,
+    Kind,
+    Leaf,
+    Map,
+    Nullable,
+    Record,
+    Scalar,
+    Type,
+    Uuid,
+    below,
+)
 
 ITEMS_FREE: Final = 16
 """So many items of an array, however wide and null, any message may have."""
@@ -65,12 +82,12 @@ _Reader: TypeAlias = Callable[[_Cursor], Any]
 
 
 class StrictReader:
-    """Reads messages of `record`; dates and timestamps come as the numbers they travel as."""
+    """Reads messages of `record`; all values come in the form that they travel in."""
 
     def __init__(self, record: Record, schema_id: int) -> None:
         self._schema_id = schema_id
         self._read = _reader(record, "")
-        self._cells = width(record) + ITEMS_FREE * _widest(record)
+        self._cells = width(record) + ITEMS_FREE * widest(record)
 
     def read(self, value: bytes) -> dict[str, Any]:
         """Read the one record that `value` is, prefix included.
@@ -97,21 +114,8 @@ class StrictReader:
             )
 
 
-def width(type_: Type) -> int:
-    """Count the Arrow cells that one value of `type_` fills in its own row, null or not."""
-    match type_:
-        case Nullable(item=item):
-            return 1 + width(item)
-        case Record(fields=fields):
-            return 1 + sum(width(field.type) for field in fields)
-        case _:
-            return 1
-
-
 def _reader(type_: Type, path: str) -> _Reader:
     match type_:
-        case Scalar(kind=kind):
-            return _scalar(LOGICAL.get(kind, kind), path)
         case Nullable(item=item, null_first=null_first):
             return _nullable(_reader(item, path), null_first, path)
         case Record(fields=fields):
@@ -121,6 +125,60 @@ def _reader(type_: Type, path: str) -> _Reader:
             return _blocks(_reader(items, f"{path}[]"), width(items), f"{path}[]")
         case Map(values=values):
             return _map(values, path)
+        case leaf:
+            return _leaf(leaf, path)
+
+
+def _leaf(leaf: Leaf, path: str) -> _Reader:
+    match leaf:
+        case Scalar(kind=kind) if kind in TIMES:
+            return _below(86_400 * TICKS[kind], _scalar(LOGICAL[kind], path), "a time of day", path)
+        case Scalar(kind=kind):
+            return _scalar(LOGICAL.get(kind, kind), path)
+        case Fixed(size=size) | Uuid(fixed=Fixed(size=size)):
+            return lambda cursor: cursor.take(size, path)
+        case Decimal():
+            return _decimal(leaf, path)
+        case Uuid():
+            return _uuid(path)
+        case Enum(symbols=symbols):
+            return _below(len(symbols), _scalar(Kind.INT, path), "the number of a symbol", path)
+
+
+def _below(end: int, read: _Reader, what: str, path: str) -> _Reader:
+    def number(cursor: _Cursor) -> int:
+        found: int = read(cursor)
+        if not 0 <= found < end:
+            raise Malformed(f"field {path!r} is {found}, which is not {what}")
+        return found
+
+    return number
+
+
+def _decimal(leaf: Decimal, path: str) -> _Reader:
+    end = 10**leaf.precision
+    fixed = leaf.fixed
+
+    def decimal(cursor: _Cursor) -> bytes:
+        data = cursor.take(cursor.number(path) if fixed is None else fixed.size, path)
+        number = int.from_bytes(data, signed=True)
+        if not data or not -end < number < end:
+            raise Malformed(f"field {path!r} is no number of at most {leaf.precision} digits")
+        return data if fixed else number.to_bytes(unscaled_size(number), signed=True)
+
+    return decimal
+
+
+def _uuid(path: str) -> _Reader:
+    read, matches = _scalar(Kind.STRING, path), re.compile(UUID_TEXT).fullmatch
+
+    def text(cursor: _Cursor) -> str:
+        found: str = read(cursor)
+        if not matches(found):
+            raise Malformed(f"field {path!r} is not the text of a UUID")
+        return found
+
+    return text
 
 
 def _scalar(kind: Kind, path: str) -> _Reader:
@@ -198,44 +256,3 @@ def _map(values: Type, path: str) -> _Reader:
         return found
 
     return distinct
-
-
-def expansion(type_: Type) -> int:
-    """Bound the Arrow bytes that one byte of a message can come to inside arrays and maps."""
-    match type_:
-        case Nullable(item=item):
-            return expansion(item)
-        case Record(fields=fields):
-            return sum(expansion(field.type) for field in fields)
-        case Array(items=item):
-            return CELL_BYTES * width(item) // _least(item) + expansion(item)
-        case Map(values=item):
-            return CELL_BYTES * (2 + width(item)) // (1 + _least(item)) + expansion(item)
-        case _:
-            return 0
-
-
-def _widest(type_: Type) -> int:
-    """Count the cells of the widest item of an array or a map within `type_`."""
-    match type_:
-        case Nullable(item=item):
-            return _widest(item)
-        case Record(fields=fields):
-            return max(_widest(field.type) for field in fields)
-        case Array(items=item) | Map(values=item):
-            return max(2 + width(item), _widest(item))
-        case _:
-            return 0
-
-
-def _least(type_: Type) -> int:
-    """Count the bytes that a value of `type_` takes at the least."""
-    match type_:
-        case Record(fields=fields):
-            return sum(_least(field.type) for field in fields)
-        case Scalar(kind=Kind.FLOAT):
-            return 4
-        case Scalar(kind=Kind.DOUBLE):
-            return 8
-        case _:
-            return 1

@@ -3,58 +3,77 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
-from datetime import date, datetime
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from collections.abc import Hashable
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from uuid import UUID
 
 from sluiceway.errors import InvalidSchema, UnsupportedType
-from sluiceway.schema import defaults
-from sluiceway.schema.parsing import NAME, default_text, name_advice
+from sluiceway.schema import defaults, leaves, literals
+from sluiceway.schema.names import NAME, name_advice
 from sluiceway.schema.types import (
+    INSTANTS,
+    LOCALS,
     MAX_DEPTH,
     Array,
     Field,
     Kind,
+    Leaf,
     Map,
     Nullable,
     Present,
     Record,
     Scalar,
     Type,
+    Uuid,
     at,
     below,
 )
 
-_KINDS: Final[dict[object, Kind]] = {
-    bool: Kind.BOOLEAN,
-    int: Kind.LONG,
-    float: Kind.DOUBLE,
-    str: Kind.STRING,
-    bytes: Kind.BYTES,
-    date: Kind.DATE,
-    datetime: Kind.TIMESTAMP,
+_TYPES: Final[dict[object, Leaf]] = {
+    bool: Scalar(kind=Kind.BOOLEAN),
+    int: Scalar(kind=Kind.LONG),
+    float: Scalar(kind=Kind.DOUBLE),
+    str: Scalar(kind=Kind.STRING),
+    bytes: Scalar(kind=Kind.BYTES),
+    date: Scalar(kind=Kind.DATE),
+    time: Scalar(kind=Kind.TIME),
+    datetime: Scalar(kind=Kind.TIMESTAMP),
+    UUID: Uuid(),
 }
-_NARROWER: Final[dict[Kind, Kind]] = {
-    Kind.INT: Kind.LONG,
-    Kind.FLOAT: Kind.DOUBLE,
-    Kind.LOCAL_TIMESTAMP: Kind.TIMESTAMP,
+_WORDS: Final[dict[object, frozenset[Kind]]] = {
+    int: frozenset({Kind.INT}),
+    float: frozenset({Kind.FLOAT}),
+    time: frozenset({Kind.TIME_MILLIS}),
+    datetime: INSTANTS | LOCALS,
 }
 """What `Annotated[..., "int"]` may say instead of the annotation's own kind."""
 
+_DECIMAL: Final = re.compile(r"decimal\((\d{1,9})(?:, ?(\d{1,9}))?\)")
+_FIXED: Final = re.compile(r"fixed\((\d{1,9})\)")
 _ADVICE: Final = (
-    "use bool, int, float, str, bytes, date, datetime, X | None, list[X], dict[str, X] "
-    "or another dataclass"
+    "use bool, int, float, str, bytes, Decimal, date, time, datetime, UUID, an Enum, Literal, "
+    "X | None, list[X], dict[str, X] or another dataclass"
 )
 
 
 def from_class(cls: type) -> Record:
     """Make the record whose instances are those of the dataclass `cls`.
 
-    int is Avro's long and float its double, unless `Annotated[int, "int"]`,
-    `Annotated[float, "float"]` or `Annotated[datetime, "local-timestamp-micros"]` says otherwise.
-    A field's default is Avro's default where it is a value that Avro can express. Raises
-    UnsupportedType or InvalidSchema, naming the field's path.
+    int is Avro's long, float its double, times and instants are in microseconds, unless
+    `Annotated` says otherwise with Avro's name of the type: `Annotated[int, "int"]`,
+    `Annotated[datetime, "local-timestamp-micros"]`. A Decimal must say how many digits it has in
+    all and behind the point, `Annotated[Decimal, "decimal(10, 2)"]`; bytes may have a length,
+    `Annotated[bytes, "fixed(20)"]`, and so may a UUID, `"fixed(16)"`. The symbols of an Enum are
+    its members' values where they are text, and else their names. A field's default is Avro's
+    default where it is a value that Avro can express.
+
+    Raises UnsupportedType or InvalidSchema, naming the field's path.
     """
     record = _Reading().record(cls, "", 0)
     if not record.fields:
@@ -68,11 +87,7 @@ class _Reading:
         self.records: dict[str, Record | None] = {}  # None: still being read
 
     def record(self, cls: type, path: str, depth: int) -> Record:
-        name = cls.__name__
-        if not NAME.fullmatch(name):
-            raise InvalidSchema(f"{at(path)}: the class name {name_advice(name)}")
-        if self.classes.setdefault(name, cls) is not cls:
-            raise InvalidSchema(f"{at(path)}: two dataclasses are called {name!r}; rename one")
+        name = self.name(cls, path)
         if name in self.records:
             if (known := self.records[name]) is None:
                 hint = "records cannot hold themselves"
@@ -88,61 +103,96 @@ class _Reading:
             where = below(path, member.name)
             if not NAME.fullmatch(member.name):
                 raise InvalidSchema(f"{at(where)}: {name_advice(member.name)}")
-            fields.append(self.field(member, hints[member.name], where, depth))
+            type_ = self.type(hints[member.name], where, f"{name}.{member.name}", depth + 1)
+            fields.append(_field(member, type_, where))
         if not fields and path:
             raise InvalidSchema(f"{at(path)}: the dataclass {name} has no fields; records need one")
         self.records[name] = record = Record(name=name, fields=tuple(fields))
         return record
 
-    def field(self, member: dataclasses.Field[Any], hint: object, path: str, depth: int) -> Field:
-        type_ = self.type(hint, path, depth + 1)
-        value = member.default
-        if member.default_factory in (list, dict):
-            value = member.default_factory()
-        if value is dataclasses.MISSING or dataclasses.is_dataclass(value):
-            return Field(name=member.name, type=type_)
-        if isinstance(type_, Nullable) and value is not None:
-            type_ = Nullable(item=type_.item, null_first=False)  # the default's branch comes first
-        text = default_text(defaults.as_json(value, type_), type_, path)
-        return Field(name=member.name, type=type_, default=text)
+    def name(self, cls: type, path: str) -> str:
+        name = cls.__name__
+        if not NAME.fullmatch(name):
+            raise InvalidSchema(f"{at(path)}: the class name {name_advice(name)}")
+        if self.classes.setdefault(name, cls) is not cls:
+            raise InvalidSchema(f"{at(path)}: two classes are called {name!r}; rename one")
+        return name
 
-    def type(self, hint: object, path: str, depth: int) -> Type:
-        if get_origin(hint) in (Union, types.UnionType):
-            branches = [branch for branch in get_args(hint) if branch is not type(None)]
-            if len(branches) != 1:
-                advice = "a field may be of one type, or of one type or None"
-                raise UnsupportedType(path=path, type_name=str(hint), hint=advice)
-            return Nullable(item=self.present(branches[0], path, depth + 1))
-        return self.present(hint, path, depth)
+    def type(self, hint: object, path: str, name: str, depth: int) -> Type:
+        """Read an annotation; `name` is for a type that has none of its own."""
+        extras: tuple[object, ...] = ()
+        if get_origin(hint) is Annotated:
+            hint, *rest = get_args(hint)
+            extras = tuple(extra for extra in rest if isinstance(extra, str))
+        if get_origin(hint) not in (Union, types.UnionType):
+            return self.present(hint, extras, path, name, depth)
+        branches = [branch for branch in get_args(hint) if branch is not type(None)]
+        if len(branches) != 1:
+            advice = "a field may be of one type, or of one type or None"
+            raise UnsupportedType(path=path, type_name=str(hint), hint=advice)
+        hint = branches[0]
+        if get_origin(hint) is Annotated:
+            hint, *rest = get_args(hint)
+            extras += tuple(extra for extra in rest if isinstance(extra, str))
+        return Nullable(item=self.present(hint, extras, path, name, depth + 1))
 
-    def present(self, hint: object, path: str, depth: int) -> Present:
+    def present(
+        self, hint: object, extras: tuple[object, ...], path: str, name: str, depth: int
+    ) -> Present:
         if depth > MAX_DEPTH:
             raise InvalidSchema(f"{at(path)} is nested deeper than {MAX_DEPTH} levels")
-        if kind := _KINDS.get(hint):
-            return Scalar(kind=kind)
+        if extras or hint is Decimal:
+            return _annotated(hint, extras, path, name)
+        if isinstance(hint, Hashable) and (leaf := _TYPES.get(hint)):
+            return leaf
         match get_origin(hint), get_args(hint):
-            case (origin, (base, *extras)) if origin is Annotated:
-                return self.annotated(base, extras, path, depth)
             case (origin, (item,)) if origin is list:
-                return Array(items=self.type(item, f"{path}[]", depth + 1))
+                return Array(items=self.type(item, f"{path}[]", f"{name}.item", depth + 1))
             case (origin, (key, item)) if origin is dict and key is str:
-                return Map(values=self.type(item, f"{path}{{}}", depth + 1))
+                return Map(values=self.type(item, f"{path}{{}}", f"{name}.value", depth + 1))
+            case (origin, symbols) if origin is Literal:
+                return leaves.enum(name, symbols, None, path)
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             return self.record(hint, path, depth)
-        name = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
-        raise UnsupportedType(path=path, type_name=name, hint=_ADVICE)
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            known = tuple(literals.symbol(member) for member in hint)
+            return leaves.enum(self.name(hint, path), known, None, path)
+        shown = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+        raise UnsupportedType(path=path, type_name=shown, hint=_ADVICE)
 
-    def annotated(self, base: object, extras: list[object], path: str, depth: int) -> Present:
-        plain = self.present(base, path, depth)
-        for extra in extras:
-            if not isinstance(extra, str):
-                continue
-            kind = next((kind for kind in _NARROWER if kind.value == extra), None)
-            if not isinstance(plain, Scalar) or kind is None or _NARROWER[kind] is not plain.kind:
-                allowed = ", ".join(repr(kind.value) for kind in _NARROWER)
-                raise InvalidSchema(
-                    f"{at(path)}: Annotated[…, {extra!r}] does not go with its type; the words "
-                    f"allowed are {allowed}, on int, float and datetime"
-                )
-            return Scalar(kind=kind)
-        return plain
+
+def _annotated(hint: object, words: tuple[object, ...], path: str, name: str) -> Leaf:
+    """Read the type that a plain annotation and Avro's word for it make together."""
+    if hint is Decimal and not words:
+        hint_ = 'say how many digits it has, as in Annotated[Decimal, "decimal(38, 18)"]'
+        raise UnsupportedType(path=path, type_name="Decimal", hint=hint_)
+    word = str(words[0])
+    if hint is Decimal and (found := _DECIMAL.fullmatch(word)):
+        return leaves.decimal(int(found[1]), int(found[2] or 0), path)
+    if hint in (bytes, UUID) and (found := _FIXED.fullmatch(word)):
+        fixed = leaves.fixed(name, int(found[1]), path)
+        if hint is bytes:
+            return fixed
+        if fixed.size == leaves.UUID_BYTES:
+            return Uuid(fixed=fixed)
+    if kinds := _WORDS.get(hint):
+        for kind in kinds:
+            if kind.value == word:
+                return Scalar(kind=kind)
+    raise InvalidSchema(
+        f"{at(path)}: Annotated[…, {word!r}] does not go with its type; the words allowed are "
+        "'int' on int, 'float' on float, 'decimal(10, 2)' on Decimal, 'fixed(16)' on bytes and "
+        "UUID, and Avro's names of times and timestamps on time and datetime"
+    )
+
+
+def _field(member: dataclasses.Field[Any], type_: Type, path: str) -> Field:
+    value = member.default
+    if member.default_factory in (list, dict):
+        value = member.default_factory()
+    if value is dataclasses.MISSING or dataclasses.is_dataclass(value):
+        return Field(name=member.name, type=type_)
+    if isinstance(type_, Nullable) and value is not None:
+        type_ = Nullable(item=type_.item, null_first=False)  # the default's branch comes first
+    text = defaults.default_text(defaults.as_json(value, type_), type_, path)
+    return Field(name=member.name, type=type_, default=text)

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from sluiceway.schema.types import Array, Map, Nullable, Record, Scalar, Type, at, below
+from sluiceway.schema.types import (
+    Array,
+    Decimal,
+    Enum,
+    Fixed,
+    Map,
+    Nullable,
+    Record,
+    Scalar,
+    Type,
+    Uuid,
+    at,
+    below,
+)
 
 
 def differences(ours: Record, theirs: Record) -> tuple[str, ...]:
@@ -20,6 +33,17 @@ def _compare(ours: Type, theirs: Type, path: str) -> list[str]:
             return _compare(ours.items, theirs.items, f"{path}[]")
         case Map(), Map():
             return _compare(ours.values, theirs.values, f"{path}{{}}")
+        case Fixed(), Fixed() if ours.size == theirs.size:
+            return []
+        case Decimal(), Decimal() if (ours.precision, ours.scale) == (
+            theirs.precision,
+            theirs.scale,
+        ):
+            return []
+        case Uuid(), Uuid() if (ours.fixed is None) is (theirs.fixed is None):
+            return []
+        case Enum(), Enum() if ours.symbols == theirs.symbols:
+            return []
         case Scalar(), Scalar() if ours == theirs:
             return []
     return [f"{at(path)} is {shown(ours)} here and {shown(theirs)} there"]
@@ -43,6 +67,14 @@ def shown(type_: Type) -> str:
     match type_:
         case Scalar(kind=kind):
             return kind.value
+        case Fixed(size=size):
+            return f"fixed of {size} bytes"
+        case Decimal(precision=precision, scale=scale):
+            return f"decimal({precision}, {scale})"
+        case Uuid(fixed=fixed):
+            return "uuid" if fixed is None else "uuid in 16 bytes"
+        case Enum(symbols=symbols):
+            return f"enum of {', '.join(symbols)}"
         case Nullable(item=item):
             return f"{shown(item)} or null"
         case Array(items=items):

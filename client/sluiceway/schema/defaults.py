@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
-from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
-from sluiceway.schema.types import Array, Kind, Map, Nullable, Record, Scalar, Type, below
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_BITS: Final = {Kind.INT: 31}
-_MICROSECONDS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-_RANGES: Final = {  # the years 1 to 9999, which is what Python can say
-    Kind.DATE: (-719_162, 2_932_896),
-    Kind.TIMESTAMP: _MICROSECONDS,
-    Kind.LOCAL_TIMESTAMP: _MICROSECONDS,
-}
-_FLOAT_MAX: Final = 3.4028234663852886e38
+from sluiceway.errors import InvalidSchema
+from sluiceway.schema import literals
+from sluiceway.schema.types import Array, Map, Nullable, Record, Type, at, below
 
 
 class DefaultDoesNotFit(ValueError):
@@ -42,8 +32,6 @@ def normal(value: object, type_: Type, path: str) -> object:
             return None
         case Nullable(item=item):
             return normal(value, item, path)
-        case Scalar(kind=kind):
-            return _normal_scalar(value, kind, path)
         case Array(items=items):
             if not isinstance(value, list):
                 raise DefaultDoesNotFit(path, "it must be a JSON array")
@@ -54,6 +42,11 @@ def normal(value: object, type_: Type, path: str) -> object:
             return {key: normal(value[key], values, f"{path}{{}}") for key in sorted(value)}
         case Record(fields=fields):
             return _normal_record(value, fields, path)
+        case leaf:
+            try:
+                return literals.normal(value, leaf)
+            except literals.NoLiteral as error:
+                raise DefaultDoesNotFit(path, str(error)) from error
 
 
 def _normal_record(value: object, fields: tuple[Any, ...], path: str) -> object:
@@ -72,51 +65,18 @@ def _normal_record(value: object, fields: tuple[Any, ...], path: str) -> object:
     return whole
 
 
-def _normal_scalar(value: object, kind: Kind, path: str) -> object:
-    match kind:
-        case Kind.BOOLEAN:
-            if isinstance(value, bool):
-                return value
-            raise DefaultDoesNotFit(path, "it must be true or false")
-        case Kind.FLOAT | Kind.DOUBLE:
-            return _normal_number(value, kind, path)
-        case Kind.STRING | Kind.BYTES:
-            return _normal_text(value, kind, path)
-        case _:
-            bits = _BITS.get(kind, 63)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise DefaultDoesNotFit(path, "it must be a whole number")
-            low, high = _RANGES.get(kind, (-(1 << bits), (1 << bits) - 1))
-            if not low <= value <= high:
-                raise DefaultDoesNotFit(path, f"it must lie between {low} and {high}")
-            return value
-
-
-def _normal_number(value: object, kind: Kind, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DefaultDoesNotFit(path, "it must be a number")
+def default_text(value: object, type_: Type, path: str) -> str:
+    """Write the default `value` (parsed JSON) as canonical text; raise InvalidSchema."""
     try:
-        number = float(value)
-    except OverflowError as error:
-        raise DefaultDoesNotFit(path, "it is too large") from error
-    if not math.isfinite(number):
-        raise DefaultDoesNotFit(path, "it must be finite: JSON knows no other numbers")
-    if kind is Kind.FLOAT and abs(number) > _FLOAT_MAX:
-        raise DefaultDoesNotFit(path, "it is too large for a float")
-    return number
+        whole = normal(value, type_, path)
+    except DefaultDoesNotFit as error:
+        raise InvalidSchema(
+            f"{at(error.path)} has a default that does not fit: {error.reason}"
+        ) from error
+    return json.dumps(whole, separators=(",", ":"))
 
 
-def _normal_text(value: object, kind: Kind, path: str) -> str:
-    if not isinstance(value, str):
-        raise DefaultDoesNotFit(path, "it must be a JSON string")
-    if kind is Kind.BYTES and not value.isascii() and max(value) > "\xff":
-        raise DefaultDoesNotFit(path, "bytes are written as characters up to U+00FF, one each")
-    if kind is Kind.STRING and any("\ud800" <= char <= "\udfff" for char in value):
-        raise DefaultDoesNotFit(path, "half a surrogate pair is no character")
-    return value
-
-
-def as_json(value: object, type_: Type) -> object:
+def as_json(value: Any, type_: Type) -> object:
     """Turn a Python value into the JSON form of a default; the inverse of `as_python`.
 
     Values of other types come back as they are, for `normal` to judge.
@@ -124,50 +84,28 @@ def as_json(value: object, type_: Type) -> object:
     match type_:
         case Nullable(item=item):
             return None if value is None else as_json(value, item)
-        case Scalar(kind=Kind.BYTES):
-            return value.decode("latin-1") if isinstance(value, bytes) else value
-        case Scalar(kind=Kind.DATE):
-            return (value - _EPOCH.date()).days if isinstance(value, date) else value
-        case Scalar(kind=Kind.TIMESTAMP | Kind.LOCAL_TIMESTAMP as kind):
-            if not isinstance(value, datetime) or (value.tzinfo is None) is (
-                kind is Kind.TIMESTAMP
-            ):
-                return value
-            epoch = _EPOCH if kind is Kind.TIMESTAMP else _EPOCH.replace(tzinfo=None)
-            return (value - epoch) // timedelta(microseconds=1)
         case Array(items=items):
             return [as_json(item, items) for item in value] if isinstance(value, list) else value
         case Map(values=values):
             if not isinstance(value, dict):
                 return value
             return {key: as_json(item, values) for key, item in value.items()}
-        case _:
+        case Record():
             return value
+        case leaf:
+            return literals.from_python(value, leaf)
 
 
-def as_python(default: object, type_: Type) -> object:
+def as_python(default: Any, type_: Type) -> object:
     """Turn a default in normal form into the Python value that a record would hold."""
     match type_:
         case Nullable(item=item):
             return None if default is None else as_python(default, item)
-        case Scalar(kind=Kind.BYTES):
-            return str(default).encode("latin-1")
-        case Scalar(kind=Kind.DATE):
-            return _EPOCH.date() + timedelta(days=_whole(default))
-        case Scalar(kind=Kind.TIMESTAMP):
-            return _EPOCH + timedelta(microseconds=_whole(default))
-        case Scalar(kind=Kind.LOCAL_TIMESTAMP):
-            return _EPOCH.replace(tzinfo=None) + timedelta(microseconds=_whole(default))
-        case Array(items=items) if isinstance(default, list):
+        case Array(items=items):
             return [as_python(item, items) for item in default]
-        case Map(values=values) if isinstance(default, dict):
+        case Map(values=values):
             return {key: as_python(item, values) for key, item in default.items()}
-        case Record(fields=fields) if isinstance(default, dict):
+        case Record(fields=fields):
             return {f.name: as_python(default[f.name], f.type) for f in fields}
-        case _:
-            return default
-
-
-def _whole(value: object) -> int:
-    assert isinstance(value, int)  # noqa: S101 - `normal` let nothing else through
-    return value
+        case leaf:
+            return literals.to_python(default, leaf)

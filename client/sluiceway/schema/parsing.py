@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from sluiceway.errors import InvalidSchema, UnsupportedType
-from sluiceway.schema import defaults
+from sluiceway.schema import leaves
+from sluiceway.schema.defaults import default_text
+from sluiceway.schema.names import NAME, name_advice
 from sluiceway.schema.types import (
     LOGICAL,
     MAX_DEPTH,
@@ -16,6 +17,7 @@ from sluiceway.schema.types import (
     Array,
     Field,
     Kind,
+    Leaf,
     Map,
     Nullable,
     Present,
@@ -26,25 +28,9 @@ from sluiceway.schema.types import (
     below,
 )
 
-NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-"""An Avro name without its namespace."""
-
 _PLAIN: Final = {kind.value: kind for kind in Kind if kind not in LOGICAL}
 _COMPLEX: Final = frozenset({"record", "error", "enum", "fixed", "array", "map", "union", "null"})
-_HINTS: Final = {
-    "null": "only a union of null and one other type can be null",
-    "enum": "use a string",
-    "fixed": "use bytes",
-    "decimal": "use a string, or a long of the smallest unit",
-    "uuid": "use a plain string",
-    "timestamp-millis": "use timestamp-micros",
-    "timestamp-nanos": "use timestamp-micros",
-    "local-timestamp-millis": "use local-timestamp-micros",
-    "local-timestamp-nanos": "use local-timestamp-micros",
-    "time-millis": "use an int",
-    "time-micros": "use a long",
-    "duration": "use a long of microseconds",
-}
+_NULL_HINT: Final = "only a union of null and one other type can be null"
 
 
 def parse(source: str | Mapping[str, Any]) -> Record:
@@ -82,10 +68,10 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 class _Reading:
-    """One pass over a definition: the records named so far, and what was counted."""
+    """One pass over a definition: the types named so far, and what was counted."""
 
     def __init__(self) -> None:
-        self.records: dict[str, Record | None] = {}  # None: still being read
+        self.named: dict[str, Record | Leaf | None] = {}  # None: still being read
         self.weights: dict[str, tuple[int, int]] = {}  # fields within, levels below
         self.fields = 0
         self.deepest = 0
@@ -100,9 +86,12 @@ class _Reading:
             return self._union(source, path, namespace, depth)
         if not isinstance(source, Mapping) or "type" not in source:
             raise InvalidSchema(f"{at(path)} has no Avro type: give a name, a list or an object")
+        if source.get("logicalType") and isinstance(inner := source["type"], Mapping):
+            # {"type": {"type": "int"}, "logicalType": "date"} is one type, not two.
+            source = {**inner, **source, "type": inner.get("type")}
         inner = source["type"]
-        if logical := source.get("logicalType"):
-            return _logical(inner, logical, path)
+        if source.get("logicalType") or inner in ("enum", "fixed"):
+            return self._leaf(source, path, namespace)
         match inner:
             case "record":
                 return self._record(source, path, namespace, depth)
@@ -112,31 +101,45 @@ class _Reading:
             case "map":
                 item = self.type(source.get("values"), f"{path}{{}}", namespace, depth + 1)
                 return Map(values=item)
-            case "enum" | "fixed" | "error":
-                raise UnsupportedType(path=path, type_name=inner, hint=_HINTS.get(inner, ""))
+            case "error":
+                raise UnsupportedType(path=path, type_name=inner, hint="make it a record")
         return self.type(inner, path, namespace, depth + 1)
 
     def _named(self, name: str, path: str, namespace: str, depth: int) -> Type:
         if kind := _PLAIN.get(name):
             return Scalar(kind=kind)
         if name in _COMPLEX:
-            if name in ("record", "array", "map"):
-                raise InvalidSchema(f'{at(path)}: {name!r} must be an object {{"type": "{name}"}}')
-            raise UnsupportedType(path=path, type_name=name, hint=_HINTS.get(name, ""))
+            if name in ("null", "union", "error"):
+                raise UnsupportedType(path=path, type_name=name, hint=_NULL_HINT)
+            raise InvalidSchema(f'{at(path)}: {name!r} must be an object {{"type": "{name}"}}')
         full = name if "." in name or not namespace else f"{namespace}.{name}"
-        if full not in self.records:
+        if full not in self.named:
             raise InvalidSchema(f"{at(path)} has the unknown type {name!r}")
-        record = self.records[full]
-        if record is None:
+        type_ = self.named[full]
+        if type_ is None:
             raise UnsupportedType(
                 path=path, type_name=f"{full} (recursive)", hint="records cannot hold themselves"
             )
-        fields, levels = self.weights[full]
+        fields, levels = self.weights.get(full, (0, 0))
         self._count(fields)
         if depth + levels > MAX_DEPTH:
             raise InvalidSchema(f"{at(path)} is nested deeper than {MAX_DEPTH} levels")
         self.deepest = max(self.deepest, depth + levels)
-        return record
+        return type_
+
+    def _leaf(self, source: Mapping[str, Any], path: str, namespace: str) -> Leaf:
+        if source["type"] not in ("enum", "fixed"):
+            return leaves.leaf(source, "", path)
+        full = self._claimed(source, path, namespace)
+        self.named[full] = leaf = leaves.leaf(source, full, path)
+        return leaf
+
+    def _claimed(self, source: Mapping[str, Any], path: str, namespace: str) -> str:
+        """Give the full name of the type that `source` names; nothing else has it."""
+        full = _full_name(source, path, namespace)
+        if full in self.named or full in _PLAIN or full in _COMPLEX:
+            raise InvalidSchema(f"{at(path)}: the name {full!r} is taken; name each type once")
+        return full
 
     def _union(self, branches: list[object], path: str, namespace: str, depth: int) -> Type:
         if len(branches) != 2 or branches.count("null") != 1:
@@ -153,16 +156,14 @@ class _Reading:
         return Nullable(item=item, null_first=null_first)
 
     def _record(self, source: Mapping[str, Any], path: str, namespace: str, depth: int) -> Present:
-        full = _full_name(source, path, namespace)
-        if full in self.records or full in _PLAIN or full in _COMPLEX:
-            raise InvalidSchema(f"{at(path)}: the name {full!r} is taken; name each record once")
+        full = self._claimed(source, path, namespace)
         members = source.get("fields")
         if not isinstance(members, list) or not members:
             # An empty record takes no bytes, so that a few bytes could say there are millions.
             raise InvalidSchema(
                 f"{at(path)}: the record {full!r} needs a list of fields, not empty"
             )
-        self.records[full] = None
+        self.named[full] = None
         before, deepest, self.deepest = self.fields, self.deepest, depth
         self._count(len(members))
         inside = full.rpartition(".")[0]
@@ -173,7 +174,7 @@ class _Reading:
                 raise InvalidSchema(f"{at(below(path, field.name))} is there twice")
             fields[field.name] = field
         record = Record(name=full, fields=tuple(fields.values()))
-        self.records[full] = record
+        self.named[full] = record
         self.weights[full] = (self.fields - before, self.deepest - depth)
         self.deepest = max(self.deepest, deepest)
         return record
@@ -195,48 +196,19 @@ class _Reading:
             raise InvalidSchema(f"the schema has more than {MAX_FIELDS} fields")
 
 
-def default_text(value: object, type_: Type, path: str) -> str:
-    """Write the default `value` (parsed JSON) as canonical text; raise InvalidSchema."""
-    try:
-        normal = defaults.normal(value, type_, path)
-    except defaults.DefaultDoesNotFit as error:
-        raise InvalidSchema(
-            f"{at(error.path)} has a default that does not fit: {error.reason}"
-        ) from error
-    return json.dumps(normal, separators=(",", ":"))
-
-
-def name_advice(name: str) -> str:
-    """Say what is wrong with `name`, and give a name like it that Avro allows."""
-    better = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "field"
-    better = f"_{better}" if better[0].isdigit() else better
-    return (
-        f"{name!r} is not an Avro name (letters, digits and _, no digit first); "
-        f"rename it, for instance to {better!r}"
-    )
-
-
 def _full_name(source: Mapping[str, Any], path: str, namespace: str) -> str:
     name, own = source.get("name"), source.get("namespace", namespace)
     if not isinstance(name, str) or not isinstance(own, str):
-        raise InvalidSchema(f"{at(path)}: a record needs a name, and its namespace must be text")
+        raise InvalidSchema(
+            f"{at(path)}: the {source['type']} needs a name, and its namespace must be text"
+        )
     full = name if "." in name or not own else f"{own}.{name}"
     for part in full.split("."):
         if not NAME.fullmatch(part):
             raise InvalidSchema(f"{at(path)}: {name_advice(part)}")
     if namespace and "." not in full:
         # Its name, written again, would be read as one of the enclosing namespace.
-        raise InvalidSchema(f"{at(path)}: give the record {full!r} a namespace, as its parent has")
+        raise InvalidSchema(
+            f"{at(path)}: give the {source['type']} {full!r} a namespace, as its parent has"
+        )
     return full
-
-
-def _logical(inner: object, logical: object, path: str) -> Scalar:
-    kind = next((kind for kind in LOGICAL if kind.value == logical), None)
-    if isinstance(inner, Mapping):
-        inner = inner.get("type")
-    if kind is None:
-        hint = _HINTS.get(str(logical), "leave the logicalType out to carry the plain type")
-        raise UnsupportedType(path=path, type_name=f"{inner} ({logical})", hint=hint)
-    if inner != LOGICAL[kind].value:
-        raise InvalidSchema(f"{at(path)}: the logical type {logical} belongs on {LOGICAL[kind]}")
-    return Scalar(kind=kind)

@@ -14,6 +14,7 @@ from sluiceway.schema import rendering
 from sluiceway.schema.classes import from_class
 from sluiceway.schema.comparison import differences
 from sluiceway.schema.parsing import parse
+from sluiceway.schema.struct_types import from_struct_type, is_struct_type
 from sluiceway.schema.types import Record
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Schema:
 
     @classmethod
     def of(cls, source: object) -> Schema:
-        """Make the schema of `source`: a dataclass, an Arrow schema, Avro JSON, or a Schema.
+        """Make the schema of `source`: a dataclass, Arrow's or Spark's schema, Avro JSON, a Schema.
 
         Raises InvalidSchema or UnsupportedType, naming the path of the field at fault.
         """
@@ -49,16 +50,18 @@ class Schema:
             return cls.parse(source)
         if isinstance(source, type) and dataclasses.is_dataclass(source):
             return cls(from_class(source))
+        if is_struct_type(source):
+            return cls(from_struct_type(source))
 
         import pyarrow as pa
 
         if isinstance(source, pa.Schema):
-            from sluiceway.schema.arrow import from_arrow
+            from sluiceway.schema.arrow_schemas import from_arrow
 
             return cls(from_arrow(source))
         raise InvalidSchema(
             f"a schema cannot be made from {type(source).__name__}: give a dataclass, a "
-            "pyarrow.Schema, or an Avro record schema as a dict or JSON text"
+            "pyarrow.Schema, a StructType of Spark, or an Avro record schema as a dict or JSON text"
         )
 
     @property

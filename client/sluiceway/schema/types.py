@@ -16,9 +16,18 @@ MAX_DEPTH: Final = 32
 MAX_FIELDS: Final = 10_000
 """How many fields a schema may have, those of nested records included."""
 
+MAX_FIXED_BYTES: Final = 1024
+"""How long a fixed may be; a null of one byte takes that much memory in Arrow."""
+
+MAX_DIGITS: Final = 76
+"""How many digits a decimal may have: what Arrow's widest holds."""
+
+UUID_TEXT: Final = "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"
+"""What the text of a UUID looks like, as a regular expression."""
+
 
 class Kind(StrEnum):
-    """What a single value can be; the text is Avro's name for it."""
+    """What a single value without parameters can be; the text is Avro's name for it."""
 
     BOOLEAN = "boolean"
     INT = "int"
@@ -28,19 +37,95 @@ class Kind(StrEnum):
     STRING = "string"
     BYTES = "bytes"
     DATE = "date"
+    TIME_MILLIS = "time-millis"
+    TIME = "time-micros"
+    TIMESTAMP_MILLIS = "timestamp-millis"
     TIMESTAMP = "timestamp-micros"
+    TIMESTAMP_NANOS = "timestamp-nanos"
+    LOCAL_TIMESTAMP_MILLIS = "local-timestamp-millis"
     LOCAL_TIMESTAMP = "local-timestamp-micros"
+    LOCAL_TIMESTAMP_NANOS = "local-timestamp-nanos"
 
 
-LOGICAL: Final = {Kind.DATE: Kind.INT, Kind.TIMESTAMP: Kind.LONG, Kind.LOCAL_TIMESTAMP: Kind.LONG}
-"""The logical types, each with the plain type it is stored as."""
+LOGICAL: Final = {
+    Kind.DATE: Kind.INT,
+    Kind.TIME_MILLIS: Kind.INT,
+    Kind.TIME: Kind.LONG,
+    Kind.TIMESTAMP_MILLIS: Kind.LONG,
+    Kind.TIMESTAMP: Kind.LONG,
+    Kind.TIMESTAMP_NANOS: Kind.LONG,
+    Kind.LOCAL_TIMESTAMP_MILLIS: Kind.LONG,
+    Kind.LOCAL_TIMESTAMP: Kind.LONG,
+    Kind.LOCAL_TIMESTAMP_NANOS: Kind.LONG,
+}
+"""The logical types without parameters, each with the plain kind it is stored as."""
+
+TICKS: Final = {  # per second
+    Kind.TIME_MILLIS: 1_000,
+    Kind.TIME: 1_000_000,
+    Kind.TIMESTAMP_MILLIS: 1_000,
+    Kind.TIMESTAMP: 1_000_000,
+    Kind.TIMESTAMP_NANOS: 1_000_000_000,
+    Kind.LOCAL_TIMESTAMP_MILLIS: 1_000,
+    Kind.LOCAL_TIMESTAMP: 1_000_000,
+    Kind.LOCAL_TIMESTAMP_NANOS: 1_000_000_000,
+}
+"""What the times and timestamps count: so many ticks a second."""
+
+INSTANTS: Final = frozenset({Kind.TIMESTAMP_MILLIS, Kind.TIMESTAMP, Kind.TIMESTAMP_NANOS})
+"""The timestamps that are certain instants, counted from 1970 in UTC."""
+
+LOCALS: Final = frozenset(
+    {Kind.LOCAL_TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP, Kind.LOCAL_TIMESTAMP_NANOS}
+)
+"""The timestamps of some calendar and clock, nobody says where."""
+
+TIMES: Final = frozenset({Kind.TIME_MILLIS, Kind.TIME})
+"""The times of a day, from midnight on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scalar:
-    """A single value."""
+    """A single value of a kind that has no parameters."""
 
     kind: Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """Exactly `size` bytes. `name` is the full Avro name."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decimal:
+    """An exact number of at most `precision` digits, `scale` of them behind the point.
+
+    Stored as bytes, or in the bytes of `fixed`: the unscaled number in two's complement, the
+    highest byte first.
+    """
+
+    precision: int
+    scale: int
+    fixed: Fixed | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uuid:
+    """A UUID: stored as its text of 36 characters, or in the 16 bytes of `fixed`."""
+
+    fixed: Fixed | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enum:
+    """One of `symbols`. `default`: what a reader takes for a symbol that it does not know."""
+
+    name: str
+    symbols: tuple[str, ...]
+    default: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +167,10 @@ class Record:
     fields: tuple[Field, ...]
 
 
-Present: TypeAlias = Scalar | Array | Map | Record
+Leaf: TypeAlias = Scalar | Fixed | Decimal | Uuid | Enum
+"""What has no types within."""
+
+Present: TypeAlias = Leaf | Array | Map | Record
 Type: TypeAlias = Present | Nullable
 
 
