@@ -148,6 +148,7 @@ class Channel:
             on_corrupt=on_corrupt,
             timeout_s=timeout_s,
             config=config,
+            refresh=lambda: self.connection("read"),
         )
 
     def update(

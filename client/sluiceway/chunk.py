@@ -20,8 +20,8 @@ class Chunk:
     """Decoded messages of several partitions, in the order in which they came.
 
     Records are handed out from the front, one by one or by batches, and `settle` says what that
-    means for the positions. With `skip`, messages that could not be decoded are passed over;
-    without, the chunk ends before the first of them, `corrupt_message`.
+    means for the positions. With `skip`, messages that gave no records are passed over where that
+    loses none; otherwise the chunk ends before the first of them, `failed_message`.
     """
 
     def __init__(
@@ -34,14 +34,18 @@ class Chunk:
     ) -> None:
         counts = decoded.counts
         batches = decoded.batches
-        self.corrupt: Sequence[Corrupt] = decoded.corrupt
-        self.corrupt_message: Message | None = None
-        if decoded.corrupt and not skip:
-            first = decoded.corrupt[0].index
-            self.corrupt_message = messages[first]
-            messages = messages[:first]
-            counts = counts and counts[:first]
+        self.skipped_messages = 0
+        self.failed: Corrupt | None = None
+        self.failed_message: Message | None = None
+        for corrupt in decoded.corrupt:
+            if skip and corrupt.skippable:
+                self.skipped_messages += 1
+                continue
+            self.failed, self.failed_message = corrupt, messages[corrupt.index]
+            messages = messages[: corrupt.index]
+            counts = counts and counts[: corrupt.index]
             batches = _cut(batches, 0, sum(counts or ()))
+            break
         self._messages = messages
         self._counts = counts
         self._partly: dict[int, int] = {}

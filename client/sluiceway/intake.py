@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from confluent_kafka import Message
 
 from sluiceway.chunk import Chunk
-from sluiceway.codecs import Codec
+from sluiceway.codecs import Decoder
 from sluiceway.errors import (
     CorruptMessage,
     KafkaFailure,
     KafkaUnavailable,
     OffsetOutOfRange,
-    OptionError,
+    SchemaMismatch,
     SluicewayError,
 )
 from sluiceway.kafka.stream import MessageStream
@@ -38,7 +38,7 @@ class Intake:
     def __init__(
         self,
         connection: Connection,
-        codec: Codec,
+        decoder: Decoder,
         stream: MessageStream,
         *,
         positions: Mapping[int, Position],
@@ -48,7 +48,7 @@ class Intake:
     ) -> None:
         self.corrupt_messages = 0
         self._connection = connection
-        self._codec = codec
+        self._decoder = decoder
         self._stream = stream
         self._skip_corrupt = skip_corrupt
         self._timeout_s = timeout_s
@@ -90,7 +90,8 @@ class Intake:
     def fetch(self, deadline_s: float) -> bool:
         """Return True once `chunk` has a record; False at the end or at the deadline.
 
-        Raises KafkaFailure and CorruptMessage when everything before them has been handed out.
+        Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for a schema that the gateway has
+        to be asked for, GatewayError, when everything before them has been handed out.
         """
         while self.chunk.empty:
             self.position()
@@ -151,21 +152,30 @@ class Intake:
 
     def _decode(self, messages: list[Message]) -> None:
         try:
-            decoded = self._codec.decode([message.value() for message in messages])
+            decoded = self._decoder.decode([message.value() for message in messages])
             chunk = Chunk(messages, decoded, self._positions, skip=self._skip_corrupt)
-        except OptionError as error:
+        except SluicewayError as error:
             self._failure = error
             return
+        except BaseException:
+            # An interrupt, say, while the gateway is asked: nothing was handed out yet.
+            self._restart()
+            raise
         self.chunk = chunk
-        if chunk.corrupt_message is None:
-            self.corrupt_messages += len(chunk.corrupt)
+        self.corrupt_messages += chunk.skipped_messages
+        if chunk.failed is None or chunk.failed_message is None:
             return
-        self._failure = CorruptMessage(
-            channel=self._connection.channel_name,
-            partition=chunk.corrupt_message.partition(),
-            offset=chunk.corrupt_message.offset(),
-            reason=chunk.corrupt[0].reason,
-        )
+        partition, offset = chunk.failed_message.partition(), chunk.failed_message.offset()
+        channel, reason = self._connection.channel_name, chunk.failed.reason
+        if chunk.failed.skippable:
+            self._failure = CorruptMessage(
+                channel=channel, partition=partition, offset=offset, reason=reason
+            )
+        else:
+            self._failure = SchemaMismatch(
+                f"channel {channel!r}, partition {partition}, offset {offset}: {reason}. Read on "
+                "from this position with a schema that can, as the channel's newest may"
+            )
 
     def _end(self, partitions: set[int]) -> None:
         self._open -= partitions

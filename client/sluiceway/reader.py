@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from sluiceway import extent
-from sluiceway.codecs import codec
+from sluiceway.decoding import decoder_for
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
 from sluiceway.intake import Intake
 from sluiceway.kafka.stream import MessageStream
@@ -29,7 +29,8 @@ class ChannelReader:
     list. All three take from the same place, and may be mixed. The order within a partition is
     kept, partitions come as they come. With `until="now"`, reading ends at the watermarks of
     the moment at which the reader was opened, with `until=None` never; partitions that the
-    channel gets later are not read.
+    channel gets later are not read. Messages of older and of newer schemas than the reader's are
+    read as records of its own.
 
     Nothing is committed: `position()` tells where the reader stands, valid to the record, and a
     reader that starts there reads exactly the rest. An error moves no position: the same call
@@ -48,6 +49,7 @@ class ChannelReader:
         on_corrupt: Literal["raise", "skip"] = "raise",
         timeout_s: float = 30.0,
         config: Mapping[str, object] | None = None,
+        refresh: Callable[[], Connection] | None = None,
     ) -> None:
         """Open a reader.
 
@@ -55,7 +57,8 @@ class ChannelReader:
         a datetime with a time zone (the first message not older), or a Position or offset for
         each partition (those left out start earliest). `on_corrupt="skip"` passes over messages
         that are none of the channel's and counts them. `timeout_s` bounds how long Kafka may be
-        silent; `config` has further Kafka properties of a consumer. Raises OptionError,
+        silent; `config` has further Kafka properties of a consumer. `refresh` asks the gateway for
+        the connection anew, for messages of a schema that came after it. Raises OptionError,
         OffsetOutOfRange, TopicGone, KafkaUnavailable.
         """
         if on_corrupt not in ("raise", "skip"):
@@ -73,7 +76,7 @@ class ChannelReader:
             ends = extent.end_offsets(until, self.partitions, self._stream)
             self._intake = Intake(
                 connection,
-                codec(connection.format, self.schema, connection.schema_id),
+                decoder_for(connection, target=self.schema, refresh=refresh),
                 self._stream,
                 positions=extent.start_positions(start, self.partitions, self._stream),
                 ends=ends,

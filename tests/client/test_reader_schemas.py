@@ -1,0 +1,187 @@
+"""Reading a channel whose schema changes: real topics, connections as a gateway would give them."""
+
+import struct
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pytest
+from real_topics import DEFINITION, Topics, readings
+
+from sluiceway.codecs import codec
+from sluiceway.errors import CorruptMessage, GatewayUnavailable, SchemaMismatch
+from sluiceway.position import Position
+from sluiceway.protocol import Connection, SchemaVersion
+from sluiceway.reader import ChannelReader
+from sluiceway.records import to_batches
+from sluiceway.schema import Schema
+from sluiceway.writer import ChannelWriter
+
+NEWER = {
+    **DEFINITION,
+    "fields": [
+        {"name": "id", "type": "double"},
+        {"name": "quality", "type": "string", "default": "good"},
+        {"name": "station", "type": ["null", "string"]},
+        {"name": "celsius", "type": "double", "default": 0.0},
+    ],
+}
+OTHER = {**DEFINITION, "fields": [{"name": "text", "type": "string"}]}
+OLD_VERSION = SchemaVersion(id=7, version=1, definition=DEFINITION)
+NEW_VERSION = SchemaVersion(id=8, version=2, definition=NEWER)
+OTHER_VERSION = SchemaVersion(id=9, version=3, definition=OTHER)
+
+
+def using(connection: Connection, *versions: SchemaVersion) -> Connection:
+    """The connection of a job that uses the last of `versions`, the only ones there are."""
+    used = versions[-1]
+    return replace(
+        connection, schemas=versions, schema_id=used.id, schema_definition=used.definition
+    )
+
+
+def newer(records: list[dict[str, Any]], quality: str = "good") -> list[dict[str, Any]]:
+    return [{**record, "id": float(record["id"]), "quality": quality} for record in records]
+
+
+def write(connection: Connection, records: list[dict[str, Any]]) -> None:
+    with ChannelWriter(connection, batch_records=5) as writer:
+        writer.write(records)
+
+
+@pytest.fixture
+def interleaved(topics: Topics, each_format: str) -> Connection:
+    """Ten old readings, ten new, ten old, ten new; the connection is the first job's."""
+    old = topics.connect(each_format, partitions=1)
+    new = using(old, OLD_VERSION, NEW_VERSION)
+    for first in (0, 20):
+        write(old, readings(10, first))
+        write(new, newer(readings(10, first + 10), "fair"))
+    return old
+
+
+EXPECTED = [
+    *newer(readings(10, 0)),
+    *newer(readings(10, 10), "fair"),
+    *newer(readings(10, 20)),
+    *newer(readings(10, 30), "fair"),
+]
+
+
+def test_old_and_new_messages_are_read_with_the_newer_schema(interleaved: Connection) -> None:
+    with ChannelReader(using(interleaved, OLD_VERSION, NEW_VERSION), until="now") as reader:
+        found = list(islice(reader, 13))
+        place = reader.position()
+        found += [row for batch in reader.batches() for row in batch.to_pylist()]
+        assert found == EXPECTED
+        reader.seek(place)
+        assert reader.read(100, timeout=None) == EXPECTED[13:]
+
+
+def test_a_schema_that_comes_while_reading_is_asked_for_and_what_it_adds_is_left_out(
+    topics: Topics,
+) -> None:
+    asked = []
+    longer = {
+        **DEFINITION,
+        "fields": [*DEFINITION["fields"], {"name": "quality", "type": "string"}],  # type: ignore[misc]
+    }
+    old = topics.connect("avro", partitions=1)
+    new = using(old, OLD_VERSION, SchemaVersion(id=8, version=2, definition=longer))
+
+    def refresh() -> Connection:
+        asked.append("connection")
+        return new
+
+    write(old, readings(10))
+    with ChannelReader(old, until=None, refresh=refresh) as reader:
+        assert reader.read(10, timeout=None) == readings(10)
+        for first in (10, 20):
+            write(new, [{**record, "quality": "fair"} for record in readings(10, first)])
+            assert reader.read(10, timeout=None) == readings(10, first)
+    assert asked == ["connection"]
+
+
+def test_while_the_gateway_is_away_a_new_schema_is_an_error_and_nothing_is_lost(
+    interleaved: Connection,
+) -> None:
+    answers: list[BaseException] = [GatewayUnavailable("away"), KeyboardInterrupt()]
+
+    def refresh() -> Connection:
+        if answers:
+            raise answers.pop(0)
+        return using(interleaved, OLD_VERSION, NEW_VERSION)
+
+    # This job began with a schema of its own, which no message has.
+    own = using(interleaved, OLD_VERSION, SchemaVersion(id=5, version=0, definition=NEWER))
+    with ChannelReader(own, until="now", refresh=refresh) as reader:
+        with pytest.raises(GatewayUnavailable, match="away"):
+            next(iter(reader))
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(reader))
+        assert list(reader) == EXPECTED
+
+
+def test_a_schema_that_the_reader_cannot_read_stops_it_even_if_it_skips(
+    topics: Topics, each_format: str
+) -> None:
+    old = topics.connect(each_format, partitions=1)
+    other = using(old, OLD_VERSION, NEW_VERSION, OTHER_VERSION)
+    write(old, readings(10))
+    topics.produce(old.topic_name, 0, [b"foreign"])
+    write(other, [{"text": "hello"}])
+    offset = 3 if each_format == "arrow" else 11
+    reading = using(old, OTHER_VERSION, NEW_VERSION, OLD_VERSION)
+    with ChannelReader(reading, until="now", on_corrupt="skip") as reader:
+        assert reader.read(100, timeout=None) == readings(10)
+        for _ in range(2):
+            with pytest.raises(SchemaMismatch) as raised:
+                reader.read(1, timeout=None)
+            said = str(raised.value)
+            assert f"partition 0, offset {offset}: it was written with the channel's schema 9" in (
+                said
+            )
+            assert "field 'id' is needed where it is read" in said
+            assert reader.position() == {0: Position(offset=offset)}
+            assert reader.corrupt_messages == 1
+        place = reader.position()
+    with ChannelReader(other, until="now", start=place) as reader:
+        assert list(reader) == [{"text": "hello"}]
+
+
+def test_an_adopted_topic_of_strangers_loses_nothing(topics: Topics, each_format: str) -> None:
+    """Whose ids are not the channel's is told apart, even with the very schema of the channel."""
+    connection = topics.connect(each_format, partitions=1)
+    strange = [
+        value
+        for batch in to_batches(readings(3), Schema.parse(DEFINITION))
+        for value in codec(each_format, Schema.parse(DEFINITION), 10_007)
+        .encode(batch, limit_bytes=1 << 20)
+        .values
+    ]
+    foreign = [b"plain text", b"", b'{"id": 1}', None, *strange, struct.pack(">bI", 0, 7)]
+    write(connection, readings(5))
+    topics.produce(connection.topic_name, 0, foreign)
+    write(connection, readings(5, 5))
+    first = 1 if each_format == "arrow" else 5
+    asked = []
+
+    def refresh() -> Connection:
+        asked.append("connection")
+        return connection
+
+    with ChannelReader(connection, until="now", refresh=refresh) as reader:
+        assert reader.read(100, timeout=None) == readings(5)
+        for number in range(len(foreign)):
+            with pytest.raises(CorruptMessage) as raised:
+                reader.read(1, timeout=None)
+            assert raised.value.offset == first + number
+            assert reader.position() == {0: Position(offset=first + number)}
+            if foreign[number] in strange:
+                assert "schema id 10007, which is none of the channel's" in raised.value.reason
+            reader.seek({0: first + number + 1})
+        assert list(reader) == readings(5, 5)
+    assert asked == ["connection"]
+    with ChannelReader(connection, until="now", on_corrupt="skip", refresh=refresh) as reader:
+        assert list(reader) == readings(10)
+        assert reader.corrupt_messages == len(foreign)
