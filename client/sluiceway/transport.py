@@ -10,8 +10,14 @@ from typing import Any
 import httpx
 
 from sluiceway._version import __version__
-from sluiceway.errors import GatewayUnavailable, IncompatibleGateway, OptionError
+from sluiceway.errors import (
+    GatewayAccessFailed,
+    GatewayUnavailable,
+    IncompatibleGateway,
+    OptionError,
+)
 from sluiceway.problems import problem
+from sluiceway.tls import certificate_fault, speaks_tls
 from sluiceway.token import TokenSource
 
 __all__ = ["Transport"]
@@ -19,6 +25,7 @@ __all__ = ["Transport"]
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
+_KNOCK_S = 2.0
 
 
 class Transport:
@@ -63,15 +70,17 @@ class Transport:
     ) -> httpx.Response:
         """Return a successful answer, or 304; raise GatewayError for the others.
 
+        GatewayAccessFailed says that a certificate or the protocol does not fit: at once.
         `wait_s` is how long the gateway was asked to wait before it answers.
         """
         deadline_s = self._monotonic() + self._timeout_s + wait_s
         pause_s = _FIRST_PAUSE_S
+        cause: Exception | None = None
         while True:
-            cause: Exception | None = None
             try:
                 answer = self._attempt(method, path, params, headers, body, wait_s)
             except httpx.TransportError as error:
+                self._refuse(error, first=cause is None)
                 cause = error
                 failure = GatewayUnavailable(
                     f"the gateway at {self.url} does not answer: {error or type(error).__name__}. "
@@ -83,7 +92,7 @@ class Transport:
                 told = problem(answer)
                 if not isinstance(told, GatewayUnavailable):
                     raise told
-                failure = told
+                failure, cause = told, None
                 pause_s = max(pause_s, _retry_after_s(answer))
             left_s = deadline_s - self._monotonic()
             if left_s <= pause_s:
@@ -104,6 +113,25 @@ class Transport:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+    def _refuse(self, error: httpx.TransportError, *, first: bool) -> None:
+        """Raise GatewayAccessFailed if the failure is one that repeating does not heal."""
+        url = httpx.URL(self.url)
+        fault = None
+        match _tls_error(error):
+            case ssl.SSLCertVerificationError() as told:
+                fault = certificate_fault(told, url.host, "ca=... or SLUICEWAY_CA_FILE")
+            case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
+                pass
+            case ssl.SSLError() as told:
+                fault = f"it does not speak TLS like this ({told.reason}); is the URL http://...?"
+            case None if first and url.scheme == "http" and _hung_up(error):
+                if speaks_tls(url.host, url.port or 80, _KNOCK_S):
+                    fault = "it speaks TLS; write https:// in the place of http://"
+        if fault is not None:
+            raise GatewayAccessFailed(
+                f"the gateway at {self.url} cannot be talked to: {fault}"
+            ) from error
 
     def _attempt(
         self,
@@ -151,6 +179,17 @@ def _trust(ca: str | None) -> ssl.SSLContext | bool:
         return ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
         raise OptionError(f"the file {ca!r} holds no certificates to trust: {error}") from error
+
+
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    """Return the failure of TLS that this one came of, if it did."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _hung_up(error: httpx.TransportError) -> bool:
+    return isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
 
 
 def _retry_after_s(answer: httpx.Response) -> float:

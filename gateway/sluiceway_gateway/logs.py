@@ -34,7 +34,10 @@ def configure_logs(
             structlog.processors.JSONRenderer(),
         ]
     else:
-        renderers = [structlog.dev.ConsoleRenderer()]
+        # Without the values of variables, which may be secrets.
+        renderers = [
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        ]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

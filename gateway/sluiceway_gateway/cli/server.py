@@ -1,6 +1,7 @@
 """Serving an application on a socket that is bound before anything else starts."""
 
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import ExitStack
 from ipaddress import IPv6Address, ip_address
@@ -72,12 +73,7 @@ def url(bound: socket.socket, settings: Settings) -> str:
 
 def serve(settings: Settings, bound: socket.socket, on_started: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM, then end what is running; raises ClickException otherwise."""
-    options: dict[str, Any] = {}
-    if settings.tls_certificate_file is not None:
-        options = {
-            "ssl_certfile": settings.tls_certificate_file,
-            "ssl_keyfile": settings.tls_key_file,
-        }
+    options = _tls_options(settings)
     app = create_app(settings)
     server = _Server(
         uvicorn.Config(
@@ -97,3 +93,20 @@ def serve(settings: Settings, bound: socket.socket, on_started: Callable[[], Non
     server.run(sockets=[bound])
     if not server.started:
         raise click.ClickException("the gateway did not start; its log says why")
+
+
+def _tls_options(settings: Settings) -> dict[str, Any]:
+    """Return what uvicorn needs for TLS; raises ClickException for files that do not serve."""
+    certificate, key = settings.tls_certificate_file, settings.tls_key_file
+    if certificate is None:
+        return {}
+    try:
+        # With a password at hand, an encrypted key is an error and no question to the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="-")  # noqa: S106
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot serve HTTPS with the certificate {certificate} and the key {key} ({error}): "
+            "give a PEM file that holds the certificate and those above it, and one with its key, "
+            "not encrypted"
+        ) from error
+    return {"ssl_certfile": certificate, "ssl_keyfile": key}

@@ -2,8 +2,10 @@
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
+from pydantic import Secret
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -56,12 +58,7 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
         migrate(settings.database_url.get_secret_value())
         check(settings)
         kafka = stack.enter_context(_broker(directory / "kafka", kafka_port, console))
-        settings = settings.model_copy(
-            update={
-                "kafka_bootstrap_servers": kafka.bootstrap_servers,
-                "kafka_advertised_servers": None,
-            }
-        )
+        settings = settings.model_copy(update=_reaching(kafka.bootstrap_servers))
         configure_logs(level=settings.log_level, format=settings.log_format)
         address = server.url(bound, settings)
         server.serve(
@@ -70,6 +67,18 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
             lambda: _welcome(console, address, kafka.bootstrap_servers, directory),
         )
     console.print("Stopped. The data are kept.")
+
+
+def _reaching(bootstrap_servers: str) -> dict[str, Any]:
+    """Return the settings for the broker of this machine, whatever is set for another one."""
+    return {
+        "kafka_bootstrap_servers": bootstrap_servers,
+        "kafka_advertised_servers": None,
+        "kafka_properties": Secret({}),
+        "kafka_client_properties": Secret({}),
+        "kafka_listeners": Secret({}),
+        "kafka_default_listener": None,
+    }
 
 
 def _broker(directory: Path, port: int | None, console: Console) -> KafkaServer:
