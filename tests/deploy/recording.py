@@ -20,7 +20,6 @@ import httpx
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from serving import serving
-
 from sluiceway import Gateway
 from sluiceway.errors import GatewayError
 from sluiceway.protocol import Retention

@@ -1,0 +1,179 @@
+"""docker-compose.yml, as Compose itself reads it, against what the code and the images have."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from variables import CLIENT, GATEWAY
+
+from sluiceway._version import __version__
+from sluiceway_gateway.cli.entry import COMMANDS
+from sluiceway_gateway.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+LONG_RUNNING = {"kafka", "postgres", "gateway"}
+
+
+@pytest.fixture(scope="module")
+def config() -> dict[str, Any]:
+    """The file as Compose resolves it; without a shell's variables, it needs none."""
+    assert shutil.which("docker-compose"), "docker-compose is needed: apt install docker-compose"
+    done = subprocess.run(
+        ["docker-compose", "--file", str(ROOT / "docker-compose.yml"), "config"],
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = yaml.safe_load(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def services(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = config["services"]
+    return found
+
+
+def test_images_are_pinned_and_ours_are_of_this_version(services: dict[str, Any]) -> None:
+    images = {name: each["image"] for name, each in services.items()}
+    assert images == {
+        "kafka": "apache/kafka:4.3.1",
+        "postgres": "postgres:18",
+        "migrate": f"sluiceway-gateway:{__version__}",
+        "gateway": f"sluiceway-gateway:{__version__}",
+        "spark": f"sluiceway-spark:{__version__}",
+    }
+    for name in ("migrate", "gateway", "spark"):
+        build = services[name]["build"]
+        assert (Path(build["context"]) / build["dockerfile"]).is_file()
+        assert Path(build["context"]) == ROOT
+
+
+def test_the_broker_is_of_the_version_that_the_tests_run_on(services: dict[str, Any]) -> None:
+    pinned = next((ROOT / "gateway/sluiceway_gateway/embedded").glob("kafka-*.sha256"))
+    assert services["kafka"]["image"] == f"apache/kafka:{pinned.stem.removeprefix('kafka-')}"
+
+
+def test_what_goes_on_running_has_a_healthcheck_and_comes_back(services: dict[str, Any]) -> None:
+    assert {name for name, each in services.items() if each["restart"] != "no"} == LONG_RUNNING
+    for name in LONG_RUNNING:
+        check = services[name]["healthcheck"]
+        assert check["test"][0] == "CMD", "no shell is needed"
+        assert {"interval", "timeout", "retries"} <= check.keys()
+        assert "curl" not in check["test"], "which no image is promised to have"
+
+
+def test_services_start_in_the_order_that_they_need(services: dict[str, Any]) -> None:
+    def after(name: str) -> dict[str, str]:
+        return {
+            other: how["condition"] for other, how in services[name].get("depends_on", {}).items()
+        }
+
+    assert after("migrate") == {"postgres": "service_healthy"}
+    assert after("gateway") == {
+        "migrate": "service_completed_successfully",
+        "kafka": "service_healthy",
+    }
+    assert after("spark") == {"gateway": "service_healthy"}
+    assert services["spark"]["profiles"] == ["spark"], "it runs on wish only"
+
+
+def test_commands_are_the_gateways_own(services: dict[str, Any]) -> None:
+    for name, command in (("migrate", ["migrate"]), ("gateway", ["serve"])):
+        assert services[name]["command"] == command
+        assert command[0] in COMMANDS
+
+
+def test_variables_are_settings(services: dict[str, Any]) -> None:
+    for name, known in (("gateway", GATEWAY), ("migrate", GATEWAY), ("spark", CLIENT)):
+        assert services[name]["environment"].keys() <= known, name
+
+
+def test_the_gateways_settings_are_taken(
+    services: dict[str, Any], monkeypatch: pytest.MonkeyPatch, secrets: Path
+) -> None:
+    for name, value in services["gateway"]["environment"].items():
+        monkeypatch.setenv(name, value.replace("/run/secrets", str(secrets)))
+    settings = Settings.load()
+    url = settings.database_url.get_secret_value()
+    assert url == (
+        f"postgresql://sluiceway:{(secrets / 'postgres-password').read_text().strip()}"
+        "@postgres/sluiceway"
+    )
+    assert settings.token_key is not None
+    assert settings.tls_by_proxy
+    # What is published is what is listened on, and what the check asks.
+    assert services["gateway"]["ports"] == [f"127.0.0.1:8900:{settings.port}/tcp"]
+    assert f":{settings.port}/readyz" in services["gateway"]["healthcheck"]["test"][-1]
+    listeners = settings.listeners
+    assert listeners.default == "external"
+    assert services["spark"]["environment"]["SLUICEWAY_LISTENER"] in listeners.properties
+    assert services["spark"]["environment"]["SLUICEWAY_URL"] == f"http://gateway:{settings.port}"
+
+
+def test_kafka_is_where_its_clients_are_told(services: dict[str, Any]) -> None:
+    kafka, gateway = services["kafka"]["environment"], services["gateway"]["environment"]
+    advertised = dict(each.split("://") for each in kafka["KAFKA_ADVERTISED_LISTENERS"].split(","))
+    bound = dict(each.split("://") for each in kafka["KAFKA_LISTENERS"].split(","))
+    told = yaml.safe_load(gateway["SLUICEWAY_KAFKA_LISTENERS"])
+    assert told == {"internal": advertised["INTERNAL"], "external": advertised["EXTERNAL"]}
+    assert gateway["SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS"] == advertised["INTERNAL"]
+    protocols = kafka["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(",")
+    assert {each.split(":")[0] for each in protocols} == bound.keys()
+    for name, address in advertised.items():
+        assert address.rpartition(":")[2] == bound[name].rpartition(":")[2]
+    assert bound["CONTROLLER"].rpartition(":")[2] in kafka["KAFKA_CONTROLLER_QUORUM_VOTERS"]
+    port = bound["EXTERNAL"].lstrip(":")
+    assert services["kafka"]["ports"] == [f"127.0.0.1:{port}:{port}/tcp"]
+    assert advertised["INTERNAL"] in services["kafka"]["healthcheck"]["test"]
+    assert kafka["KAFKA_LOG_DIRS"] in services["kafka"]["volumes"][0]
+
+
+def test_secrets_are_files_that_are_never_in_git_or_an_image(
+    config: dict[str, Any], services: dict[str, Any]
+) -> None:
+    files = {name: Path(each["file"]) for name, each in config["secrets"].items()}
+    assert {path.parent for path in files.values()} == {ROOT / "secrets"}
+    assert "/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+    for each in services.values():
+        given = {secret["source"] for secret in each.get("secrets", [])}
+        assert given <= files.keys()
+        for name, value in each.get("environment", {}).items():
+            # A secret is named by a file alone, and each file is one that the service gets.
+            assert not re.search(r"PASSWORD$|TOKEN$|_KEY$|_URL$", name) or name == "SLUICEWAY_URL"
+            if name.endswith("_FILE"):
+                assert value.removeprefix("/run/secrets/") in given
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """What the README's lines make."""
+    (lines,) = [each for each in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "-m " in each]
+    subprocess.run(["sh", "-euc", lines], cwd=tmp_path, check=True, timeout=60)
+    return tmp_path / "secrets"
+
+
+def test_the_readme_makes_every_secret(config: dict[str, Any], secrets: Path) -> None:
+    assert secrets.stat().st_mode & 0o77 == 0, "others do not get to the files"
+    token_is_made_by_the_gateway = {"token"}
+    names = {each.name for each in secrets.iterdir()}
+    assert names | token_is_made_by_the_gateway == config["secrets"].keys()
+    assert "token create --scope admin me > secrets/token" in README
+
+
+def test_the_readmes_lines_name_services_and_profiles_that_exist(
+    services: dict[str, Any],
+) -> None:
+    lines = re.findall(r"^docker-compose (.*)$", README, re.MULTILINE)
+    assert len(lines) == 3
+    for name in re.findall(r"run --rm (\S+)", "\n".join(lines)):
+        assert name in services
+    assert re.findall(r"--profile (\S+)", "\n".join(lines)) == ["spark"]
