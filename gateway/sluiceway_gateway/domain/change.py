@@ -1,4 +1,4 @@
-"""Making, changing and deleting a channel: what is asked, and whether the state allows it."""
+"""Making, changing, closing and deleting a channel: what is asked, and what stands against it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,17 +14,19 @@ from sluiceway_gateway.domain.channel import (
     Format,
     Phase,
     Retention,
+    SchemaVersion,
     TopicRef,
     may_become,
     topic_name,
     with_condition,
 )
 from sluiceway_gateway.domain.errors import (
+    ChannelAdopted,
     ChannelDeleting,
+    ChannelNotReady,
     ChannelPinned,
     ImmutableField,
     PartitionsShrink,
-    SchemaChanged,
 )
 
 
@@ -40,10 +42,12 @@ UNSET: Final = Unset.UNSET
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a request asks of a channel; fields left out keep their values, or take defaults."""
+    """What a request asks of a channel; fields left out keep their values, or take defaults.
+
+    The schema is not among them: which version it is takes a look at those that are kept.
+    """
 
     labels: Mapping[str, str] | Unset = UNSET
-    schema: str | Unset = UNSET
     compatibility: Compatibility | Unset = UNSET
     format: Format | Unset = UNSET
     partitions: int | Unset = UNSET
@@ -52,20 +56,15 @@ class Change:
     retention_ms: int | Unset | None = UNSET
     retention_bytes: int | Unset | None = UNSET
     config: Mapping[str, str] | Unset = UNSET
+    topic: str | Unset | None = UNSET
+    """The name of the topic that is adopted; None: the channel has one of its own."""
 
 
 def created(
-    change: Change, *, name: str, uid: str, schema: str, schema_id: int, prefix: str, now: datetime
+    change: Change, *, name: str, uid: str, schema: SchemaVersion, prefix: str, now: datetime
 ) -> Channel:
-    """Return the channel that `change` makes where there is none."""
-    waiting = Condition(
-        type="Ready",
-        status="False",
-        reason="Provisioning",
-        message="The channel's topic is not made yet; it will be in a moment.",
-        last_transition_at=now,
-    )
-    default = ChannelSpec(schema=schema)
+    """Return the channel that `change` makes where there is none, with a topic of its own."""
+    waiting = _not_ready("Provisioning", "The channel's topic is not made yet; it will be.", now)
     return Channel(
         name=name,
         uid=uid,
@@ -73,9 +72,9 @@ def created(
         generation=1,
         revision=1,
         created_at=now,
-        spec=_merged(default, change),
-        schema_id=schema_id,
-        schema_version=1,
+        spec=merged(ChannelSpec(schema=schema.definition), change),
+        schema_id=schema.id,
+        schema_version=schema.version,
         phase=Phase.PROVISIONING,
         observed_generation=0,
         conditions=tuple(replace(waiting, type=each) for each in ("Ready", "Synced")),
@@ -83,42 +82,74 @@ def created(
     )
 
 
-def changed(channel: Channel, change: Change) -> Channel:
+def changed(channel: Channel, change: Change, schema: SchemaVersion | None = None) -> Channel:
     """Return the channel after `change`: itself, if that changes nothing.
 
-    Raises the Conflict that stands against it.
+    `schema` is the version that it has from now on, None leaves it. Raises the Conflict that
+    stands against it.
     """
-    if channel.phase is Phase.DELETING:
-        raise ChannelDeleting(
-            f"The channel {channel.name!r} is being deleted; try again when it is gone."
-        )
+    require_changeable(channel)
     spec = channel.spec
+    refuse_for_adopted(channel, change)
     _refuse_replacement(channel, change)
     if change.partitions is not UNSET and change.partitions != spec.partitions:
         _refuse_partitions(channel, change.partitions)
     labels = channel.labels if change.labels is UNSET else change.labels
-    following = replace(channel, spec=_merged(spec, change), labels=labels)
+    following = replace(channel, spec=merged(spec, change), labels=labels)
+    if schema is not None:
+        following = replace(
+            following,
+            spec=replace(following.spec, schema=schema.definition),
+            schema_id=schema.id,
+            schema_version=schema.version,
+        )
     if following == channel:
         return channel
     return replace(following, generation=channel.generation + 1, revision=channel.revision + 1)
 
 
+def closed(channel: Channel, *, now: datetime) -> Channel:
+    """Return the channel closed to writers: itself, if it is already.
+
+    Raises ChannelNotReady for one that has no topic to read.
+    """
+    if channel.phase is Phase.CLOSED:
+        return channel
+    require_changeable(channel)
+    if not may_become(channel.phase, Phase.CLOSED):
+        raise ChannelNotReady(
+            f"The channel {channel.name!r} is {channel.phase}; only one that is ready can be "
+            "closed. Wait until it is, or delete it."
+        )
+    ready = Condition(
+        type="Ready",
+        status="True",
+        reason="Closed",
+        message="The channel is closed: its records are read, nobody writes any more.",
+        last_transition_at=now,
+    )
+    return replace(
+        channel,
+        phase=Phase.CLOSED,
+        revision=channel.revision + 1,
+        conditions=with_condition(channel.conditions, ready),
+    )
+
+
 def deleted(channel: Channel, *, keep_topic: bool, now: datetime) -> Channel:
-    """Return the channel on its way out: itself, if it is already, in the same way."""
+    """Return the channel on its way out: itself, if it is already, in the same way.
+
+    The topic of an adopted channel is kept, whatever is asked.
+    """
+    keep_topic = keep_topic or channel.adopted
     if channel.phase is Phase.DELETING:
         if channel.keep_topic != keep_topic:
             way = "keeping its topic" if channel.keep_topic else "together with its topic"
             raise ChannelDeleting(f"The channel {channel.name!r} is being deleted already, {way}.")
         return channel
     assert may_become(channel.phase, Phase.DELETING)  # noqa: S101 - the table has it from all
-    condition = Condition(
-        type="Ready",
-        status="False",
-        reason="Deleting",
-        message="The channel is being deleted"
-        + ("; its topic stays." if keep_topic else ", and its topic with it."),
-        last_transition_at=now,
-    )
+    fate = "; its topic stays." if keep_topic else ", and its topic with it."
+    condition = _not_ready("Deleting", f"The channel is being deleted{fate}", now)
     return replace(
         channel,
         phase=Phase.DELETING,
@@ -128,12 +159,48 @@ def deleted(channel: Channel, *, keep_topic: bool, now: datetime) -> Channel:
     )
 
 
+def require_changeable(channel: Channel) -> None:
+    """Raise ChannelDeleting for a channel on its way out."""
+    if channel.phase is Phase.DELETING:
+        raise ChannelDeleting(
+            f"The channel {channel.name!r} is being deleted; try again when it is gone."
+        )
+
+
+def refuse_for_adopted(channel: Channel, change: Change) -> None:
+    """Raise ChannelAdopted where `change` would have an adopted topic changed."""
+    if not channel.adopted:
+        return
+    spec = channel.spec
+    for field, asked, now in (
+        ("partitions", change.partitions, spec.partitions),
+        ("replication", change.replication, spec.replication),
+        ("retention.ms", change.retention_ms, spec.retention.ms),
+        ("retention.bytes", change.retention_bytes, spec.retention.bytes),
+        ("config", change.config, spec.config),
+    ):
+        if asked is not UNSET and asked != now:
+            raise ChannelAdopted(
+                f"The topic {channel.topic.name!r} of the channel {channel.name!r} was adopted "
+                f"and is left as it is, with {field} {now!r}: leave spec.{field} out, and "
+                "change the topic with Kafka's own tools. The channel follows it."
+            )
+
+
+def _not_ready(reason: str, message: str, now: datetime) -> Condition:
+    return Condition(
+        type="Ready", status="False", reason=reason, message=message, last_transition_at=now
+    )
+
+
 def _refuse_replacement(channel: Channel, change: Change) -> None:
     spec = channel.spec
-    if change.schema is not UNSET and change.schema != spec.schema:
-        raise SchemaChanged(
-            f"The channel {channel.name!r} has another schema than the request; "
-            "leave the schema out, or make a channel of another name."
+    topic = channel.topic.name if channel.adopted else None
+    if change.topic is not UNSET and change.topic != topic:
+        has = f"has adopted the topic {topic!r}" if topic else "has a topic of its own"
+        raise ImmutableField(
+            f"The channel {channel.name!r} {has}, and that stays so; leave spec.topic out, or "
+            "make a channel of another name."
         )
     for field, asked, now in (
         ("format", change.format, spec.format),
@@ -162,7 +229,7 @@ def _refuse_partitions(channel: Channel, partitions: int) -> None:
         )
 
 
-def _merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
+def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
     """Return the spec with what the change gives."""
     ms, size = change.retention_ms, change.retention_bytes
     return replace(

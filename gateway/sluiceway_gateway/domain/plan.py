@@ -1,8 +1,8 @@
 """What to do to Kafka so that a channel's topic is as its spec says. Pure.
 
 `plan(desired, observed)` compares; carrying out its actions and planning again on what is then
-observed gives no actions. A topic is never deleted or made anew to fit a setting, and a topic
-that is not the recorded one is never touched.
+observed gives no actions. A topic is never deleted or made anew to fit a setting; a topic that is
+not the recorded one, and one that was adopted, is never touched.
 """
 
 from collections.abc import Mapping
@@ -97,6 +97,8 @@ def standing(desired: DesiredTopic, observed: ObservedTopic | None) -> Standing:
 def plan(desired: DesiredTopic, observed: ObservedTopic | None) -> Plan:
     """Compare what is wanted with what is there, None if no topic bears the name."""
     stands = standing(desired, observed)
+    if not desired.owned:
+        return Plan(standing=stands)
     if not desired.wanted:
         # A topic that took the place of ours is somebody else's data: it is left alone.
         doomed = stands in (Standing.FOUND, Standing.SAME)

@@ -93,6 +93,14 @@ class Principal:
                 f"This token's scopes do not allow this{on}; a token with the scope {need} does."
             )
 
+    def require_everywhere(self, action: Action, what: str) -> None:
+        """Raise Forbidden unless the scopes allow it on all channels; `what` needs that."""
+        if not self.may(action):
+            raise Forbidden(
+                f"{what} needs a token with the scope {action} on all channels, without a prefix: "
+                "what it reaches may be anybody's."
+            )
+
     def prefixes(self, action: Action) -> tuple[str, ...]:
         """Return what the names of all channels begin with on which `action` is allowed."""
         allowed = {scope.prefix for scope in self.scopes if action in _GIVES[scope.kind]}

@@ -11,7 +11,8 @@ class DesiredTopic:
     `id` is the topic id that was recorded when the topic was first seen, in Kafka's base64
     form, or None as long as none was. `replication` None means the broker's default and counts
     at creation only. `config` holds every override that the topic shall have, and no other.
-    `wanted` is False for a channel that is being deleted together with its topic.
+    `wanted` is False for a channel that is being deleted together with its topic. `owned` is
+    False for a topic that was adopted: nothing may be done to it.
     """
 
     name: str
@@ -20,6 +21,7 @@ class DesiredTopic:
     replication: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     wanted: bool = True
+    owned: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from sluiceway_gateway.domain.adoption import followed
 from sluiceway_gateway.domain.channel import (
     Channel,
     Condition,
@@ -30,6 +31,8 @@ class Reason(StrEnum):
 
     PROVISIONING = "Provisioning"
     TOPIC_CREATED = "TopicCreated"
+    TOPIC_ADOPTED = "TopicAdopted"
+    CLOSED = "Closed"
     UP_TO_DATE = "UpToDate"
     DRIFT_REVERTED = "DriftReverted"
     PARTITIONS_EXCEED_SPEC = "PartitionsExceedSpec"
@@ -83,6 +86,7 @@ def desired_topic(channel: Channel) -> DesiredTopic:
             spec.config, retention_ms=spec.retention.ms, retention_bytes=spec.retention.bytes
         ),
         wanted=channel.phase is not Phase.DELETING,
+        owned=not channel.adopted,
     )
 
 
@@ -131,7 +135,8 @@ def unreachable(channel: Channel, *, refusals: int, now: datetime) -> Verdict:
 
     One at rest keeps its status: nothing is known against it.
     """
-    if channel.phase in (Phase.READY, Phase.FAILED) and not _has_changes(channel):
+    at_rest = channel.phase in (Phase.READY, Phase.CLOSED, Phase.FAILED)
+    if at_rest and not _has_changes(channel):
         return Verdict(channel=channel, again_s=SOON_S, refusals=refusals)
     message = "Kafka does not answer; this goes on by itself when Kafka is back."
     verdict = _behind(channel, Reason.BROKER_UNAVAILABLE, message, refusals, now)
@@ -146,6 +151,8 @@ def _with_topic(channel: Channel, observed: ObservedTopic | None) -> Channel:
     """Record the topic; with all its partitions there, it can be used."""
     if observed is None:
         return channel
+    if channel.adopted:
+        channel = replace(channel, spec=followed(channel.spec, observed))
     usable = observed.partitions >= channel.spec.partitions or channel.phase is not (
         Phase.PROVISIONING
     )
@@ -167,24 +174,25 @@ def _lost(
         # One look may have met a broker that lags behind; only two in a row count.
         return Verdict(channel=channel, again_s=SOON_S, refusals=1)
     name, recorded = channel.topic.name, channel.topic.id
+    again = "adopt a topic again" if channel.adopted else "create it again"
     if standing is Standing.VANISHED or observed is None:
         reason = Reason.TOPIC_MISSING
         message = (
             f"The topic {name} (id {recorded}) was deleted outside Sluiceway; its records are "
-            "gone. It is not made anew by itself: delete the channel and create it again."
+            f"gone. It is not made anew by itself: delete the channel and {again}."
         )
     else:
         reason = Reason.TOPIC_RECREATED
         message = (
             f"The topic {name} was made anew outside Sluiceway: its id is {observed.id}, the "
-            f"channel's is {recorded}. It is left alone: delete the channel and create it again."
+            f"channel's is {recorded}. It is left alone: delete the channel and {again}."
         )
     conditions = channel.conditions
     for type_ in ("Ready", "Synced"):
         conditions = with_condition(conditions, _condition(type_, "False", reason, message, now))
-    return Verdict(
-        channel=replace(channel, phase=Phase.FAILED, conditions=conditions), refusals=refusals
-    )
+    # A closed channel stays closed: its condition alone says that it cannot be read.
+    phase = Phase.FAILED if may_become(channel.phase, Phase.FAILED) else channel.phase
+    return Verdict(channel=replace(channel, phase=phase, conditions=conditions), refusals=refusals)
 
 
 def _behind(
@@ -193,13 +201,13 @@ def _behind(
     conditions = with_condition(
         channel.conditions, _condition("Synced", "False", reason, message, now)
     )
-    ready = (
-        _condition("Ready", "False", reason, message, now)
-        if channel.phase is Phase.PROVISIONING
-        else _ready(channel, now)
-    )
+    if channel.phase is Phase.PROVISIONING:
+        ready = _condition("Ready", "False", reason, message, now)
+        conditions = with_condition(conditions, ready)
+    elif channel.phase not in (Phase.FAILED, Phase.CLOSED):
+        conditions = with_condition(conditions, _ready(channel, now))
     return Verdict(
-        channel=replace(channel, conditions=with_condition(conditions, ready)),
+        channel=replace(channel, conditions=conditions),
         again_s=min(SOON_S * 2.0 ** min(refusals, 30), BACKOFF_MAX_S),
         refusals=refusals + 1,
     )
@@ -215,8 +223,12 @@ def _ready(channel: Channel, now: datetime) -> Condition:
     name = channel.topic.name
     if channel.phase is Phase.DELETING:
         return _condition("Ready", "False", Reason.DELETING, "The channel is being deleted.", now)
+    if channel.phase is Phase.CLOSED:
+        message = "The channel is closed: its records are read, nobody writes any more."
+        return _condition("Ready", "True", Reason.CLOSED, message, now)
     if channel.phase is Phase.READY:
-        return _condition("Ready", "True", Reason.TOPIC_CREATED, f"The topic {name} is there.", now)
+        reason = Reason.TOPIC_ADOPTED if channel.adopted else Reason.TOPIC_CREATED
+        return _condition("Ready", "True", reason, f"The topic {name} is there.", now)
     message = f"The topic {name} is being made."
     return _condition("Ready", "False", Reason.PROVISIONING, message, now)
 
@@ -225,6 +237,8 @@ def _synced(
     channel: Channel, first: Plan, last: Plan, observed: ObservedTopic | None
 ) -> tuple[Reason, str] | None:
     """Say how the topic came to be as asked; None where that was said before."""
+    if channel.adopted:
+        return Reason.UP_TO_DATE, "The topic is left as it is; the spec follows it."
     changes = [each for each in first.actions if isinstance(each, AlterConfig)]
     at_rest = not _has_changes(channel)
     if changes and at_rest:

@@ -31,6 +31,7 @@ from sluiceway_gateway.http.wire import (
     ChannelBody,
     ChannelList,
     ChannelPut,
+    ClosePost,
     Uid,
     channel_json,
 )
@@ -68,11 +69,16 @@ def put_channel(
 ) -> Response:
     """Create the channel, or change what the body gives; fields left out keep their values.
 
-    The answer comes before Kafka has acted: `status` says how far things are.
+    Another schema becomes a new version, if it goes with all that are kept by the rule in
+    `compatibility`; 409 `schema_incompatible` says what does not. `topic` adopts a topic that is
+    there, which takes a token for all channels. The answer comes before Kafka has acted: `status`
+    says how far things are.
     """
     given = body.schema_given
     schema = None if given is None else parse_schema(given)
-    change = body.change(schema=UNSET if schema is None else schema.canonical, config=_config(body))
+    if body.adopts:
+        principal.require_everywhere(Action.MANAGE, "Adopting a topic")
+    change = body.change(config=_config(body))
     content = body.model_dump_json(exclude_unset=True, by_alias=True)
     answer = gateway.channels.put(
         name,
@@ -151,6 +157,36 @@ def list_channels(
     return _sent(Answer(status=200, headers={}, body=_text(items=items, next_cursor=following)))
 
 
+@router.post(
+    "/{name}/close",
+    summary="Close a channel",
+    response_model=ChannelBody,
+    responses=problems(404, 409, 412, 413, also={200: _described("It is closed")}),
+)
+def close_channel(
+    name: Name,
+    body: ClosePost,
+    principal: Manager,
+    gateway: Gateway,
+    precondition: Conditions,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Let nobody write to this incarnation of the channel any more; its records stay readable.
+
+    There is no opening it again.
+    """
+    answer = gateway.channels.close(
+        name,
+        uid=body.uid,
+        precondition=precondition,
+        request=request_of(
+            idempotency_key, principal, "CLOSE", name, body.uid, precondition=precondition
+        ),
+        render=lambda channel, _created: _answer(channel, 200),
+    )
+    return _sent(answer)
+
+
 @router.delete(
     "/{name}",
     status_code=202,
@@ -169,7 +205,10 @@ def delete_channel(
     ] = "delete",
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Delete this incarnation of the channel, with its topic; it is gone when GET says 404."""
+    """Delete this incarnation of the channel, with its topic; it is gone when GET says 404.
+
+    A topic that was adopted stays, whatever is asked.
+    """
     answer = gateway.channels.delete(
         name,
         uid=uid,

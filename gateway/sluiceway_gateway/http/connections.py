@@ -78,11 +78,13 @@ def get_connection(
         str | None, Query(description="Which of Kafka's listeners to reach it by", max_length=100)
     ] = None,
 ) -> Response:
-    """Say where the records go; leaves no trace. 409 `channel_not_ready` until there is a topic."""
+    """Say where the records go; leaves no trace.
+
+    409 `channel_not_ready` until there is a topic, `channel_closed` for writing to a closed one.
+    """
     principal.require(Action(access), name)
     kafka = gateway.settings.listeners.reached_by(listener)
-    channel = gateway.channels.ready(name)
-    versions = gateway.channels.versions(channel)
+    channel, versions = gateway.channels.connected(name, writes=access == "write")
     return Response(
         json.dumps(_connection(channel, versions, kafka), separators=(",", ":")),
         # It may hold credentials.

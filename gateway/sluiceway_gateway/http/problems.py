@@ -68,7 +68,7 @@ def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = 
         "code": error.code,
         "retriable": error.retriable,
     }
-    if isinstance(error, InvalidRequest) and error.violations:
+    if error.violations:
         body["errors"] = [
             {"pointer": each.pointer, "message": each.message} for each in error.violations
         ]

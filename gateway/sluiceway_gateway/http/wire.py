@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sluiceway_gateway.domain.change import UNSET, Change, Unset
 from sluiceway_gateway.domain.channel import MAX_PARTITIONS, Channel, Compatibility, Format
 from sluiceway_gateway.domain.label import MAX_LABELS, check_labels
+from sluiceway_gateway.domain.name import TOPIC_PATTERN, check_topic
 
 INT64_MAX = 2**63 - 1
 
@@ -40,6 +41,15 @@ class RetentionPut(_Asked):
     bytes: int | None = Field(default=None, ge=-1, le=INT64_MAX, description="By partition")
 
 
+class TopicPut(_Asked):
+    """The topic that is adopted."""
+
+    name: Annotated[str, AfterValidator(check_topic)] = Field(
+        description="A topic that is in Kafka, and no other channel's",
+        json_schema_extra={"pattern": TOPIC_PATTERN},
+    )
+
+
 class SpecPut(_Asked):
     """What is wanted; a field that is left out keeps its value, or takes its default."""
 
@@ -61,6 +71,17 @@ class SpecPut(_Asked):
     config: dict[str, str] = Field(
         default_factory=dict, description="Further topic settings, by Kafka's names; replaces all"
     )
+    topic: TopicPut | None = Field(
+        default=None,
+        description="A topic to adopt when the channel is made: it is never deleted or changed; "
+        "null has one made",
+    )
+
+
+class ClosePost(_Asked):
+    """The body of `POST /v1/channels/{name}/close`."""
+
+    uid: Uid = Field(description="Means this incarnation and no other")
 
 
 class ChannelPut(_Asked):
@@ -75,12 +96,16 @@ class ChannelPut(_Asked):
         given = self.spec.given("schema_")
         return None if given is UNSET else given
 
-    def change(self, *, schema: str | Unset, config: dict[str, str] | Unset) -> Change:
-        """Return what is asked, with schema and configuration in their canonical forms."""
+    @property
+    def adopts(self) -> bool:
+        """Whether the request names a topic to adopt."""
+        return self.spec.topic is not None
+
+    def change(self, *, config: dict[str, str] | Unset) -> Change:
+        """Return what is asked but for the schema, with the configuration in canonical form."""
         compatibility, format_ = self.spec.given("compatibility"), self.spec.given("format")
         return Change(
             labels=self.metadata.given("labels"),
-            schema=schema,
             compatibility=UNSET if compatibility is UNSET else Compatibility(compatibility),
             format=UNSET if format_ is UNSET else Format(format_),
             partitions=self.spec.given("partitions"),
@@ -89,6 +114,7 @@ class ChannelPut(_Asked):
             retention_ms=self.spec.retention.given("ms"),
             retention_bytes=self.spec.retention.given("bytes"),
             config=config,
+            topic=self.spec.topic.name if self.spec.topic else self.spec.given("topic"),
         )
 
 
@@ -109,6 +135,12 @@ class Retention(BaseModel):
     bytes: int | None
 
 
+class AdoptedTopic(BaseModel):
+    """A topic that was there before the channel."""
+
+    name: str
+
+
 class Spec(BaseModel):
     """What is wanted."""
 
@@ -120,6 +152,7 @@ class Spec(BaseModel):
     replication: int | None
     retention: Retention
     config: dict[str, str]
+    topic: AdoptedTopic | None = Field(description="The topic that was adopted")
 
 
 class ConditionBody(BaseModel):
@@ -181,7 +214,7 @@ def channel_json(channel: Channel) -> dict[str, Any]:
             "uid": channel.uid,
             "labels": dict(channel.labels),
             "generation": channel.generation,
-            "created_at": _time(channel.created_at),
+            "created_at": time_json(channel.created_at),
         },
         "spec": {
             "schema": json.loads(spec.schema),
@@ -192,6 +225,7 @@ def channel_json(channel: Channel) -> dict[str, Any]:
             "replication": spec.replication,
             "retention": {"ms": spec.retention.ms, "bytes": spec.retention.bytes},
             "config": dict(spec.config),
+            "topic": {"name": channel.topic.name} if channel.adopted else None,
         },
         "status": {
             "phase": str(channel.phase),
@@ -202,7 +236,7 @@ def channel_json(channel: Channel) -> dict[str, Any]:
                     "status": each.status,
                     "reason": each.reason,
                     "message": each.message,
-                    "last_transition_at": _time(each.last_transition_at),
+                    "last_transition_at": time_json(each.last_transition_at),
                 }
                 for each in channel.conditions
             ],
@@ -216,5 +250,6 @@ def channel_json(channel: Channel) -> dict[str, Any]:
     }
 
 
-def _time(moment: datetime) -> str:
+def time_json(moment: datetime) -> str:
+    """Return a moment as it is sent."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

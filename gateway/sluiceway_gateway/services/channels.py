@@ -1,34 +1,39 @@
 """What can be done with channels. Each call is one transaction, committed before it returns."""
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sluiceway_gateway.domain.change import UNSET, Change, changed, created, deleted
+from sluiceway_gateway.domain.change import (
+    UNSET,
+    Change,
+    changed,
+    closed,
+    deleted,
+    require_changeable,
+)
 from sluiceway_gateway.domain.channel import Channel, Phase, SchemaVersion, sources
 from sluiceway_gateway.domain.errors import (
+    ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
     ConcurrentChange,
-    InvalidRequest,
-    KafkaUnavailable,
-    ReplicationExceedsBrokers,
+    NotFound,
     UidMismatch,
-    Violation,
 )
 from sluiceway_gateway.domain.etag import Precondition
 from sluiceway_gateway.domain.request import Answer, Request
+from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.domain.selector import Selector
 from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.services.creation import create
 from sluiceway_gateway.services.ports import Cluster
-from sluiceway_gateway.services.schemas import ParsedSchema
+from sluiceway_gateway.services.schemas import ParsedSchema, is_same, version_of
+from sluiceway_gateway.services.survey import Survey
 from sluiceway_gateway.store import channels, requests, schemas
 from sluiceway_gateway.store.engine import Database, WriteTransaction
 
 Render = Callable[[Channel, bool], Answer]
 """Makes the answer of a channel, given whether it was just created."""
-
-_SETTLED = frozenset(Phase) - {Phase.DELETING}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +59,8 @@ class Channels:
     ) -> None:
         """`wake` is called after each commit that changed a channel."""
         self._database = database
-        self._cluster = cluster
+        self._survey = Survey(database, cluster, timeout_s=kafka_timeout_s)
         self._topic_prefix = topic_prefix
-        self._kafka_timeout_s = kafka_timeout_s
         self._wake = wake
         self._clock = clock
 
@@ -77,20 +81,36 @@ class Channels:
         answered before gets that answer. Raises the Conflict, PreconditionFailed,
         ChannelNotFound or InvalidRequest that stands against it.
         """
-        self._check_replication(name, change, request)
+        self._survey.check_replication(name, change, request)
+        observed = self._survey.topic(name, change, request)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = channels.hold(tx, name)
             if channel is None and uid is None:
                 precondition.check(None)
-                channel = self._create(tx, name, change, schema)
+                channel = create(
+                    tx,
+                    name,
+                    change,
+                    schema=schema,
+                    observed=observed,
+                    prefix=self._topic_prefix,
+                    now=self._clock(),
+                )
                 if channel is not None:
                     return channel, True
-                # Somebody else took the name in this moment.
+                # Somebody else took the name or the topic in this moment.
                 channel = channels.hold(tx, name)
+                if channel is None:
+                    raise ConcurrentChange(
+                        f"Another channel took the topic of {name!r} at the same time; send the "
+                        "request again."
+                    )
             channel = _incarnation(name, channel, uid)
             precondition.check(channel)
-            return self._save(tx, channel, changed(channel, change)), False
+            require_changeable(channel)
+            version = None if schema is None else self._version(tx, channel, change, schema)
+            return self._save(tx, channel, changed(channel, change, version)), False
 
         return self._once(request, act, render)
 
@@ -114,24 +134,64 @@ class Channels:
 
         return self._once(request, act, render)
 
+    def close(
+        self,
+        name: str,
+        *,
+        uid: str,
+        precondition: Precondition,
+        request: Request | None,
+        render: Render,
+    ) -> Answer:
+        """Close this incarnation of the channel to writers; repeated, it changes nothing."""
+
+        def act(tx: WriteTransaction) -> tuple[Channel, bool]:
+            channel = _incarnation(name, channels.hold(tx, name), uid)
+            precondition.check(channel)
+            return self._save(tx, channel, closed(channel, now=self._clock())), False
+
+        return self._once(request, act, render)
+
     def get(self, name: str) -> Channel:
         """Return the channel; raises ChannelNotFound."""
         with self._database.read() as tx:
             return _incarnation(name, channels.find(tx, name), None)
 
-    def ready(self, name: str) -> Channel:
-        """Return the channel if it can be used now; raises ChannelNotReady saying why not."""
-        channel = self.get(name)
-        if channel.phase is not Phase.READY:
-            condition = channel.condition("Ready")
+    def connected(self, name: str, *, writes: bool) -> tuple[Channel, tuple[SchemaVersion, ...]]:
+        """Return the channel, if it can be used now, and all schemas that its records may have.
+
+        Raises ChannelNotReady saying why not, ChannelClosed for a writer of one that is closed.
+        """
+        with self._database.read() as tx:
+            channel = _incarnation(name, channels.find(tx, name), None)
+            versions = schemas.versions(tx, channel.uid)
+        if channel.phase is Phase.CLOSED and writes:
+            raise ChannelClosed(
+                f"The channel {name!r} is closed: its records can be read, and nobody writes to it "
+                "any more. Write to another channel, or delete this one and make it anew."
+            )
+        condition = channel.condition("Ready")
+        readable = channel.phase is Phase.CLOSED and condition and condition.status == "True"
+        if channel.phase is not Phase.READY and not readable:
             why = f": {condition.message}" if condition is not None else "."
             raise ChannelNotReady(f"The channel {name!r} is {channel.phase}{why}")
-        return channel
+        return channel, versions
 
-    def versions(self, channel: Channel) -> tuple[SchemaVersion, ...]:
-        """Return all schemas that the channel keeps, the oldest first."""
+    def versions(self, name: str) -> tuple[SchemaVersion, ...]:
+        """Return all schemas that the channel keeps, the oldest first; raises ChannelNotFound."""
         with self._database.read() as tx:
+            channel = _incarnation(name, channels.find(tx, name), None)
             return schemas.versions(tx, channel.uid)
+
+    def schema(self, schema_id: int, principal: Principal) -> str:
+        """Return a schema that one of the principal's channels has; raises NotFound."""
+        everything = principal.may(Action.ADMIN)
+        prefixes = None if everything else principal.prefixes(Action.VIEW)
+        with self._database.read() as tx:
+            definition = schemas.find(tx, schema_id, prefixes=prefixes)
+        if definition is None:
+            raise NotFound(f"No channel that this token may see has a schema {schema_id}.")
+        return definition
 
     def page(
         self, *, limit: int, after: str, selector: Selector | None, prefixes: tuple[str, ...]
@@ -169,66 +229,30 @@ class Channels:
         self._wake()
         return answer
 
-    def _create(
-        self, tx: WriteTransaction, name: str, change: Change, schema: ParsedSchema | None
-    ) -> Channel | None:
-        """Add the channel; None if the name was taken meanwhile."""
-        if schema is None:
-            raise InvalidRequest(
-                f"There is no channel {name!r}, and making one needs a schema: give spec.schema.",
-                (Violation(pointer="/spec/schema", message="needed to make a channel"),),
-            )
-        now = self._clock()
-        schema_id = schemas.register(
-            tx, fingerprint=schema.fingerprint, definition=schema.canonical, now=now
-        )
-        channel = created(
-            change,
-            name=name,
-            uid=uuid.uuid4().hex,
-            schema=schema.canonical,
-            schema_id=schema_id,
-            prefix=self._topic_prefix,
-            now=now,
-        )
-        if not channels.insert(tx, channel):
+    def _version(
+        self, tx: WriteTransaction, channel: Channel, change: Change, schema: ParsedSchema
+    ) -> SchemaVersion | None:
+        """Return the version that the channel is to have, kept from now on; None for its own."""
+        if is_same(channel.spec.schema, schema):
             return None
-        first = SchemaVersion(id=schema_id, version=1, definition=schema.canonical, created_at=now)
-        schemas.assign(tx, channel_uid=channel.uid, version=first)
-        return channel
+        kept = schemas.versions(tx, channel.uid)
+        rule = change.compatibility
+        rule = channel.spec.compatibility if rule is UNSET else rule
+        version = version_of(tx, schema, kept=kept, rule=rule, now=self._clock())
+        if version not in kept:
+            schemas.assign(tx, channel_uid=channel.uid, version=version)
+        return version
 
     def _save(self, tx: WriteTransaction, was: Channel, channel: Channel) -> Channel:
         if channel is was:
             return channel
-        phases = sources(Phase.DELETING) if channel.phase is Phase.DELETING else _SETTLED
+        moves = channel.phase is not was.phase
+        phases = sources(channel.phase) if moves else {was.phase}
         if not channels.save(tx, channel, was=was, from_phases=phases):
             raise ConcurrentChange(
                 f"The channel {was.name!r} was changed at the same time; send the request again."
             )
         return channel
-
-    def _check_replication(self, name: str, change: Change, request: Request | None) -> None:
-        """Refuse more replicas than there are brokers; without Kafka's answer, let it pass.
-
-        Kafka has the last word when the topic is made; this spares people the wait.
-        """
-        if change.replication is UNSET or change.replication is None or change.replication == 1:
-            return
-        with self._database.read() as tx:
-            settled = channels.find(tx, name) is not None or (
-                request is not None and requests.known(tx, request)
-            )
-        if settled:
-            return
-        try:
-            brokers = len(self._cluster.describe_cluster(self._kafka_timeout_s).brokers)
-        except KafkaUnavailable:
-            return
-        if change.replication > brokers:
-            raise ReplicationExceedsBrokers(
-                f"{change.replication} replicas need as many brokers, and Kafka has {brokers}: "
-                f"ask for at most {brokers}, or leave spec.replication out."
-            )
 
 
 def _incarnation(name: str, channel: Channel | None, uid: str | None) -> Channel:

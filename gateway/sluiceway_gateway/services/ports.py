@@ -1,7 +1,9 @@
 """What the services need from Kafka, in as few words as possible."""
 
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 from typing import Protocol
+
+from sluiceway_gateway.broker.observation import Observation
 
 
 class ClusterView(Protocol):
@@ -14,6 +16,9 @@ class ClusterView(Protocol):
 
 class Cluster(Protocol):
     """The Kafka cluster."""
+
+    def observe(self, names: Iterable[str]) -> Observation:
+        """Look at topics; raises KafkaUnavailable."""
 
     def describe_cluster(self, timeout_s: float) -> ClusterView:
         """Ask Kafka; raises KafkaUnavailable if there is no answer in `timeout_s`."""

@@ -214,7 +214,7 @@ def _is_forgotten(due_channel: DueChannel) -> bool:
 
 
 def _actions(desired: DesiredTopic, first: Plan) -> tuple[Action, ...]:
-    if not desired.wanted and first.standing is Standing.ABSENT:
+    if desired.owned and not desired.wanted and first.standing is Standing.ABSENT:
         # One that was made a moment ago may not show yet; deleting asks the controller itself.
         return (DeleteTopic(name=desired.name),)
     return first.actions

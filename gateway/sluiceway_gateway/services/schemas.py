@@ -1,29 +1,113 @@
-"""Reading a channel's schema with the client's own rules."""
+"""A channel's schemas, by the client's own rules."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
-from sluiceway_gateway.domain.errors import InvalidSchema, Violation
+from sluiceway.schema.compatibility import incompatibilities
+from sluiceway_gateway.domain.channel import Compatibility, SchemaVersion
+from sluiceway_gateway.domain.errors import InvalidSchema, SchemaIncompatible, Violation
+from sluiceway_gateway.store import schemas
+from sluiceway_gateway.store.engine import WriteTransaction
+
+_POINTER = "/spec/schema"
+_MAX_VIOLATIONS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedSchema:
-    """A schema that a channel can have, in its one canonical form."""
+    """A schema that a channel can have."""
 
-    canonical: str
-    fingerprint: str
+    schema: Schema
+
+    @property
+    def canonical(self) -> str:
+        """Its one canonical form, Avro JSON."""
+        return self.schema.canonical
 
 
 def parse_schema(definition: Mapping[str, Any]) -> ParsedSchema:
     """Read an Avro schema; raises InvalidSchema naming the path of what is wrong."""
     try:
-        schema = Schema.parse(definition)
+        return ParsedSchema(schema=Schema.parse(definition))
     except SchemaError as error:
         raise InvalidSchema(
             f"The schema cannot be used: {error}",
-            (Violation(pointer="/spec/schema", message=str(error)),),
+            (Violation(pointer=_POINTER, message=str(error)),),
         ) from error
-    return ParsedSchema(canonical=schema.canonical, fingerprint=schema.fingerprint)
+
+
+def version_of(
+    tx: WriteTransaction,
+    given: ParsedSchema,
+    *,
+    kept: Sequence[SchemaVersion],
+    rule: Compatibility,
+    now: datetime,
+) -> SchemaVersion:
+    """Return which of the `kept` versions this schema is, or the next one, which is not kept yet.
+
+    Raises SchemaIncompatible where it breaks the rule with one of the others.
+    """
+    same = next((each for each in kept if _parsed(each.definition) == given.schema), None)
+    _require(given.schema, [each for each in kept if each is not same], rule)
+    if same is not None:
+        return same
+    schema = given.schema
+    return SchemaVersion(
+        id=schemas.register(
+            tx, fingerprint=schema.fingerprint, definition=schema.canonical, now=now
+        ),
+        version=max((each.version for each in kept), default=0) + 1,
+        definition=schema.canonical,
+        created_at=now,
+    )
+
+
+def is_same(definition: str, given: ParsedSchema) -> bool:
+    """Whether the stored definition is of this schema."""
+    return _parsed(definition) == given.schema
+
+
+def _require(schema: Schema, others: Sequence[SchemaVersion], rule: Compatibility) -> None:
+    broken = [
+        Violation(pointer=_POINTER, message=reason)
+        for each in others
+        for reason in _broken(schema, each, rule)
+    ]
+    if not broken:
+        return
+    if len(broken) > _MAX_VIOLATIONS:
+        more = f"and {len(broken) - _MAX_VIOLATIONS} more of the kind"
+        broken = [*broken[:_MAX_VIOLATIONS], Violation(pointer=_POINTER, message=more)]
+    raise SchemaIncompatible(
+        f"The schema breaks the compatibility {rule} with versions that the channel keeps. Change "
+        "it as the errors say, set spec.compatibility to a rule that it meets, or make another "
+        "channel.",
+        tuple(broken),
+    )
+
+
+def _broken(schema: Schema, other: SchemaVersion, rule: Compatibility) -> list[str]:
+    """Say what stands against `schema` beside another version, a sentence for each rule."""
+    before, found = _parsed(other.definition), []
+    if rule in (Compatibility.BACKWARD, Compatibility.FULL):
+        found += [
+            f"records of version {other.version} cannot be read with it: {reason}"
+            for reason in incompatibilities(schema, before)
+        ]
+    if rule in (Compatibility.FORWARD, Compatibility.FULL):
+        found += [
+            f"its records cannot be read with version {other.version}: {reason}"
+            for reason in incompatibilities(before, schema)
+        ]
+    return found
+
+
+@lru_cache(maxsize=64)
+def _parsed(definition: str) -> Schema:
+    return Schema.parse(definition)

@@ -76,7 +76,7 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "config": dict(channel.spec.config),
         "phase": str(channel.phase),
         "observed_generation": channel.observed_generation,
-        "conditions": conditions_of(channel.conditions),
+        "conditions": _conditions_of(channel.conditions),
         "topic_name": channel.topic.name,
         "topic_id": channel.topic.id,
         "topic_partitions": channel.topic.partitions,
@@ -95,8 +95,7 @@ def as_it_was(channel: Channel) -> tuple[Any, ...]:
     )
 
 
-def conditions_of(conditions: tuple[Condition, ...]) -> list[dict[str, str]]:
-    """Return the conditions as JSON."""
+def _conditions_of(conditions: tuple[Condition, ...]) -> list[dict[str, str]]:
     return [
         {
             "type": each.type,

@@ -51,12 +51,12 @@ def hold(tx: WriteTransaction, name: str) -> Channel | None:
 
 
 def insert(tx: WriteTransaction, channel: Channel) -> bool:
-    """Add the channel; False if its name is taken."""
+    """Add the channel; False if its name or its topic is taken."""
     make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
     added = tx.execute(
         make(channels)
         .values(**values_of(channel), **DUE_AT_ONCE)
-        .on_conflict_do_nothing(index_elements=["name"])
+        .on_conflict_do_nothing()
         .returning(channels.c.uid)
     )
     return added.first() is not None

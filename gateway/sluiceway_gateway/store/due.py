@@ -8,11 +8,12 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 
 from sluiceway_gateway.domain.channel import Channel, Phase, may_become
+from sluiceway_gateway.store import kept_schemas
 from sluiceway_gateway.store.channel_rows import (
     as_it_was,
     channel_of,
-    conditions_of,
     selection,
+    values_of,
 )
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.tables import channels
@@ -57,9 +58,9 @@ def record_observation(
 ) -> Channel | None:
     """Write down what was seen of the channel `was`; None if it has changed since it was read.
 
-    Of `seen` only the status counts: phase, observed generation, conditions, topic. The revision
-    goes up only if one of them is new. Raises ValueError for a step that the transition table
-    does not have.
+    Of `seen` only the status counts (phase, observed generation, conditions, topic), and of an
+    adopted channel the spec, which follows the topic. The revision goes up only if one is new.
+    Raises ValueError for a step that the transition table does not have.
     """
     if not may_become(was.phase, seen.phase):
         raise ValueError(f"a channel that is {was.phase} cannot become {seen.phase}")
@@ -69,22 +70,14 @@ def record_observation(
         observed_generation=seen.observed_generation,
         conditions=seen.conditions,
         topic=seen.topic,
+        spec=seen.spec if was.adopted else was.spec,
     )
     if seen != was:
         seen = replace(seen, revision=was.revision + 1)
     written = tx.execute(
         update(channels)
         .where(*as_it_was(was), channels.c.phase.in_([str(each) for each in from_phases]))
-        .values(
-            phase=str(seen.phase),
-            observed_generation=seen.observed_generation,
-            conditions=conditions_of(seen.conditions),
-            topic_id=seen.topic.id,
-            topic_partitions=seen.topic.partitions,
-            revision=seen.revision,
-            due_at=due_at,
-            refusals=refusals,
-        )
+        .values(**values_of(seen), due_at=due_at, refusals=refusals)
     )
     return seen if written.rowcount == 1 else None
 
@@ -92,7 +85,11 @@ def record_observation(
 def remove(
     tx: WriteTransaction, uid: str, from_phases: Collection[Phase] = (Phase.DELETING,)
 ) -> bool:
-    """Remove the row; False if it is gone or in another phase."""
+    """Remove the row; False if it is gone or in another phase.
+
+    Where its topic stays, the schemas of the records in it are kept.
+    """
+    kept_schemas.keep(tx, uid, phases=from_phases)
     removed = tx.execute(
         delete(channels).where(
             channels.c.uid == uid, channels.c.phase.in_([str(each) for each in from_phases])

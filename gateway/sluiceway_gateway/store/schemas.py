@@ -1,14 +1,16 @@
 """Schemas: each has one id for good, whatever channels use it."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import exists, false, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.channel import SchemaVersion
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.store.tables import channel_schemas, schemas
+from sluiceway_gateway.store.selection import starts_with
+from sluiceway_gateway.store.tables import channel_schemas, channels, schemas
 
 
 def register(tx: WriteTransaction, *, fingerprint: str, definition: str, now: datetime) -> int:
@@ -36,6 +38,24 @@ def assign(tx: WriteTransaction, *, channel_uid: str, version: SchemaVersion) ->
             created_at=version.created_at,
         )
     )
+
+
+def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | None) -> str | None:
+    """Return a schema's definition, if a channel whose name begins with one of `prefixes` has it.
+
+    Without prefixes, also if no channel has it any more.
+    """
+    statement = select(schemas.c.definition).where(schemas.c.id == schema_id)
+    if prefixes is not None:
+        names = [starts_with(channels.c.name, prefix) for prefix in prefixes]
+        statement = statement.where(
+            exists()
+            .where(channel_schemas.c.schema_id == schema_id)
+            .where(channels.c.uid == channel_schemas.c.channel_uid)
+            .where(or_(false(), *names))
+        )
+    definition: str | None = tx.execute(statement).scalar_one_or_none()
+    return definition
 
 
 def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]:

@@ -7,17 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway_gateway.domain.change import UNSET, Change, changed, created, deleted
-from sluiceway_gateway.domain.channel import Channel, Format, Phase, TopicRef
+from sluiceway_gateway.domain.channel import (
+    Channel,
+    Compatibility,
+    Format,
+    Phase,
+    SchemaVersion,
+    TopicRef,
+)
 from sluiceway_gateway.domain.errors import (
     ChannelDeleting,
     ChannelPinned,
     Conflict,
     ImmutableField,
     PartitionsShrink,
-    SchemaChanged,
 )
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+FIRST = SchemaVersion(id=7, version=1, definition="s1", created_at=NOW)
+SECOND = SchemaVersion(id=9, version=2, definition="s2", created_at=NOW)
 
 
 def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -27,7 +35,7 @@ def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 CHANGES = st.builds(
     Change,
     labels=maybe(st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"))),
-    schema=maybe(st.sampled_from(["s1", "s2"])),
+    compatibility=maybe(st.sampled_from(Compatibility)),
     format=maybe(st.sampled_from(Format)),
     partitions=maybe(st.integers(1, 4)),
     pinned=maybe(st.booleans()),
@@ -43,8 +51,7 @@ def make(change: Change | None = None) -> Channel:
         change or Change(),
         name="flights",
         uid="0" * 32,
-        schema="s1",
-        schema_id=7,
+        schema=FIRST,
         prefix="p.",
         now=NOW,
     )
@@ -86,7 +93,7 @@ def test_what_is_left_out_stays(change: Change) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (Change(schema="s2"), SchemaChanged),
+        (Change(topic="t"), ImmutableField),
         (Change(format=Format.ARROW), ImmutableField),
         (Change(replication=2), ImmutableField),
         (Change(partitions=1), PartitionsShrink),

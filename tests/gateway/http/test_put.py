@@ -31,6 +31,7 @@ def test_a_channel_is_created_with_defaults(rig: Rig) -> None:
         "replication": None,
         "retention": {"ms": None, "bytes": None},
         "config": {},
+        "topic": None,
     }
     status = body["status"]
     assert (status["phase"], status["observed_generation"]) == ("provisioning", 0)
@@ -54,7 +55,7 @@ def test_every_field_is_taken(rig: Rig) -> None:
         "config": {"max.message.bytes": "2000000", "cleanup.policy": "delete"},
     }
     body = rig.put(metadata={"labels": {"team": "a"}}, **spec).json()
-    assert body["spec"] == {"schema": SCHEMA, **spec}
+    assert body["spec"] == {"schema": SCHEMA, **spec, "topic": None}
     assert body["metadata"]["labels"] == {"team": "a"}
 
 
@@ -90,7 +91,8 @@ def test_a_ready_channel_stays_ready_while_it_grows(rig: Rig) -> None:
         ({"partitions": 3}, "channel_pinned"),
         ({"format": "arrow"}, "immutable_field"),
         ({"replication": 1}, "immutable_field"),
-        ({"schema": OTHER_SCHEMA}, "schema_changed"),
+        ({"schema": OTHER_SCHEMA}, "schema_incompatible"),
+        ({"topic": {"name": "t"}}, "immutable_field"),
     ],
 )
 def test_a_change_that_would_cost_records_is_refused_and_changes_nothing(

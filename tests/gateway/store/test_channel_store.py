@@ -16,6 +16,7 @@ from sluiceway_gateway.domain.channel import (
     Format,
     Phase,
     Retention,
+    SchemaVersion,
     TopicRef,
     sources,
 )
@@ -32,8 +33,7 @@ def make(name: str, number: int = 0, **labels: str) -> Channel:
         Change(labels=labels),
         name=name,
         uid=f"{number:032x}",
-        schema="{}",
-        schema_id=1,
+        schema=SchemaVersion(id=1, version=1, definition="{}", created_at=NOW),
         prefix="p.",
         now=NOW,
     )

@@ -1,0 +1,122 @@
+"""Everything that the gateway refuses or cannot do, as one tree.
+
+SluicewayGatewayError
+├── InvalidRequest                malformed input, whatever the state
+│   ├── InvalidSchema
+│   └── ConfigNotAllowed
+├── BodyTooLarge
+├── Unauthenticated
+├── Forbidden
+├── NotFound
+│   └── ChannelNotFound
+├── MethodNotAllowed
+├── Conflict                      well-formed, but not in this state
+│   ├── UidMismatch
+│   ├── PartitionsShrink
+│   ├── ChannelPinned
+│   ├── ImmutableField
+│   ├── SchemaIncompatible
+│   ├── ChannelAdopted
+│   ├── ChannelClosed
+│   ├── ChannelDeleting
+│   ├── ChannelNotReady
+│   ├── TopicNotFound
+│   ├── TopicTaken
+│   ├── ReplicationExceedsBrokers
+│   ├── IdempotencyKeyReused
+│   └── ConcurrentChange
+├── PreconditionFailed
+├── Unavailable                   a part that the gateway needs is away
+│   ├── DatabaseUnavailable
+│   ├── KafkaUnavailable
+│   └── TooManyWaiters
+└── StartupRefused                the process must not run like this
+    ├── InvalidSettings
+    ├── BindRefused
+    └── WrongRevision
+
+`code` is stable and part of the HTTP interface; `retriable` says whether the
+same request can succeed later without anybody changing it. The text of an
+error says what is wrong and what to do about it; it never holds a secret.
+"""
+
+from sluiceway_gateway.domain.errors.conflicts import (
+    ChannelAdopted,
+    ChannelClosed,
+    ChannelDeleting,
+    ChannelNotReady,
+    ChannelPinned,
+    ConcurrentChange,
+    Conflict,
+    IdempotencyKeyReused,
+    ImmutableField,
+    PartitionsShrink,
+    ReplicationExceedsBrokers,
+    SchemaIncompatible,
+    TopicNotFound,
+    TopicTaken,
+    UidMismatch,
+)
+from sluiceway_gateway.domain.errors.outages import (
+    DatabaseUnavailable,
+    KafkaUnavailable,
+    TooManyWaiters,
+    Unavailable,
+)
+from sluiceway_gateway.domain.errors.requests import (
+    BodyTooLarge,
+    ChannelNotFound,
+    ConfigNotAllowed,
+    Forbidden,
+    InvalidRequest,
+    InvalidSchema,
+    MethodNotAllowed,
+    NotFound,
+    PreconditionFailed,
+    Unauthenticated,
+)
+from sluiceway_gateway.domain.errors.root import SluicewayGatewayError, Violation
+from sluiceway_gateway.domain.errors.startup import (
+    BindRefused,
+    InvalidSettings,
+    StartupRefused,
+    WrongRevision,
+)
+
+__all__ = [
+    "BindRefused",
+    "BodyTooLarge",
+    "ChannelAdopted",
+    "ChannelClosed",
+    "ChannelDeleting",
+    "ChannelNotFound",
+    "ChannelNotReady",
+    "ChannelPinned",
+    "ConcurrentChange",
+    "ConfigNotAllowed",
+    "Conflict",
+    "DatabaseUnavailable",
+    "Forbidden",
+    "IdempotencyKeyReused",
+    "ImmutableField",
+    "InvalidRequest",
+    "InvalidSchema",
+    "InvalidSettings",
+    "KafkaUnavailable",
+    "MethodNotAllowed",
+    "NotFound",
+    "PartitionsShrink",
+    "PreconditionFailed",
+    "ReplicationExceedsBrokers",
+    "SchemaIncompatible",
+    "SluicewayGatewayError",
+    "StartupRefused",
+    "TooManyWaiters",
+    "TopicNotFound",
+    "TopicTaken",
+    "UidMismatch",
+    "Unauthenticated",
+    "Unavailable",
+    "Violation",
+    "WrongRevision",
+]
