@@ -1,0 +1,142 @@
+"""The images: their files exist, their commands work, what they get is what the tests run with."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from variables import CLIENT, GATEWAY
+
+from sluiceway_gateway.cli.entry import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+FILES = [ROOT / "gateway" / "Dockerfile", ROOT / "deploy" / "spark" / "Dockerfile"]
+BUILT_FROM = (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """Return each instruction with its arguments, comments and line ends taken out."""
+    lines = [each for each in path.read_text().splitlines() if not each.startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [(word, rest) for word, _, rest in (each.partition(" ") for each in joined.split("\n"))]
+
+
+def of(path: Path, word: str) -> list[str]:
+    return [rest for each, rest in instructions(path) if each == word]
+
+
+def stage(path: Path) -> list[tuple[str, str]]:
+    """Return the instructions of the last stage."""
+    found = instructions(path)
+    return found[max(n for n, each in enumerate(found) if each[0] == "FROM") :]
+
+
+def copied(path: Path) -> list[str]:
+    """Return what is copied from the project."""
+    lines = [each.split() for each in of(path, "COPY") if not each.startswith("--from")]
+    return [source for line in lines for source in line[:-1]]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+def test_everything_that_is_copied_is_there_and_not_left_out(path: Path) -> None:
+    for source in copied(path):
+        assert (ROOT / source).exists(), source
+        assert f"!{source.split('/')[0]}" in BUILT_FROM, source
+    assert BUILT_FROM[1] == "*", "what is not named does not get into an image"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+def test_images_are_pinned_hashed_and_run_by_nobody_in_particular(path: Path) -> None:
+    bases = [each.split()[0] for each in of(path, "FROM")]
+    assert {each.partition(":")[0] for each in bases} == {"python"}
+    assert all(each.partition(":")[2].startswith("3.11-") for each in bases)
+    assert of(path, "USER") == ["10001:10001"]
+    assert [each[0] for each in stage(path)].index("USER") > max(
+        n for n, each in enumerate(stage(path)) if each[0] == "RUN"
+    )
+    installs = [each for each in of(path, "RUN") if "pip install" in each]
+    for each in installs:
+        assert "--require-hashes" in each or ("--no-deps" in each and "/tmp/wheels" in each)  # noqa: S108
+    for each in of(path, "ENV"):
+        name = each.partition("=")[0]
+        assert not name.startswith("SLUICEWAY_") or name in GATEWAY | CLIENT
+
+
+def test_the_gateways_command_and_healthcheck_are_what_the_code_has(gateway_url: str) -> None:
+    path = FILES[0]
+    assert of(path, "ENTRYPOINT") == ['["sluiceway"]']
+    (command,) = of(path, "CMD")
+    assert json.loads(command) == ["serve"]
+    assert "serve" in COMMANDS
+    (check,) = of(path, "HEALTHCHECK")
+    program = json.loads(check.partition("CMD ")[2])
+    assert program[:2] == ["python", "-c"]
+    assert of(path, "EXPOSE") == ["8900"]
+
+    def healthy(address: str) -> bool:
+        code = program[2].replace("http://127.0.0.1:8900", address)
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", code], capture_output=True, timeout=30, check=False
+        )
+        return done.returncode == 0
+
+    assert healthy(gateway_url)
+    assert not healthy("http://127.0.0.1:1")
+
+
+def test_the_wheel_is_built_from_what_is_copied_and_nothing_else(tmp_path: Path) -> None:
+    path = FILES[0]
+    for source in copied(path):
+        if source.startswith("requirements/"):
+            continue
+        if (ROOT / source).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(ROOT / source, tmp_path / source, ignore=ignored)
+        else:
+            shutil.copy(ROOT / source, tmp_path / source)
+    (line,) = [each for each in of(path, "RUN") if "pip wheel" in each]
+    words = shlex.split(line.replace("/wheels", str(tmp_path / "wheels")))
+    subprocess.run(
+        [sys.executable, *words[1:]], cwd=tmp_path, check=True, capture_output=True, timeout=120
+    )
+    (wheel,) = (tmp_path / "wheels").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "sluiceway_gateway/cli/entry.py" in names
+    assert "sluiceway_gateway/migrations/versions/0001_channels.py" in names
+
+
+def pins(name: str) -> dict[str, set[str]]:
+    """Return the hashes of each `name==version` in a file of requirements."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    found: dict[str, set[str]] = {}
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        pin = re.match(r"([\w.-]+)(?:\[[\w,-]+\])?==(\S+)", block)
+        assert pin is not None, block
+        found[f"{pin[1]}=={pin[2]}"] = set(re.findall(r"--hash=(\S+)", block))
+    return found
+
+
+@pytest.mark.parametrize("name", ["gateway", "spark", "build"])
+def test_an_image_gets_what_the_tests_run_with(name: str) -> None:
+    tested, installed = pins("dev"), pins(name)
+    assert [pin for pin in installed if pin not in tested] == [], "run `make lock`"
+    assert [pin for pin, hashes in installed.items() if not hashes <= tested[pin]] == []
+
+
+@pytest.mark.parametrize("extra", ["gateway", "spark"])
+def test_an_image_gets_all_that_the_project_asks_for(extra: str) -> None:
+    # From the file, not from what is installed: an editable install keeps old metadata.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    have = {pin.partition("==")[0].replace("_", "-").lower() for pin in pins(extra)}
+    missing = [
+        each for each in asked if Requirement(each).name.replace("_", "-").lower() not in have
+    ]
+    assert missing == [], "run `make lock`"

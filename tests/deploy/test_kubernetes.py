@@ -1,0 +1,214 @@
+"""The Kubernetes manifests: against the types of Kubernetes' API, each other, and the code."""
+
+import dataclasses
+import importlib
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from variables import GATEWAY
+
+from sluiceway._version import __version__
+from sluiceway_gateway.cli.entry import COMMANDS
+from sluiceway_gateway.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DIRECTORY = ROOT / "deploy" / "kubernetes"
+FILES = sorted(DIRECTORY.glob("*.yaml"))
+KINDS = {"ConfigMap", "Deployment", "Job", "PodDisruptionBudget", "Service"}
+
+
+def model(document: dict[str, Any]) -> type:
+    """Return the type of Kubernetes' API that a document is of."""
+    # The models are generated as dataclasses for a client that is not needed here.
+    schema = types.ModuleType("lightkube.core.schema")
+    vars(schema).update(DictMixin=object, field=dataclasses.field, dataclass=dataclasses.dataclass)
+    sys.modules.setdefault("lightkube.core", types.ModuleType("lightkube.core"))
+    sys.modules.setdefault("lightkube.core.schema", schema)
+    group = document["apiVersion"].replace("/", "_") if "/" in document["apiVersion"] else "core_v1"
+    found: type = getattr(importlib.import_module(f"lightkube.models.{group}"), document["kind"])
+    return found
+
+
+def unfit(value: Any, hint: Any, path: str) -> Iterator[str]:
+    """Give what in a document the API's types do not have."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Union:
+        answers = [list(unfit(value, each, path)) for each in arguments if each is not type(None)]
+        yield from min(answers, key=len)
+    elif origin is list:
+        if not isinstance(value, list):
+            yield f"{path} is no list"
+            return
+        for number, each in enumerate(value):
+            yield from unfit(each, arguments[0], f"{path}[{number}]")
+    elif dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            yield f"{path} is no object"
+            return
+        hints = typing.get_type_hints(hint)
+        for name, each in value.items():
+            if name in hints:
+                yield from unfit(each, hints[name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name} is not a field of {hint.__name__}"
+        for field in dataclasses.fields(hint):
+            optional = dataclasses.MISSING
+            required = field.default is optional and field.default_factory is optional
+            if required and field.name not in value:
+                yield f"{path}.{field.name} is missing"
+    elif hint is not Any and type(value) is not (origin or hint):
+        yield f"{path} is {value!r}, not of {hint}"
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    found = {}
+    for path in FILES:
+        for each in yaml.safe_load_all(path.read_text()):
+            assert each["kind"] not in found
+            found[each["kind"]] = each
+    return found
+
+
+DOCUMENTS = documents()
+PODS = [DOCUMENTS[kind]["spec"]["template"] for kind in ("Deployment", "Job")]
+
+
+def container(kind: str) -> dict[str, Any]:
+    (only,) = DOCUMENTS[kind]["spec"]["template"]["spec"]["containers"]
+    found: dict[str, Any] = only
+    return found
+
+
+def test_there_is_one_of_each_kind() -> None:
+    assert DOCUMENTS.keys() == KINDS
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_manifest_is_of_its_type_and_of_no_namespace(kind: str) -> None:
+    document = DOCUMENTS[kind]
+    assert list(unfit(document, model(document), kind)) == []
+    assert "namespace" not in document["metadata"]
+
+
+def test_the_check_of_types_finds_what_is_wrong() -> None:
+    deployment = DOCUMENTS["Deployment"]
+    (pod,) = deployment["spec"]["template"]["spec"]["containers"]
+    broken = {**pod, "readinesProbe": {}, "args": "serve", "name": 1}
+    found = list(
+        unfit(
+            {"containers": [broken]},
+            importlib.import_module("lightkube.models.core_v1").PodSpec,
+            "spec",
+        )
+    )
+    assert len(found) == 3, found
+    assert list(
+        unfit(
+            {"template": {}},
+            importlib.import_module("lightkube.models.apps_v1").DeploymentSpec,
+            "spec",
+        )
+    ) == ["spec.selector is missing"]
+
+
+def test_pods_run_without_rights_and_write_nothing() -> None:
+    for pod in (each["spec"] for each in PODS):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        (only,) = pod["containers"]
+        assert only["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"cpu", "memory"} <= only["resources"]["requests"].keys()
+        assert "memory" in only["resources"]["limits"]
+        # The user of the image.
+        user = pod["securityContext"]["runAsUser"]
+        assert f"USER {user}:{user}" in (ROOT / "gateway" / "Dockerfile").read_text()
+
+
+def test_images_and_commands_are_ours() -> None:
+    for kind, command in (("Deployment", "serve"), ("Job", "migrate")):
+        assert container(kind)["image"] == f"sluiceway-gateway:{__version__}"
+        assert container(kind)["args"] == [command]
+        assert command in COMMANDS
+
+
+def test_probes_ask_what_the_gateway_answers() -> None:
+    gateway = container("Deployment")
+    (port,) = gateway["ports"]
+    probes = {name: gateway[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness")}
+    probes["liveness"] = gateway["livenessProbe"]["httpGet"]
+    assert {name: each["path"] for name, each in probes.items()} == {
+        "startup": "/readyz",
+        "readiness": "/livez",
+        "liveness": "/livez",
+    }
+    assert {each["port"] for each in probes.values()} == {port["name"]}
+    assert str(port["containerPort"]) == DOCUMENTS["ConfigMap"]["data"]["SLUICEWAY_PORT"]
+
+
+def test_selectors_find_the_gateways_pods_and_no_others() -> None:
+    gateway, migration = (each["metadata"]["labels"].items() for each in PODS)
+    selectors = [
+        DOCUMENTS["Deployment"]["spec"]["selector"]["matchLabels"],
+        DOCUMENTS["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        DOCUMENTS["Service"]["spec"]["selector"],
+    ]
+    for each in selectors:
+        assert each.items() <= gateway
+        assert not each.items() <= migration, "a migration gets no requests"
+    (port,) = DOCUMENTS["Service"]["spec"]["ports"]
+    assert port["targetPort"] == container("Deployment")["ports"][0]["name"]
+    budget = DOCUMENTS["PodDisruptionBudget"]["spec"]["minAvailable"]
+    assert budget < DOCUMENTS["Deployment"]["spec"]["replicas"] == 2
+
+
+def test_variables_are_settings_and_are_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    template = yaml.safe_load((DIRECTORY / "secret.yaml.template").read_text())
+    assert set(template["stringData"].values()) == {""}, "a template has no values"
+    (tmp_path / "database-url").write_text("postgresql://u:p@h/d\n")
+    (tmp_path / "token-key").write_text("k" * 64)
+    assert {each.name for each in tmp_path.iterdir()} == template["stringData"].keys()
+    variables = dict(DOCUMENTS["ConfigMap"]["data"])
+    for kind in ("Deployment", "Job"):
+        (mount,) = container(kind)["volumeMounts"]
+        own = {each["name"]: each["value"] for each in container(kind)["env"]}
+        for value in own.values():
+            assert value.startswith(mount["mountPath"] + "/")
+            assert value.removeprefix(mount["mountPath"] + "/") in template["stringData"]
+        variables |= {
+            name: value.replace(mount["mountPath"], str(tmp_path)) for name, value in own.items()
+        }
+    assert variables.keys() <= GATEWAY
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.load()
+    assert settings.tls_by_proxy
+    assert settings.database_url.get_secret_value() == "postgresql://u:p@h/d"
+
+
+def test_names_that_one_manifest_has_of_another_exist() -> None:
+    template = yaml.safe_load((DIRECTORY / "secret.yaml.template").read_text())
+    for pod in PODS:
+        (volume,) = pod["spec"]["volumes"]
+        assert volume["secret"]["secretName"] == template["metadata"]["name"]
+    (source,) = container("Deployment")["envFrom"]
+    assert source["configMapRef"]["name"] == DOCUMENTS["ConfigMap"]["metadata"]["name"]
+
+
+def test_no_variable_that_kubernetes_makes_of_a_service_is_taken_for_a_setting() -> None:
+    assert [each["spec"]["enableServiceLinks"] for each in PODS] == [False, False]
+    prefix = re.sub(r"\W", "_", DOCUMENTS["Service"]["metadata"]["name"]).upper()
+    assert not {f"{prefix}_PORT", f"{prefix}_SERVICE_HOST", f"{prefix}_SERVICE_PORT"} & GATEWAY
