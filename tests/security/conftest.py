@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from secured_gateway import SecuredGateway, secured_gateway
 from secured_kafka import SecuredKafka, secured_kafka
 
 
@@ -13,8 +15,29 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
         yield kafka
 
 
+@pytest.fixture(scope="session")
+def secured_service(
+    secured: SecuredKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredGateway]:
+    with secured_gateway(secured, tmp_path_factory.mktemp("secured-gateway")) as gateway:
+        yield gateway
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.startswith("SLUICEWAY_") and name != "SLUICEWAY_IVY_SETTINGS":
+    for name in list(os.environ):
+        if name.startswith("SLUICEWAY_") and name not in _OF_THE_EMBEDDED_BROKER:
             monkeypatch.delenv(name)
+
+
+_OF_THE_EMBEDDED_BROKER = ("SLUICEWAY_IVY_SETTINGS", "SLUICEWAY_CACHE_DIR")
+
+
+@pytest.fixture
+def environment(
+    secured_service: SecuredGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> SecuredGateway:
+    """The gateway, with all that a client needs of it in the environment."""
+    for name, value in secured_service.environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    return secured_service

@@ -48,7 +48,7 @@ class Client:
             "log_level": 0,
             "error_cb": self._note,
         }
-        self.admin = _made(configuration)
+        self.admin = _made(configuration, "SLUICEWAY_KAFKA_PROPERTIES")
 
     def answer(self, future: "Future[Any]", timeout_s: float) -> Any:
         """Wait for one answer; where Kafka refuses, its Rejection is the answer."""
@@ -107,16 +107,18 @@ class Client:
 
 def check_for_clients(properties: Mapping[str, str]) -> None:
     """Raise InvalidSettings where librdkafka refuses properties that clients are to be given."""
-    # Without a server it connects to nothing.
-    _made({k: v for k, v in properties.items() if k != "bootstrap.servers"} | {"log_level": 0})
+    stand_ins = {"sasl.mechanism": "PLAIN", "sasl.username": "-", "sasl.password": "-"}
+    # Clients may bring what these stand for. Without a server nothing is connected to.
+    given = {name: value for name, value in properties.items() if name != "bootstrap.servers"}
+    _made({**stand_ins, **given, "log_level": 0}, "SLUICEWAY_KAFKA_CLIENT_PROPERTIES or _LISTENERS")
 
 
-def _made(configuration: Mapping[str, Any]) -> AdminClient:
+def _made(configuration: Mapping[str, Any], source: str) -> AdminClient:
     try:
         return AdminClient(dict(configuration))
     except KafkaException as error:
         raise InvalidSettings(
-            f"librdkafka refuses the Kafka settings: {error.args[0].str()}"
+            f"librdkafka refuses what {source} hold: {error.args[0].str()}"
         ) from error
 
 

@@ -1,0 +1,112 @@
+"""Records over TLS and passwords: from the gateway's provisioning to `sluiceway tail`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from secured_gateway import SecuredGateway
+from secured_kafka import PASSWORDS, SecuredKafka
+
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import InvalidRequest, KafkaAccessFailed, OptionError, Unauthenticated
+from sluiceway_gateway.cli import main
+
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+RECORDS = [{"a": each} for each in range(100)]
+
+
+def written(channel: Channel) -> list[dict[str, int]]:
+    """Write the records and return what is read of the channel."""
+    with channel.writer() as writer:
+        writer.write(RECORDS)
+    with channel.reader(until="now") as reader:
+        return sorted(reader, key=lambda record: record["a"])
+
+
+def test_the_environment_alone_leads_to_the_records(
+    environment: SecuredGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Gateway() as gateway:
+        assert gateway.url.startswith("https://")
+        channel = gateway.channel("by-environment", SCHEMA, partitions=2)
+        assert written(channel) == RECORDS
+        connection = channel.connection("read")
+    assert connection.kafka["security.protocol"] == "SASL_SSL"
+    assert PASSWORDS["job"] not in repr(connection)
+    capsys.readouterr()
+    assert main(["tail", "by-environment", "--no-follow"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted((json.loads(line) for line in lines), key=lambda each: each["a"]) == RECORDS
+
+
+def test_a_client_chooses_the_listener(
+    environment: SecuredGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gateway(listener="mutual") as gateway:
+        channel = gateway.channel("by-certificate", SCHEMA)
+        assert channel.connection("read").kafka["security.protocol"] == "SSL"
+        assert written(channel) == RECORDS
+    monkeypatch.setenv("SLUICEWAY_LISTENER", "side")
+    with Gateway() as gateway:
+        channel = gateway.channel("by-certificate")
+        words = "There is no listener 'side'; this gateway has mutual, own, scram"
+        with pytest.raises(InvalidRequest, match=words):
+            channel.connection("read")
+    with Gateway(listener="scram") as gateway:
+        assert gateway.channel("by-certificate").connection("read").kafka["sasl.username"] == "job"
+
+
+def test_a_client_may_bring_its_own_password(
+    environment: SecuredGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = {
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "job",
+        "sasl.password": PASSWORDS["job"],
+    }
+    with Gateway(listener="own") as gateway:
+        channel = gateway.channel("by-own-password", SCHEMA)
+        assert "sasl.password" not in channel.connection("write").kafka
+        with pytest.raises(OptionError, match="SLUICEWAY_KAFKA_CREDENTIALS"):
+            channel.writer()
+        with channel.writer(config=own) as writer:
+            writer.write({"a": -1})
+        with channel.reader(until="now", config=own) as reader:
+            assert list(reader) == [{"a": -1}]
+        path = tmp_path / "credentials.json"
+        path.write_text(json.dumps(own))
+        monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS_FILE", str(path))
+        assert written(channel) == [{"a": -1}, *RECORDS]
+        path.write_text(json.dumps(own | {"sasl.password": "rotated"}))
+        with pytest.raises(KafkaAccessFailed, match=r"check sasl\.username"):
+            channel.writer()
+
+
+def test_a_token_is_exchanged_under_a_job_that_runs(
+    environment: SecuredGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "rotated"
+    first = environment.token("admin")
+    path.write_text(first)
+    monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", str(path))
+    with Gateway() as gateway:
+        channel = gateway.channel("rotated", SCHEMA)
+        path.write_text(environment.token("admin") + "\n")
+        environment.revoke(first)
+        assert channel.refresh().name == "rotated"
+        path.write_text(first)
+    with Gateway() as gateway, pytest.raises(Unauthenticated):
+        gateway.channel("rotated")
+
+
+def test_the_answer_that_holds_credentials_is_kept_by_nobody(
+    environment: SecuredGateway, secured: SecuredKafka
+) -> None:
+    with Gateway() as gateway:
+        gateway.channel("uncached", SCHEMA)
+        answer = gateway._control._transport.request(
+            "GET", "/v1/channels/uncached/connection", params={"access": "read"}
+        )
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.json()["kafka"] == secured.scram("job")
