@@ -1,11 +1,12 @@
 """Hypothesis strategies for schemas that change, and fastavro's word on reading across them."""
 
 import io
-import json
+from dataclasses import replace
+from uuid import UUID
 
 import fastavro
 import numpy as np
-from generated import types, values
+from generated import FIXED, SCALARS, records, types, values
 from hypothesis import strategies as st
 
 from sluiceway.errors import InvalidSchema
@@ -16,48 +17,65 @@ from sluiceway.schema.parsing import default_text
 from sluiceway.schema.types import (
     LOGICAL,
     Array,
+    Decimal,
+    Enum,
     Field,
+    Fixed,
     Kind,
     Map,
     Nullable,
     Record,
     Scalar,
     Type,
+    Uuid,
 )
 
-PLAIN_KINDS = tuple(kind for kind in Kind if kind not in LOGICAL)
+_SYMBOLS = st.lists(st.sampled_from("ABCD"), min_size=1, unique=True)
+ENUMS = _SYMBOLS.flatmap(
+    lambda symbols: st.builds(
+        Enum,
+        name=st.just("e"),
+        symbols=st.just(tuple(symbols)),
+        default=st.one_of(st.none(), st.sampled_from(symbols)),
+    )
+)
+PLAIN = st.one_of(
+    *[st.just(Scalar(kind=kind)) for kind in Kind if kind not in LOGICAL], FIXED, ENUMS, ENUMS
+)
+"""Leaves of which Avro's rules say all: no logical types."""
 
 
 @st.composite
-def evolved(draw, type_: Type, kinds=tuple(Kind)) -> Type:
+def evolved(draw, type_: Type, leaves=SCALARS) -> Type:
     """A type that grew out of `type_`, often one that can read it."""
     nullable = isinstance(type_, Nullable)
     match type_.item if nullable else type_:
         case Scalar(kind=kind) as scalar:
-            choices = [kind, kind, kind, *PROMOTIONS.get(kind, ()), draw(st.sampled_from(kinds))]
-            choice = draw(st.sampled_from(choices))
-            present = scalar if choice is kind else Scalar(kind=choice)
+            promoted = [Scalar(kind=other) for other in PROMOTIONS.get(kind, ())]
+            present = draw(st.sampled_from([scalar] * 3 + promoted + [draw(leaves)]))
+        case Enum() as enum:
+            present = draw(st.sampled_from([enum, draw(ENUMS), draw(ENUMS), draw(leaves)]))
         case Array(items=items):
-            present = Array(items=draw(evolved(items, kinds)))
+            present = Array(items=draw(evolved(items, leaves)))
         case Map(values=items):
-            present = Map(values=draw(evolved(items, kinds)))
+            present = Map(values=draw(evolved(items, leaves)))
         case Record() as record:
-            present = draw(evolved_records(record, kinds))
-        case other:
-            present = other
+            present = draw(evolved_records(record, leaves))
+        case leaf:
+            present = draw(st.sampled_from([leaf] * 4 + [draw(leaves)]))
     if draw(st.sampled_from((nullable, nullable, nullable, True, False))):
         return Nullable(item=present, null_first=draw(st.booleans()))
     return present
 
 
 @st.composite
-def evolved_records(draw, record: Record, kinds=tuple(Kind)) -> Record:
+def evolved_records(draw, record: Record, leaves=SCALARS) -> Record:
     kept = draw(st.lists(st.sampled_from(record.fields), unique=True, max_size=8))
-    fields = [Field(name=f.name, type=draw(evolved(f.type, kinds))) for f in kept]
+    fields = [Field(name=f.name, type=draw(evolved(f.type, leaves))) for f in kept]
     taken = {field.name for field in record.fields}
     new = st.sampled_from([name for name in ("new", "Newer", "_newest") if name not in taken])
     for name in draw(st.lists(new, unique=True, min_size=0 if kept else 1, max_size=2)):
-        type_ = draw(types(kinds, 1))
+        type_ = draw(types(leaves, 1))
         fields.append(Field(name=name, type=type_, default=draw(defaults(type_))))
     return Record(name=record.name, fields=tuple(draw(st.permutations(fields))))
 
@@ -75,7 +93,7 @@ def defaults(draw, type_: Type) -> str | None:
 
 
 def _named(type_: Type, path: str) -> Type:
-    """Name each record by its place, so that both schemas call it the same."""
+    """Name each type by its place and form, so that both schemas call the same the same."""
     match type_:
         case Nullable(item=item):
             return Nullable(item=_named(item, path), null_first=type_.null_first)
@@ -88,17 +106,19 @@ def _named(type_: Type, path: str) -> Type:
                 Field(name=f.name, type=_named(f.type, f"{path}.{f.name}"), default=f.default)
                 for f in fields
             )
-            return Record(name=path + ".record", fields=inside)
+            return Record(name=f"{path}.record", fields=inside)
+        case Fixed() | Enum():
+            return replace(type_, name=f"{path}.{type(type_).__name__}")
+        case Decimal(fixed=Fixed()) | Uuid(fixed=Fixed()):
+            return replace(type_, fixed=_named(type_.fixed, path))
     return type_
 
 
 @st.composite
-def pairs(draw, kinds=tuple(Kind), depth=2) -> tuple[Schema, Schema]:
+def pairs(draw, leaves=SCALARS, depth=2) -> tuple[Schema, Schema]:
     """A writer's schema and a reader's that grew out of it."""
-    from generated import records
-
-    writer = draw(records(kinds, depth))
-    reader = draw(evolved_records(writer, kinds))
+    writer = draw(records(leaves, depth))
+    reader = draw(evolved_records(writer, leaves))
     return Schema(_named(writer, "root")), Schema(_named(reader, "root"))
 
 
@@ -115,8 +135,10 @@ def witnesses(type_: Type) -> list[object]:
             ways = {field.name: witnesses(field.type) for field in fields}
             rows = max(map(len, ways.values()))
             return [{name: way[i % len(way)] for name, way in ways.items()} for i in range(rows)]
-        case Scalar(kind=Kind.BYTES):
-            return [b"text"]
+        case Enum(symbols=symbols):
+            return list(symbols)
+        case Fixed(size=size):
+            return [bytes(size)]
     return [_WITNESS[type_.kind]]
 
 
@@ -127,6 +149,7 @@ _WITNESS = {
     Kind.FLOAT: 1.0,
     Kind.DOUBLE: 1.0,
     Kind.STRING: "text",
+    Kind.BYTES: b"text",
 }
 
 
@@ -154,19 +177,10 @@ def _fitted(value: object, type_: Type) -> object:
             return {field.name: _fitted(value[field.name], field.type) for field in fields}
         case Scalar(kind=Kind.FLOAT):
             return float(np.float32(value))
-        case Scalar(kind=Kind.BYTES) if isinstance(value, str):
-            return as_python(value, type_)
+        case Scalar(kind=Kind.BYTES) | Fixed() | Decimal() | Uuid(fixed=Fixed()):
+            return as_python(value, type_) if isinstance(value, str) else value
+        case Uuid():
+            return UUID(value) if isinstance(value, str) else value
         case Scalar(kind=kind) if kind in LOGICAL and isinstance(value, int):
             return as_python(value, type_)
     return value
-
-
-def added(schema: dict, **fields) -> dict:
-    """`schema` with more fields, each given as its type or as (type, default)."""
-    changed = json.loads(json.dumps(schema))
-    for name, given in fields.items():
-        member = {"name": name, "type": given}
-        if isinstance(given, tuple):
-            member = {"name": name, "type": given[0], "default": given[1]}
-        changed["fields"].append(member)
-    return changed

@@ -6,8 +6,8 @@ The rules are those of the specification of Avro 1.12 ("Schema Resolution"), and
 - A logical type is read as itself only. Avro leaves it open what a date read as an int is, and
   would take milliseconds for microseconds.
 
-Names of records do not count here, as they never do in a channel: with unions of null and one
-type alone, the place of a record in the schema says which one it is.
+Names of records, enums and fixed do not count here, as they never do in a channel: with unions of
+null and one type alone, the place of a type in the schema says which one it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sluiceway.schema.comparison import shown
-from sluiceway.schema.types import Array, Kind, Map, Nullable, Record, Scalar, Type, at, below
+from sluiceway.schema.types import (
+    Array,
+    Decimal,
+    Enum,
+    Fixed,
+    Kind,
+    Map,
+    Nullable,
+    Record,
+    Scalar,
+    Type,
+    Uuid,
+    at,
+    below,
+)
 
 if TYPE_CHECKING:
     from sluiceway.schema import Schema
@@ -57,13 +71,36 @@ def _broken(reader: Type, writer: Type, path: str) -> list[str]:
             return _broken(reader.items, writer.items, f"{path}[]")
         case Map(), Map():
             return _broken(reader.values, writer.values, f"{path}{{}}")
-        case Scalar(), Scalar() if (
-            reader == writer or reader.kind in PROMOTIONS.get(writer.kind, ())
-        ):
-            return []
+        case Enum(), Enum():
+            return _broken_symbols(reader, writer, path)
+    if _readable(reader, writer):
+        return []
     return [
         f"{at(path)} is written as {shown(writer)} and cannot be read as {shown(reader)}: "
         f"{_advice(writer)}"
+    ]
+
+
+def _readable(reader: Type, writer: Type) -> bool:
+    match reader, writer:
+        case Scalar(), Scalar():
+            return reader == writer or reader.kind in PROMOTIONS.get(writer.kind, ())
+        case Fixed(), Fixed():
+            return reader.size == writer.size
+        case Decimal(), Decimal():
+            return (reader.precision, reader.scale) == (writer.precision, writer.scale)
+        case Uuid(), Uuid():
+            return (reader.fixed is None) is (writer.fixed is None)
+    return False
+
+
+def _broken_symbols(reader: Enum, writer: Enum, path: str) -> list[str]:
+    unknown = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+    if not unknown or reader.default is not None:
+        return []
+    return [
+        f"{at(path)} is written with symbols that its reader does not know, {', '.join(unknown)}: "
+        "add them to the reader's, or give its enum a default"
     ]
 
 

@@ -18,6 +18,7 @@ from sluiceway.schema.compatibility import incompatibilities
 from sluiceway.schema.defaults import as_python
 from sluiceway.schema.types import (
     Array,
+    Enum,
     Field,
     Kind,
     Map,
@@ -146,6 +147,8 @@ def _way(written: Type, read: Type, path: str) -> _Column:
         case Map(), Map():
             way = _way(written.values, read.values, f"{path}{{}}")
             return partial(_map, way=way, target=target)
+        case Enum(), Enum() if read.default and not {*written.symbols} <= {*read.symbols}:
+            return partial(_known, symbols=[*read.symbols, None], default=read.default)
         case Scalar(kind=Kind.BYTES), Scalar(kind=Kind.STRING):
             return partial(_text, path=path)
     return partial(_cast, target=target)
