@@ -2,19 +2,24 @@
 
 import itertools
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from spark_tasks import SCHEMA, Fragile, Measure, Produce
 
 import sluiceway.spark
 from sluiceway import Gateway
-from sluiceway.protocol import Connection
+from sluiceway.protocol import Connection, SchemaVersion
+from sluiceway.schema import Schema
 from sluiceway_gateway.demo.spark_home import spark_home
+from sluiceway_gateway.embedded import KafkaServer
 
 _numbers = itertools.count(1)
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -86,9 +91,6 @@ def name() -> str:
     return f"spark-{os.getpid()}-{next(_numbers)}"
 
 
-Produce = Callable[..., None]
-
-
 @pytest.fixture
 def produce() -> Produce:
     """Put raw messages into a channel's topic, in the order given."""
@@ -100,3 +102,68 @@ def produce() -> Produce:
         assert producer.flush(30) == 0
 
     return produce
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Iterator[Fragile]:
+    """A broker of the test's own, which it may stop, and how to reach a topic in it."""
+    with KafkaServer.start(tmp_path / "kafka", heap_mb=256) as server:
+        kafka = {"bootstrap.servers": server.bootstrap_servers}
+        admin = AdminClient(kafka)
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+        definition = Schema.of(SCHEMA).definition
+        yield (
+            server,
+            Connection(
+                channel_name="t",
+                channel_uid="0" * 32,
+                generation=1,
+                format="avro",
+                schema_id=1,
+                schema_definition=definition,
+                schemas=(SchemaVersion(id=1, version=1, definition=definition),),
+                topic_name="t",
+                topic_id=None,
+                partitions=1,
+                max_message_bytes=1_048_588,
+                kafka=kafka,
+            ),
+        )
+
+
+_MEASURED = """
+import pickle, resource, sys
+from pathlib import Path
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+task = pickle.loads(Path(sys.argv[1]).read_bytes())
+{prepared}
+before = peak_mb()
+records = {work}
+print(records, peak_mb() - before)
+"""
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Measure:
+    """Run an expression over a pickled `task` in a process of its own.
+
+    Returns what it gives, a number of records, and by how many megabytes the process grew.
+    """
+
+    def measure(task: bytes, work: str, prepared: str = "") -> tuple[int, int]:
+        path = tmp_path / "task"
+        path.write_bytes(task)
+        done = subprocess.run(
+            [sys.executable, "-c", _MEASURED.format(prepared=prepared, work=work), str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        records, grown_mb = map(int, done.stdout.split())
+        return records, grown_mb
+
+    return measure

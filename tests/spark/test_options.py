@@ -2,7 +2,13 @@ import pytest
 
 from sluiceway.errors import OptionError
 from sluiceway.spark.bounds import AtTime, Earliest, Latest, Offsets
-from sluiceway.spark.options import Creation, ReadOptions, WriteOptions
+from sluiceway.spark.options import (
+    Creation,
+    ReadOptions,
+    SourceOptions,
+    StreamOptions,
+    WriteOptions,
+)
 
 
 def test_a_read_starts_at_the_earliest_and_ends_at_the_latest() -> None:
@@ -23,6 +29,8 @@ def test_the_options_of_a_read_are_taken_in_any_case() -> None:
             "minpartitions": "8",
             "maxRecordsPerPartition": "100",
             "onCorrupt": "Skip",
+            "failOnDataLoss": "FALSE",
+            "includeHeaders": "true",
             "kafkaConsumer.pollTimeoutMs": "5000",
             "kafka.fetch.min.bytes": "1",
         }
@@ -35,6 +43,9 @@ def test_the_options_of_a_read_are_taken_in_any_case() -> None:
         min_splits=8,
         max_messages=100,
         on_corrupt="skip",
+        fail_on_data_loss=False,
+        include_headers=True,
+        include_metadata=False,
         poll_timeout_ms=5000,
         kafka={"fetch.min.bytes": "1"},
     )
@@ -83,6 +94,8 @@ def test_a_write_takes_a_key_a_timeout_and_kafkas_properties() -> None:
         ({"kafka.plugin.library.paths": "/x.so"}, "'plugin.library.paths' is not one"),
         ({"kafka.bootstrap.servers": "x:1"}, "the gateway tells where Kafka is"),
         ({"kafka.linger.ms": "5"}, "'linger.ms'"),
+        ({"failOnDataLoss": "yes"}, "failOnDataLoss is 'yes'; it takes true or false"),
+        ({"maxOffsetsPerTrigger": "5"}, "is an option of a streaming read, not of a read"),
     ],
 )
 def test_a_read_refuses_what_it_does_not_know(options: dict[str, str], said: str) -> None:
@@ -110,7 +123,42 @@ def test_a_write_refuses_what_it_does_not_know(options: dict[str, str], said: st
         WriteOptions.parse({"path": "flights"} | options)
 
 
-@pytest.mark.parametrize("parse", [ReadOptions.parse, WriteOptions.parse])
+def test_a_stream_starts_at_the_earliest_and_takes_what_there_is() -> None:
+    options = StreamOptions.parse({"path": "flights"})
+
+    assert (options.starting, options.max_offsets_per_trigger) == (Earliest(), None)
+    assert options.fail_on_data_loss
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"endingOffsets": "latest"}, "is an option of a batch read, not of a streaming read"),
+        ({"maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is '0'"),
+        ({"checkpointLocation": "/c"}, "there is no option 'checkpointlocation'"),
+    ],
+)
+def test_a_stream_refuses_what_it_does_not_know(options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        StreamOptions.parse({"path": "flights"} | options)
+
+
+def test_the_columns_of_a_read_are_known_before_its_kind() -> None:
+    both = {"path": "c", "endingOffsets": "latest", "maxOffsetsPerTrigger": "5"}
+
+    assert SourceOptions.parse(both).channel == "c"
+
+
+def test_a_streaming_write_passes_over_what_spark_puts_among_its_options() -> None:
+    sparks = {"path": "c", "checkpointLocation": "/c", "queryName": "q"}
+
+    assert WriteOptions.parse(sparks, streaming=True).channel == "c"
+    with pytest.raises(OptionError, match="there is no option 'checkpointlocation'"):
+        WriteOptions.parse(sparks)
+
+
+@pytest.mark.parametrize("parse", [ReadOptions.parse, StreamOptions.parse, WriteOptions.parse])
 def test_a_token_is_refused_and_never_repeated(parse: object) -> None:
     with pytest.raises(OptionError, match="tokens are never options") as caught:
         parse({"path": "flights", "token": "slw_1_secret"})  # type: ignore[operator]

@@ -1,15 +1,10 @@
 """What a task does, without Spark around it: plan, pickle, read."""
 
 import pickle
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from spark_tasks import SCHEMA, Fragile, Measure, Produce
 
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -22,14 +17,9 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.stream import MessageStream
 from sluiceway.protocol import Connection
-from sluiceway.schema import Schema
+from sluiceway.spark.links import Link
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.reading import ChannelDataReader
-from sluiceway_gateway.embedded import KafkaServer
-
-Produce = Callable[..., None]
-
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
 
 
 @pytest.fixture
@@ -44,7 +34,7 @@ def fill(channel: Channel, ids: range, partition: int = 0) -> None:
 
 def reader(connection: Connection, **options: str) -> ChannelDataReader:
     parsed = ReadOptions.parse({"path": connection.channel_name} | options)
-    made = ChannelDataReader(connection, parsed, connection_columns(connection))
+    made = ChannelDataReader(Link(connection, "read"), parsed, connection_columns(connection))
     copy: ChannelDataReader = pickle.loads(pickle.dumps(made))  # noqa: S301
     return copy
 
@@ -181,15 +171,14 @@ def test_a_topic_that_is_gone_is_said_to_be_gone(channel: Channel) -> None:
         list(made.read(piece))
 
 
-def test_without_kafka_a_task_fails_in_time(tmp_path: Path) -> None:
-    server = KafkaServer.start(tmp_path, heap_mb=256)
-    with server:
-        connection = connection_of(server)
-        producer = Producer(connection.kafka)
-        producer.produce(connection.topic_name, b"x", partition=0)
-        assert producer.flush(30) == 0
-        made = reader(connection, **{"kafkaconsumer.polltimeoutms": "1500"})
-        (piece,) = made.partitions()
+def test_without_kafka_a_task_fails_in_time(fragile: Fragile) -> None:
+    server, connection = fragile
+    producer = Producer(connection.kafka)
+    producer.produce(connection.topic_name, b"x", partition=0)
+    assert producer.flush(30) == 0
+    made = reader(connection, **{"kafkaconsumer.polltimeoutms": "1500"})
+    (piece,) = made.partitions()
+    server.stop()
 
     with pytest.raises(KafkaUnavailable, match="Kafka"):
         list(made.read(piece))
@@ -197,42 +186,9 @@ def test_without_kafka_a_task_fails_in_time(tmp_path: Path) -> None:
         made.partitions()
 
 
-def connection_of(server: KafkaServer) -> Connection:
-    kafka = {"bootstrap.servers": server.bootstrap_servers}
-    admin = AdminClient(kafka)
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
-    return Connection(
-        channel_name="t",
-        channel_uid="0" * 32,
-        generation=1,
-        format="avro",
-        schema_id=1,
-        schema_definition=Schema.of(SCHEMA).definition,
-        topic_name="t",
-        topic_id=None,
-        partitions=1,
-        max_message_bytes=1_048_588,
-        kafka=kafka,
-    )
-
-
-MEASURED = """
-import pickle, resource, sys
-from pathlib import Path
-
-def peak_mb():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-made, piece = pickle.loads(Path(sys.argv[1]).read_bytes())
-before = peak_mb()
-rows = sum(batch.num_rows for batch in made.read(piece))
-print(rows, peak_mb() - before)
-"""
-
-
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_a_long_partition_is_read_in_little_memory(
-    gateway: Gateway, name: str, tmp_path: Path, format_: str
+    gateway: Gateway, name: str, measure: Measure, format_: str
 ) -> None:
     """400 MB of large messages; what a task holds is a chunk and what was fetched ahead."""
     channel = gateway.channel(name, SCHEMA, format=format_)
@@ -242,16 +198,10 @@ def test_a_long_partition_is_read_in_little_memory(
             writer.write([{"id": start + i, "s": text} for i in range(80)])
     made = reader(channel.connection("read"))
     (piece,) = made.partitions()
-    (tmp_path / "task").write_bytes(pickle.dumps((made, piece)))
 
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(tmp_path / "task")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
+    rows, grown_mb = measure(
+        pickle.dumps((made, piece)), "sum(batch.num_rows for batch in task[0].read(task[1]))"
     )
 
-    rows, grown_mb = map(int, done.stdout.split())
     assert rows == 800
     assert grown_mb < 200

@@ -1,14 +1,11 @@
 """What a write task does, without Spark around it."""
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from spark_tasks import SCHEMA, Fragile, Measure
 
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -21,13 +18,9 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.protocol import Connection
-from sluiceway.schema import Schema
-from sluiceway.spark import writing
+from sluiceway.spark import sinks
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writing import ChannelDataWriter
-from sluiceway_gateway.embedded import KafkaServer
-
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
 
 
 @pytest.fixture(params=["avro", "arrow"])
@@ -65,7 +58,7 @@ def test_a_task_writes_to_the_partition_of_its_number(
         def partitionId(self) -> int:  # noqa: N802 - Spark's name
             return task
 
-    monkeypatch.setattr(writing.TaskContext, "get", Task)
+    monkeypatch.setattr(sinks.TaskContext, "get", Task)
 
     wrote = writer(channel.connection("write")).write(iter([batch(1, 2), batch(3)]))
 
@@ -125,10 +118,10 @@ def test_a_record_larger_than_a_message_is_refused(gateway: Gateway, name: str) 
 
 def test_a_writing_task_keeps_its_producer_for_the_next(channel: Channel) -> None:
     made = writer(channel.connection("write"))
-    before = {id(sink) for idle in writing.SINKS._idle.values() for sink in idle}
+    before = {id(sink) for idle in sinks.SINKS._idle.values() for sink in idle}
     made.write(iter([batch(1)]))
     made.write(iter([batch(2)]))
-    after = {id(sink) for idle in writing.SINKS._idle.values() for sink in idle}
+    after = {id(sink) for idle in sinks.SINKS._idle.values() for sink in idle}
 
     assert len(after - before) == 1
     assert everything(channel) == [1, 2]
@@ -142,33 +135,8 @@ def test_a_topic_that_is_gone_fails_the_task(channel: Channel) -> None:
         made.write(iter([batch(1)]))
 
 
-@pytest.fixture
-def fragile(tmp_path: Path) -> Iterator[tuple[KafkaServer, Connection]]:
-    """A broker of the test's own, with a topic in it."""
-    with KafkaServer.start(tmp_path, heap_mb=256) as server:
-        kafka = {"bootstrap.servers": server.bootstrap_servers}
-        admin = AdminClient(kafka)
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
-        yield (
-            server,
-            Connection(
-                channel_name="t",
-                channel_uid="0" * 32,
-                generation=1,
-                format="avro",
-                schema_id=1,
-                schema_definition=Schema.of(SCHEMA).definition,
-                topic_name="t",
-                topic_id=None,
-                partitions=1,
-                max_message_bytes=1_048_588,
-                kafka=kafka,
-            ),
-        )
-
-
 def test_a_broker_that_goes_away_fails_the_task_and_counts_what_was_written(
-    fragile: tuple[KafkaServer, Connection],
+    fragile: Fragile,
 ) -> None:
     server, connection = fragile
     made = writer(connection, deliverytimeoutms="3000")
@@ -186,45 +154,28 @@ def test_a_broker_that_goes_away_fails_the_task_and_counts_what_was_written(
 
 
 def test_without_a_broker_a_task_fails_in_time(
-    fragile: tuple[KafkaServer, Connection], monkeypatch: pytest.MonkeyPatch
+    fragile: Fragile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, connection = fragile
     server.stop()
-    monkeypatch.setattr(writing, "_VERIFY_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(sinks, "_VERIFY_TIMEOUT_S", 1.5)
 
     with pytest.raises(KafkaUnavailable):
         writer(connection).write(iter([batch(1)]))
 
 
-MEASURED = """
-import pickle, resource, sys
-from pathlib import Path
+BATCHES = """
 import pyarrow as pa
-
-def peak_mb():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-made = pickle.loads(Path(sys.argv[1]).read_bytes())
 text = pa.array(["x" * 100_000] * 40)
 batches = (pa.record_batch([pa.array(range(40)), text], names=["id", "s"]) for _ in range(100))
-before = peak_mb()
-print(made.write(batches).records, peak_mb() - before)
 """
 
 
-def test_a_long_task_writes_in_little_memory(channel: Channel, tmp_path: Path) -> None:
+def test_a_long_task_writes_in_little_memory(channel: Channel, measure: Measure) -> None:
     """400 MB; what a task holds is a batch of Spark's and what waits for Kafka."""
     made = writer(channel.connection("write"))
-    (tmp_path / "task").write_bytes(pickle.dumps(made))
 
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(tmp_path / "task")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    records, grown_mb = measure(pickle.dumps(made), "task.write(batches).records", BATCHES)
 
-    records, grown_mb = map(int, done.stdout.split())
     assert records == 4000
     assert grown_mb < 200

@@ -1,10 +1,10 @@
-"""Where a batch read begins and ends: the words of an option, and the offsets they come to.
+"""Where a read begins and ends: the words of an option, and the offsets they come to.
 
 Pure: what Kafka says (watermarks, offsets by time) is passed in.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sluiceway.errors import OffsetOutOfRange, OptionError
@@ -89,6 +89,15 @@ def parse_offsets(option: str, text: str, channel: str) -> Bound:
     return Offsets(by_partition=offsets)
 
 
+OnLoss = Callable[[OffsetOutOfRange], None]
+"""Told of each offset that Kafka does not hold; returns where the read may do without."""
+
+
+def refuse_loss(error: OffsetOutOfRange) -> None:
+    """Raise: what is to be read must be there."""
+    raise error
+
+
 def resolve(
     *,
     starting: Bound,
@@ -96,44 +105,64 @@ def resolve(
     watermarks: Mapping[int, Watermarks],
     starting_at_time: Mapping[int, int],
     ending_at_time: Mapping[int, int],
+    on_loss: OnLoss = refuse_loss,
 ) -> tuple[OffsetRange, ...]:
     """Return the range of every partition that has something to read, in partition order.
 
     `watermarks` has every partition of the channel. `starting_at_time` and `ending_at_time`
     give, for an `AtTime` bound, the first offset that is not older, or the end; they may be empty
     for other bounds. Raises OptionError for partitions that are missing
-    or not there and for an end before its start, OffsetOutOfRange for offsets outside what
-    Kafka holds.
+    or not there and for an end before its start.
+    """
+    starts = offsets_at("startingOffsets", starting, watermarks, starting_at_time)
+    ends = offsets_at("endingOffsets", ending, watermarks, ending_at_time)
+    ranges = ranges_between(starts, ends, watermarks, on_loss)
+    if isinstance(starting, Offsets) or isinstance(ending, Offsets):
+        for partition in sorted(watermarks):
+            if ends[partition] < starts[partition]:
+                raise OptionError(
+                    f"partition {partition} would be read from offset {starts[partition]} to "
+                    f"{ends[partition]}: let endingOffsets be no less than startingOffsets"
+                )
+    return ranges
+
+
+def ranges_between(
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    watermarks: Mapping[int, Watermarks],
+    on_loss: OnLoss,
+) -> tuple[OffsetRange, ...]:
+    """Return what lies between two offsets of each partition and is held by Kafka.
+
+    Partitions without a start begin at 0. Offsets outside the watermarks go to `on_loss`; when it
+    returns, the range is cut to what there is.
     """
     ranges = []
-    starts = _offsets("startingOffsets", starting, watermarks, starting_at_time)
-    ends = _offsets("endingOffsets", ending, watermarks, ending_at_time)
     for partition in sorted(watermarks):
-        start, end = starts[partition], ends[partition]
-        for offset in (start, end):
-            marks = watermarks[partition]
+        marks = watermarks[partition]
+        within = []
+        for offset in (starts.get(partition, 0), ends[partition]):
             if not marks.begin <= offset <= marks.end:
-                raise OffsetOutOfRange(
-                    partition=partition, offset=offset, begin=marks.begin, end=marks.end
+                on_loss(
+                    OffsetOutOfRange(
+                        partition=partition, offset=offset, begin=marks.begin, end=marks.end
+                    )
                 )
-        if end < start:
-            if isinstance(starting, Offsets) or isinstance(ending, Offsets):
-                raise OptionError(
-                    f"partition {partition} would be read from offset {start} to {end}: "
-                    "let endingOffsets be no less than startingOffsets"
-                )
-            end = start
+            within.append(max(marks.begin, min(offset, marks.end)))
+        start, end = within
         if end > start:
             ranges.append(OffsetRange(partition=partition, start=start, end=end))
     return tuple(ranges)
 
 
-def _offsets(
+def offsets_at(
     option: str,
     bound: Bound,
     watermarks: Mapping[int, Watermarks],
     at_time: Mapping[int, int],
 ) -> dict[int, int]:
+    """Return the offset that `bound`, the value of `option`, comes to in each partition."""
     match bound:
         case Earliest():
             return {partition: marks.begin for partition, marks in watermarks.items()}

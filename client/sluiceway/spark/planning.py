@@ -1,20 +1,38 @@
 """What a batch read will read: asked of Kafka once, by the driver's planning."""
 
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sluiceway.errors import OffsetOutOfRange
 from sluiceway.kafka.stream import MessageStream
 from sluiceway.protocol import Connection
-from sluiceway.spark.bounds import AtTime, Bound, OffsetRange, resolve
-from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.bounds import AtTime, Bound, OffsetRange, OnLoss, refuse_loss, resolve
+from sluiceway.spark.links import Link
+from sluiceway.spark.options import ReadOptions, SourceOptions
 from sluiceway.spark.splits import DEFAULT_MAX_MESSAGES, split
 
-_ASK_TIMEOUT_S = 30.0
+LOGGER = logging.getLogger(__name__)
+
+_ASK_TIMEOUT_S: Final = 30.0
 
 
-def plan(connection: Connection, options: ReadOptions) -> tuple[OffsetRange, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one task reads, and the Connection that it reads by."""
+
+    connection: Connection
+    offsets: OffsetRange
+
+
+def plan(link: Link, options: ReadOptions) -> list[Share]:
     """Return the pieces to read, one a task; none where there is nothing to read.
 
     The end is fixed here: messages that arrive later are not read. Raises TopicGone,
     KafkaUnavailable, OffsetOutOfRange, OptionError.
     """
+    connection = link.last
     timeout_s = min(_ASK_TIMEOUT_S, options.poll_timeout_ms / 1000)
     stream = MessageStream(connection, options.kafka, timeout_s=timeout_s)
     try:
@@ -24,14 +42,46 @@ def plan(connection: Connection, options: ReadOptions) -> tuple[OffsetRange, ...
             starting=options.starting,
             ending=options.ending,
             watermarks=stream.watermarks(partitions),
-            starting_at_time=_at_time(stream, options.starting, partitions),
-            ending_at_time=_at_time(stream, options.ending, partitions),
+            starting_at_time=at_time(stream, options.starting, partitions),
+            ending_at_time=at_time(stream, options.ending, partitions),
+            on_loss=loss_handler(options),
         )
     finally:
         stream.close()
+    return shares(link.connection(), ranges, options)
+
+
+def shares(
+    connection: Connection, ranges: tuple[OffsetRange, ...], options: SourceOptions
+) -> list[Share]:
+    """Cut ranges into what tasks read.
+
+    `connection` is younger than the ranges' ends, so it has the schema of every message in them.
+    """
     max_messages = options.max_messages or DEFAULT_MAX_MESSAGES[connection.format]
-    return split(ranges, max_messages=max_messages, min_splits=options.min_splits)
+    return [
+        Share(connection=connection, offsets=piece)
+        for piece in split(ranges, max_messages=max_messages, min_splits=options.min_splits)
+    ]
 
 
-def _at_time(stream: MessageStream, bound: Bound, partitions: range) -> dict[int, int]:
+def loss_handler(options: SourceOptions) -> OnLoss:
+    """Return what meets offsets that Kafka does not hold: an error, or a line in the log."""
+    return _log_loss if not options.fail_on_data_loss else _refuse_loss
+
+
+def at_time(stream: MessageStream, bound: Bound, partitions: range) -> Mapping[int, int]:
+    """Return the offsets of a bound that is a time, nothing for the others."""
     return stream.offsets_at(bound.timestamp_ms, partitions) if isinstance(bound, AtTime) else {}
+
+
+def _refuse_loss(error: OffsetOutOfRange) -> None:
+    error.add_note(
+        "To read on without what is lost, from the earliest offset that is kept, set "
+        '.option("failOnDataLoss", "false").'
+    )
+    refuse_loss(error)
+
+
+def _log_loss(error: OffsetOutOfRange) -> None:
+    LOGGER.warning("failOnDataLoss is false, so the read goes on with what there is: %s", error)

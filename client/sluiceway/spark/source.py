@@ -1,20 +1,34 @@
 """The data source behind `format("channel")`."""
 
+import os
 from collections.abc import Mapping
+from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
-from sluiceway.errors import ChannelNotFound, OptionError
+from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.gateway import Gateway
 from sluiceway.protocol import Connection
 from sluiceway.schema import Schema
-from sluiceway.spark.options import ReadOptions, WriteOptions
+from sluiceway.spark.admission import stream_reader
+from sluiceway.spark.links import Link
+from sluiceway.spark.message_columns import MessageColumns
+from sluiceway.spark.options import ReadOptions, SourceOptions, StreamOptions, WriteOptions
 from sluiceway.spark.reading import ChannelDataReader
 from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.types import arrow_of, require_readable, require_writable, struct_of
 from sluiceway.spark.worker import settle
-from sluiceway.spark.writing import ChannelDataWriter
+from sluiceway.spark.writing import ChannelDataWriter, ChannelStreamWriter
+
+_REFRESH_EVERY_S: Final = 5.0
+_SINKS: Final[dict[tuple[object, ...], Link]] = {}
 
 
 class ChannelDataSource(Shipped, DataSource):
@@ -38,18 +52,23 @@ class ChannelDataSource(Shipped, DataSource):
         return "channel"
 
     def schema(self) -> StructType:
-        """Return the channel's columns."""
+        """Return the channel's columns, and those beside them that were asked for."""
         settle()
-        options = ReadOptions.parse(self.options)
-        return struct_of(_schema(self._read_connection(options.channel)).arrow)
+        options = SourceOptions.parse(self.options)
+        columns = struct_of(_schema(self._read_link(options.channel).last).arrow)
+        return MessageColumns(options).added_to(columns, options.channel)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read of the columns of `schema`, all of the channel's or a choice of them."""
         settle()
         options = ReadOptions.parse(self.options)
-        connection = self._read_connection(options.channel)
-        require_readable(schema, options.channel, _schema(connection))
-        return ChannelDataReader(connection, options, schema.names)
+        return ChannelDataReader(self._checked_link(options, schema), options, schema.names)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Plan a stream of the columns of `schema`, all of the channel's or a choice of them."""
+        settle()
+        options = StreamOptions.parse(self.options)
+        return stream_reader(self._checked_link(options, schema), options, schema.names)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a write; everything that can be known before the first row is checked here."""
@@ -60,17 +79,39 @@ class ChannelDataSource(Shipped, DataSource):
             )
         settle()
         options = WriteOptions.parse(self.options)
-        connection = self._write_connection(options, schema)
+        connection = self._write_link(options, schema).last
         require_writable(schema, options.channel, _schema(connection))
         writer = ChannelDataWriter(connection, options)
         writer.check()
         return writer
 
-    def _read_connection(self, channel: str) -> Connection:
-        with Gateway(self.gateway_url) as gateway:
-            return gateway.channel(channel).connection("read")
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        """Plan the write of a micro-batch; Spark asks for every one of them, and for its commit.
 
-    def _write_connection(self, options: WriteOptions, struct: StructType) -> Connection:
+        `overwrite` stands for the output mode `complete`: every batch holds the whole result,
+        which is added to the channel, as Kafka's connector adds it to a topic.
+        """
+        del overwrite
+        settle()
+        options = WriteOptions.parse(self.options, streaming=True)
+        connection = self._open_link(options, schema)
+        require_writable(schema, options.channel, _schema(connection))
+        writer = ChannelStreamWriter(connection, options)
+        writer.check()
+        return writer
+
+    def _checked_link(self, options: SourceOptions, struct: StructType) -> Link:
+        link = self._read_link(options.channel)
+        own = MessageColumns(options).taken_from(struct, options.channel)
+        require_readable(own, options.channel, _schema(link.last))
+        return link
+
+    def _read_link(self, channel: str) -> Link:
+        with Gateway(self.gateway_url) as gateway:
+            connection = gateway.channel(channel).connection("read")
+            return Link(connection, "read", gateway_url=gateway.url)
+
+    def _write_link(self, options: WriteOptions, struct: StructType) -> Link:
         creation = options.creation
         given = {} if creation is None else creation.given()
         with Gateway(self.gateway_url) as gateway:
@@ -84,7 +125,22 @@ class ChannelDataSource(Shipped, DataSource):
                         status=error.status,
                     ) from error
                 channel = gateway.channel(options.channel, Schema.of(arrow_of(struct)), **given)
-            return channel.connection("write")
+            return Link(channel.connection("write"), "write", gateway_url=gateway.url)
+
+    def _open_link(self, options: WriteOptions, struct: StructType) -> Connection:
+        """Return the Connection of a stream's sink, which this process keeps from batch to batch.
+
+        A channel that was deleted and made anew meanwhile is opened anew.
+        """
+        key = (os.getpid(), self.gateway_url, options.channel)
+        link = _SINKS.get(key)
+        if link is not None:
+            try:
+                return link.connection(max_age_s=_REFRESH_EVERY_S)
+            except (ChannelNotFound, Conflict):
+                del _SINKS[key]
+        link = _SINKS[key] = self._write_link(options, struct)
+        return link.last
 
 
 def _schema(connection: Connection) -> Schema:

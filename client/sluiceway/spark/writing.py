@@ -1,50 +1,27 @@
-"""Writing to a channel from Spark's tasks: record batches to acknowledged messages."""
+"""Writing to a channel: what Spark makes in the driver and sends to tasks."""
 
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 
-from sluiceway.codecs import Envelope, codec
-from sluiceway.delivery import Delivery
-from sluiceway.errors import DeliveryFailed, RecordError
-from sluiceway.kafka.properties import producer_config
-from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.outgoing import Messages, Outgoing, outgoing
-from sluiceway.partitioning import placement
 from sluiceway.protocol import Connection
-from sluiceway.records import to_batches
-from sluiceway.schema import Schema
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.shipping import Shipped
-from sluiceway.spark.worker import ClientPool, settle
+from sluiceway.spark.sinks import Outlet
+from sluiceway.spark.stamps import Stamp, batch_key
 
-_VERIFY_TIMEOUT_S: Final = 30.0
-_VERIFY_EVERY_S: Final = 30.0
-_TUNING: Final[dict[str, object]] = {
-    # What waits for Kafka; together with a batch of Spark's, this is a task's memory.
-    "queue.buffering.max.kbytes": 64 * 1024,
-}
-_BATCH_RECORDS: Final = 10_000
-"""Rows of an `arrow` message: as many as Spark hands over at once by default."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sink:
-    """What a worker process keeps of a topic that it writes to."""
-
-    delivery: Delivery
-    identity: TopicIdentity
-
-    def close(self) -> None:
-        """Throw away what was not sent."""
-        self.delivery.discard()
-
-
-SINKS: ClientPool[Sink] = ClientPool(close=Sink.close)
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+"""The local properties by which a task knows its micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,49 +31,27 @@ class TaskWrote(WriterCommitMessage):
     records: int
 
 
-class ChannelDataWriter(Shipped, DataSourceArrowWriter):
-    """Made in the driver, writes in tasks; what tasks need is pickled with it.
+@dataclass(frozen=True, kw_only=True)
+class AttemptWrote(TaskWrote):
+    """What a task of a stream reports besides: the ids that its records carry, 16 bytes each."""
 
-    A task writes to one Kafka partition, its own number modulo the channel's, in the order of
-    its rows; with a key each record goes where its key belongs. Task retries may write records
-    again: a write is at least once.
-    """
+    batch_id: bytes
+    attempt_id: bytes
+
+
+class ChannelDataWriter(Shipped, DataSourceArrowWriter):
+    """A batch write. Task retries may write records again: it is at least once."""
 
     def __init__(self, connection: Connection, options: WriteOptions) -> None:
-        self._connection = connection
-        self._options = options
+        self._outlet = Outlet(connection, options)
 
     def check(self) -> None:
         """Raise OptionError for a key that the channel's records do not have."""
-        self._outgoing(Schema.parse(self._connection.schema_definition))
+        self._outlet.check()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrote:
-        """Write a task's batches and wait until Kafka has acknowledged every record.
-
-        Raises InvalidRecord, RecordTooLarge, DeliveryFailed, TopicGone, KafkaUnavailable; the
-        task fails with each of them.
-        """
-        settle()
-        schema = Schema.parse(self._connection.schema_definition)
-        messages = self._outgoing(schema)
-        with SINKS.borrow(self._key(), self._open) as sink:
-            sink.identity.verify(timeout_s=_VERIFY_TIMEOUT_S, max_age_s=_VERIFY_EVERY_S)
-            before = sink.delivery.accepted_records
-            records = 0
-            try:
-                for batch in iterator:
-                    sink.delivery.send(_made(messages, batch, schema, before=records))
-                    records += batch.num_rows
-                sink.delivery.send(messages.rest())
-                sink.delivery.flush()
-            except DeliveryFailed as error:
-                raise DeliveryFailed(
-                    partition=error.partition,
-                    reason=error.reason,
-                    written_records=error.written_records - before,
-                    failed_records=error.failed_records,
-                ) from error
-        return TaskWrote(records=records)
+        """Write a task's batches; what `Outlet.write` raises fails the task."""
+        return TaskWrote(records=self._outlet.write(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing is left to do: every task waited for its acknowledgements."""
@@ -104,63 +59,40 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back: what other tasks wrote stays in the channel."""
 
-    def _outgoing(self, schema: Schema) -> Outgoing:
-        connection, key = self._connection, self._options.key
-        task = TaskContext.get()
-        number = 0 if task is None else task.partitionId()
-        partition = None if key else number % connection.partitions
-        return outgoing(
-            codec(connection.format, schema, connection.schema_id),
-            connection,
-            placement(
-                schema, connection.partitions, key=key, partitioner=None, partition=partition
-            ),
-            batch_records=_BATCH_RECORDS,
-        )
 
-    def _key(self) -> tuple[object, ...]:
-        connection, options = self._connection, self._options
-        properties = sorted({**connection.kafka, **options.kafka}.items())
-        return (
-            *(connection.topic_name, connection.topic_id, connection.max_message_bytes),
-            *(connection.format, options.delivery_timeout_ms, *properties),
-        )
+class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
+    """A micro-batch's write; Spark makes one before the tasks and another one to commit.
 
-    def _open(self) -> Sink:
-        connection, options = self._connection, self._options
-        return Sink(
-            identity=TopicIdentity(connection),
-            delivery=Delivery(
-                connection.topic_name,
-                producer_config(
-                    connection.kafka,
-                    {**_TUNING, **options.kafka},
-                    delivery_timeout_ms=options.delivery_timeout_ms,
-                    max_message_bytes=connection.max_message_bytes,
-                ),
-                connect_timeout_s=_VERIFY_TIMEOUT_S,
-                delivery_timeout_s=options.delivery_timeout_ms / 1000,
-                records_in=_records_in_batch if connection.format == "arrow" else _one_record,
-            ),
-        )
+    It is at least once: a batch that is replayed and a task that is retried write their records
+    again. Each record carries the batch's id, which is the same on a replay, the id of the
+    attempt, and its number in it, by which a reader can tell them apart.
+    """
+
+    def __init__(self, connection: Connection, options: WriteOptions) -> None:
+        self._outlet = Outlet(connection, options)
+
+    def check(self) -> None:
+        """Raise OptionError for a key that the channel's records do not have."""
+        self._outlet.check()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptWrote:
+        """Write a task's batches; what `Outlet.write` raises fails the task."""
+        batch_id = _batch_id()
+        stamp = Stamp(self._outlet.connection, batch_id)
+        records = self._outlet.write(iterator, stamp)
+        return AttemptWrote(records=records, batch_id=batch_id, attempt_id=stamp.attempt_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing is left to do: every task waited for its acknowledgements."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing can be taken back: what other tasks wrote stays in the channel."""
 
 
-def _made(messages: Outgoing, batch: pa.RecordBatch, schema: Schema, *, before: int) -> Messages:
-    """Check and encode a batch of Spark's, or raise before any of it is sent."""
-    try:
-        return messages.add(to_batches(batch, schema))
-    except RecordError as error:
-        error.add_note(
-            f"Here a write is one batch of a Spark task. {before:,} records that this task wrote "
-            "before it, and those of other tasks, may be in the channel already."
-        )
-        raise
-
-
-def _records_in_batch(value: bytes) -> int:
-    return Envelope.unpack(value).records
-
-
-def _one_record(value: bytes) -> int:
-    del value
-    return 1
+def _batch_id() -> bytes:
+    task = TaskContext.get()
+    query = None if task is None else task.getLocalProperty(_QUERY_ID)
+    batch = None if task is None else task.getLocalProperty(_BATCH_ID)
+    if query is None or batch is None:
+        raise RuntimeError("Spark did not tell its task which query and which batch it works for")
+    return batch_key(uuid.UUID(query), int(batch))
