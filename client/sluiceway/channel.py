@@ -3,14 +3,19 @@
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from typing import Any, Literal
 
-from sluiceway import extent
+from sluiceway import choice, extent
 from sluiceway.control import Access, Control
 from sluiceway.errors import ChannelNotFound, ChannelNotReady, Conflict, SluicewayTimeout
 from sluiceway.partitioning import Key, Partitioner
-from sluiceway.protocol import ChannelResource, ChannelStatus, Connection, Retention
+from sluiceway.protocol import (
+    ChannelResource,
+    ChannelStatus,
+    Connection,
+    Retention,
+    SchemaVersion,
+)
 from sluiceway.reader import ChannelReader
 from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
@@ -25,9 +30,13 @@ class Channel:
     deleted, and also when another one has its name now, calls raise ChannelNotFound or Conflict.
     """
 
-    def __init__(self, control: Control, resource: ChannelResource) -> None:
+    def __init__(
+        self, control: Control, resource: ChannelResource, schema: Schema | None = None
+    ) -> None:
+        """Hold the channel; `schema` is what writers and readers use, None the newest."""
         self._control = control
         self._resource = resource
+        self._schema = schema
 
     @property
     def name(self) -> str:
@@ -85,14 +94,28 @@ class Channel:
         return self._resource.config
 
     @property
+    def compatibility(self) -> str:
+        """The rule for new versions of the schema: none, backward, forward or full."""
+        return self._resource.compatibility
+
+    @property
+    def adopted(self) -> bool:
+        """Whether the topic was there before the channel, and is never deleted or changed."""
+        return self._resource.adopted_topic is not None
+
+    @property
     def status(self) -> ChannelStatus:
         """Phase, conditions and topic."""
         return self._resource.status
 
-    @cached_property
+    @property
     def schema(self) -> Schema:
-        """The channel's schema."""
-        return Schema.parse(self._resource.schema_definition)
+        """The schema that writers and readers use: the one given, else the channel's newest."""
+        return self._schema or Schema.parse(self._resource.schema_definition)
+
+    def schemas(self) -> tuple[SchemaVersion, ...]:
+        """Ask for all schemas that the channel's records may have, the oldest first."""
+        return self._control.schemas(self.name)
 
     def refresh(self) -> "Channel":
         """Ask the gateway again and return this channel."""
@@ -100,7 +123,18 @@ class Channel:
         return self
 
     def connection(self, access: Access) -> Connection:
-        """Return what `read` or `write` access takes; a value that other processes can use."""
+        """Return what `read` or `write` access takes; a value that other processes can use.
+
+        Raises ChannelClosed for `write` where the channel is closed, SchemaMismatch where it was
+        opened with a schema that does not go with it.
+        """
+        connection = self._connection(access)
+        if self._schema is None:
+            return connection
+        used = choice.to_write if access == "write" else choice.to_read
+        return used(connection, self._schema)
+
+    def _connection(self, access: Access) -> Connection:
         connection = self._control.connection(self.name, access)
         if connection.channel_uid != self.uid:
             raise self._replaced(connection.channel_uid)
@@ -148,13 +182,16 @@ class Channel:
             on_corrupt=on_corrupt,
             timeout_s=timeout_s,
             config=config,
-            refresh=lambda: self.connection("read"),
+            refresh=lambda: self._connection("read"),
         )
 
     def update(
         self,
         *,
+        schema: object = None,
+        compatibility: str | None = None,
         partitions: int | None = None,
+        pinned: bool | None = None,
         labels: Mapping[str, str] | None = None,
         retention: Retention | None = None,
         config: Mapping[str, str] | None = None,
@@ -162,30 +199,36 @@ class Channel:
     ) -> None:
         """Change what is given and wait until Kafka has it.
 
-        `labels` and `config` replace all that were there. Raises Conflict where the channel does
-        not allow it, and SluicewayTimeout, with the gateway's reason, when the change was taken
-        but did not reach Kafka within `wait_s`.
+        `schema` becomes the channel's newest version, and what this object's writers and readers
+        use; an older version's becomes the newest again. `labels` and `config` replace all that
+        were there. Raises Conflict where the channel does not allow it (`schema_incompatible`
+        lists each rule that is broken), and SluicewayTimeout, with the gateway's reason, when the
+        change was taken but did not reach Kafka within `wait_s`.
         """
-        spec: dict[str, Any] = {}
-        if partitions is not None:
-            spec["partitions"] = partitions
-        if retention is not None:
-            spec["retention"] = retention.to_json()
-        if config is not None:
-            spec["config"] = dict(config)
+        wanted = None if schema is None else Schema.of(schema)
+        given: dict[str, Any] = {
+            "schema": None if wanted is None else wanted.definition,
+            "compatibility": compatibility,
+            "partitions": partitions,
+            "pinned": pinned,
+            "retention": None if retention is None else retention.to_json(),
+            "config": None if config is None else dict(config),
+        }
+        spec = {field: value for field, value in given.items() if value is not None}
         self._take(self._control.update(self.name, uid=self.uid, spec=spec, labels=labels))
+        self._schema = self._schema if wanted is None else wanted
         deadline_s = time.monotonic() + wait_s
         while self.status.observed_generation < self.generation:
             self._await_change(deadline_s, "the change is taken, but not in Kafka yet")
 
     def wait_until_ready(self, wait_s: float = 60.0) -> "Channel":
-        """Wait until the channel can be written to and read from; return it.
+        """Wait until the channel can be used, a closed one for reading alone; return it.
 
         Raises ChannelNotReady for a channel that failed or is being deleted, SluicewayTimeout
         after `wait_s`; both say what the gateway gave as the reason.
         """
         deadline_s = time.monotonic() + wait_s
-        while self.status.phase != "ready":
+        while self.status.phase not in ("ready", "closed"):
             if self.status.phase != "provisioning":
                 raise ChannelNotReady(
                     f"the channel {self.name!r} is {self.status.phase}: {self.status.explain()}",
@@ -194,8 +237,18 @@ class Channel:
             self._await_change(deadline_s, f"the channel {self.name!r} is not ready")
         return self
 
+    def close(self) -> None:
+        """Let nobody open a writer any more; the records stay readable. There is no way back.
+
+        Raises Conflict for another incarnation of the channel, ChannelNotReady for one that has
+        no topic.
+        """
+        self._take(self._control.close_channel(self.name, uid=self.uid))
+
     def delete(self, *, keep_topic: bool = False, wait_s: float = 60.0) -> None:
         """Delete the channel and, unless `keep_topic`, its topic with all records.
+
+        A topic that was adopted always stays.
 
         Returns when it is gone. Raises SluicewayTimeout, with the gateway's reason, when that
         takes longer than `wait_s`; the gateway goes on with it.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sluiceway.answer import Answer
 from sluiceway.errors import InvalidRequest
-from sluiceway.protocol import ChannelResource, Connection
+from sluiceway.protocol import ChannelResource, Connection, SchemaVersion
 from sluiceway.transport import Transport
 
 __all__ = ["Access", "Control"]
@@ -72,6 +72,19 @@ class Control:
         """Change what `spec` and `labels` name, in the channel with this uid only."""
         metadata = {"uid": uid} | ({} if labels is None else {"labels": dict(labels)})
         return self._put(name, {"metadata": metadata, "spec": dict(spec)}, {})
+
+    def close_channel(self, name: str, *, uid: str) -> ChannelResource:
+        """Close the channel with this uid to writers."""
+        response = self._transport.request(
+            "POST", f"{_path(name)}/close", body={"uid": uid}, headers=_request_id()
+        )
+        return self._channel(response)
+
+    def schemas(self, name: str) -> tuple[SchemaVersion, ...]:
+        """Return all schemas that the channel keeps, the oldest first."""
+        response = self._transport.request("GET", f"{_path(name)}/schemas")
+        answer = Answer(self._transport.answer(response), "schemas")
+        return tuple(SchemaVersion.parse(each) for each in answer.items("items"))
 
     def delete(self, name: str, *, uid: str, keep_topic: bool) -> ChannelResource:
         """Begin to delete the channel with this uid."""

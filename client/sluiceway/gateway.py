@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from sluiceway.channel import Channel
+from sluiceway.choice import require_readable
 from sluiceway.control import Control
-from sluiceway.errors import ChannelNotFound, Conflict, SchemaMismatch
+from sluiceway.errors import ChannelNotFound, Conflict
 from sluiceway.protocol import ChannelResource, Retention
 from sluiceway.schema import Schema
 from sluiceway.transport import Transport
@@ -49,6 +50,8 @@ class Gateway:
         *,
         partitions: int | None = None,
         format: str | None = None,  # noqa: A002 - the wire's word
+        compatibility: str | None = None,
+        topic: str | None = None,
         pinned: bool | None = None,
         replication: int | None = None,
         labels: Mapping[str, str] | None = None,
@@ -58,11 +61,18 @@ class Gateway:
     ) -> Channel:
         """Open the channel, made first if it is absent, and wait until it is ready.
 
-        `schema` is a dataclass, a pyarrow.Schema, Avro JSON or a Schema. A channel that is there
-        must have it, or SchemaMismatch is raised; where it differs in what else is given, a
-        warning says so, and nothing is changed (`Channel.update` does that). A channel that is
-        absent needs it, or ChannelNotFound is raised; left out, the rest is: 1 partition, format
-        avro, not pinned, the broker's replication and retention.
+        `schema` is a dataclass, a pyarrow.Schema, Avro JSON or a Schema. Where a channel that is
+        there keeps it as one of its versions, writers and readers use that one; else it must be
+        able to read records of all versions, or SchemaMismatch is raised, and serves readers
+        alone until `Channel.update` registers it. Where the channel differs in what else is
+        given, a warning says so, and nothing is changed. A channel that is absent needs a schema,
+        or ChannelNotFound is raised; left out, the rest is: 1 partition, format avro, not pinned,
+        compatibility backward, the broker's replication and retention.
+
+        `topic` names a topic of Kafka's that a new channel adopts: it is never deleted and never
+        changed. One that another channel had before brings its schemas with it. Raises Conflict
+        `topic_not_found` or `topic_taken`, and `immutable_field` where the channel is there with
+        another topic.
 
         Raises GatewayError, SchemaError, ChannelNotReady, and SluicewayTimeout after `wait_s`.
         """
@@ -70,6 +80,7 @@ class Gateway:
         given: dict[str, Any] = {
             "partitions": partitions,
             "format": format,
+            "compatibility": compatibility,
             "pinned": pinned,
             "replication": replication,
             "retention": retention,
@@ -78,17 +89,15 @@ class Gateway:
         given = {field: value for field, value in given.items() if value is not None}
         deadline_s = time.monotonic() + wait_s
         while True:
-            resource = self._opened(name, wanted, given, labels)
-            channel = Channel(self._control, resource)
-            if resource.status.phase != "deleting" or wanted is None:
+            resource = self._opened(name, wanted, given, labels, topic)
+            channel = Channel(self._control, resource, wanted)
+            if resource.status.phase != "deleting" or (wanted is None and topic is None):
                 break
             # The name is free again when the channel before is gone.
             channel.wait_until_gone(deadline_s - time.monotonic())
-        if wanted is not None and channel.schema.fingerprint != wanted.fingerprint:
-            raise SchemaMismatch(
-                f"the channel {name!r} has another schema than the one given: it has "
-                f"{channel.schema.canonical}, given was {wanted.canonical}"
-            )
+        if wanted is not None and Schema.parse(resource.schema_definition) != wanted:
+            require_readable(name, wanted, channel.schemas())
+        _require_topic(resource, topic)
         self._warn_of_differences(resource, given, labels)
         return channel.wait_until_ready(deadline_s - time.monotonic())
 
@@ -124,15 +133,21 @@ class Gateway:
         schema: Schema | None,
         given: Mapping[str, Any],
         labels: Mapping[str, str] | None,
+        topic: str | None,
     ) -> ChannelResource:
         try:
             return self._control.channel(name)
         except ChannelNotFound as error:
-            if schema is None:
+            # The gateway may know the schemas of a topic.
+            if schema is None and topic is None:
                 raise ChannelNotFound(
                     f"there is no channel {name!r}; give a schema to make it", status=404
                 ) from error
-        spec = {"schema": schema.definition, **given}
+        spec = dict(given)
+        if schema is not None:
+            spec["schema"] = schema.definition
+        if topic is not None:
+            spec["topic"] = {"name": topic}
         if "retention" in spec:
             spec["retention"] = spec["retention"].to_json()
         try:
@@ -158,3 +173,13 @@ class Gateway:
                     "it stays as it is: channel.update() changes what can be changed",
                     stacklevel=3,
                 )
+
+
+def _require_topic(resource: ChannelResource, topic: str | None) -> None:
+    present = resource.status.topic.name
+    if topic not in (None, present):
+        raise Conflict(
+            f"the channel {resource.name!r} is there with the topic {present!r} and cannot have "
+            f"{topic!r}: take another name for the channel, or leave the topic out",
+            code="immutable_field",
+        )

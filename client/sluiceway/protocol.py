@@ -56,7 +56,7 @@ class Topic:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelStatus:
-    """Where a channel stands: `phase` is provisioning, ready, failed or deleting."""
+    """Where a channel stands: `phase` is provisioning, ready, failed, closed or deleting."""
 
     phase: str
     observed_generation: int
@@ -83,12 +83,14 @@ class ChannelResource:
     created_at: datetime
     labels: Mapping[str, str]
     schema_definition: Mapping[str, Any]
+    compatibility: str
     format: str
     partitions: int
     pinned: bool
     replication: int | None
     retention: Retention
     config: Mapping[str, str]
+    adopted_topic: str | None
     status: ChannelStatus
     etag: str | None = field(default=None, compare=False)
 
@@ -96,7 +98,9 @@ class ChannelResource:
     def parse(cls, answer: object, etag: str | None = None) -> "ChannelResource":
         """Read a channel's JSON."""
         read = Answer(answer, "channel")
-        retention = read.at("spec", "retention")
+        spec, retention = read.at("spec"), read.at("spec", "retention")
+        # Older gateways have neither; they take no other schema and adopt nothing.
+        compatibility, adopted = spec.given("compatibility"), spec.given("topic")
         return cls(
             name=read.text("metadata", "name"),
             uid=read.text("metadata", "uid"),
@@ -104,6 +108,7 @@ class ChannelResource:
             created_at=read.time("metadata", "created_at"),
             labels=read.texts("metadata", "labels"),
             schema_definition=read.mapping("spec", "schema"),
+            compatibility="full" if compatibility is None else compatibility.text(),
             format=read.text("spec", "format"),
             partitions=read.number("spec", "partitions"),
             pinned=read.flag("spec", "pinned"),
@@ -113,6 +118,9 @@ class ChannelResource:
                 bytes=retention.optional(retention.number, "bytes"),
             ),
             config=read.texts("spec", "config"),
+            adopted_topic=(
+                None if adopted is None or adopted.value is None else adopted.text("name")
+            ),
             status=_status(read.at("status")),
             etag=etag,
         )

@@ -17,12 +17,14 @@ def described(channel: Channel) -> dict[str, Any]:
         },
         "spec": {
             "schema": channel.schema.definition,
+            "compatibility": channel.compatibility,
             "format": channel.format,
             "partitions": channel.partitions,
             "pinned": channel.pinned,
             "replication": channel.replication,
             "retention": channel.retention.to_json(),
             "config": dict(channel.config),
+            "topic": {"name": channel.status.topic.name} if channel.adopted else None,
         },
         "status": {
             "phase": channel.status.phase,
