@@ -1,0 +1,56 @@
+"""docs/operating.md names what there is."""
+
+import re
+from pathlib import Path
+
+import click
+from variables import CLIENT, GATEWAY
+
+from sluiceway_gateway.cli.entry import sluiceway
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.domain.verdict import Reason
+from sluiceway_gateway.metrics import Metrics
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "operating.md").read_text()
+
+
+def test_every_metric_that_is_named_is_exported() -> None:
+    metrics = Metrics()
+    metrics.answered(route="/", method="GET", status=200, seconds=0)
+    metrics.reconciled({"checked": 1})
+    text = metrics.render(channels=dict.fromkeys(Phase, 0), waiting=0).decode()
+    named = set(re.findall(r"`(sluiceway_\w+)`", PAGE))
+    assert len(named) == 6
+    assert [name for name in named if not re.search(rf"^{name}(_bucket)?[ {{]", text, re.M)] == []
+
+
+def test_every_reason_that_is_named_is_one_and_those_to_act_on_are_all_there() -> None:
+    table = PAGE.partition("| reason |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    assert named <= {str(each) for each in Reason}
+    at_rest = {"Provisioning", "TopicCreated", "TopicAdopted", "Closed", "UpToDate", "Deleting"}
+    assert len(named) >= 8
+    assert not named & at_rest
+
+
+def test_every_variable_that_is_named_is_a_setting() -> None:
+    named = set(re.findall(r"SLUICEWAY_[A-Z_]+", PAGE))
+    assert named
+    assert named <= GATEWAY | CLIENT
+
+
+def test_every_command_that_is_named_exists() -> None:
+    context = click.Context(sluiceway)
+    for line in re.findall(r"`sluiceway ((?:[a-z]+\s*)+)", PAGE):
+        first, *rest = line.split()
+        command = sluiceway.get_command(context, first)
+        assert command is not None, line
+        if isinstance(command, click.Group):
+            assert rest[0] in command.commands, line
+
+
+def test_every_file_that_is_named_exists() -> None:
+    named = re.findall(r"(?:deploy|gateway)/[\w./-]+", PAGE)
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
