@@ -26,7 +26,7 @@ def _logs() -> None:
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """A real broker for the whole run; `.bootstrap_servers` is its address."""
-    with KafkaServer.start(tmp_path_factory.mktemp("kafka")) as server:
+    with KafkaServer.start(tmp_path_factory.mktemp("kafka"), heap_mb=384) as server:
         yield server
 
 

@@ -21,6 +21,7 @@ from sluiceway_gateway.embedded.ports import free_ports
 _START_TIMEOUT_S = 90
 _STOP_TIMEOUT_S = 40
 _POLL_S = 0.05
+_SMALL_HEAP_MB = 512
 _PORT_ATTEMPTS = 5
 _CLIENT, _CONTROLLER = "CLIENT", "CONTROLLER"
 _LOGGING = """status = error
@@ -98,7 +99,7 @@ class KafkaServer:
             ports[_CLIENT] = port or ports[_CLIENT]
             configuration = _configuration(data_dir, protocols, ports)
             server = cls._launch(
-                [str(java), f"-Xmx{heap_mb}m", *_java_options(data_dir), "-cp", f"{jars}/*"],
+                [str(java), *_java_options(data_dir, heap_mb), "-cp", f"{jars}/*"],
                 data_dir,
                 ports,
                 configuration | dict(properties or {}),
@@ -215,10 +216,14 @@ class KafkaServer:
         return "\n".join("".join(texts).splitlines()[-lines:])
 
 
-def _java_options(data_dir: Path) -> list[str]:
+def _java_options(data_dir: Path, heap_mb: int) -> list[str]:
     logging_file = data_dir / "log4j2.properties"
     logging_file.write_text(_LOGGING)
+    # A small broker has little to do: the optimising compiler would cost more than it saves.
+    small = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"] if heap_mb < _SMALL_HEAP_MB else []
     return [
+        f"-Xmx{heap_mb}m",
+        *small,
         f"-Dlog4j2.configurationFile={logging_file}",
         f"-Dsluiceway.log={data_dir / 'broker.log'}",
         "-Djava.awt.headless=true",
