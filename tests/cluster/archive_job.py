@@ -1,0 +1,56 @@
+"""A job for spark-submit; what came of it goes into a file, as JSON.
+
+It writes and reads a channel, then does so with other Pythons, each of which has a reason to fail
+on executors.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import sluiceway.spark
+
+
+def where(_: object) -> dict[str, str]:
+    """Return where a Python process finds itself and the client."""
+    import confluent_kafka
+
+    import sluiceway
+
+    return {
+        "directory": str(Path.cwd()),
+        "python": sys.executable,
+        "client": sluiceway.__file__,
+        "kafka": confluent_kafka.__file__,
+    }
+
+
+def failure(spark: SparkSession, environment: str, name: str) -> str:
+    """Return what a read says whose executors run the Python of another environment."""
+    spark.sparkContext.pythonExec = f"./{environment}/bin/python"
+    sluiceway.spark.register(spark)
+    try:
+        return str(spark.read.format("channel").load(name).count())
+    except Exception as error:
+        return str(error)
+
+
+def main(name: str, file: str, *environments: str) -> None:
+    spark = SparkSession.builder.appName("archives").getOrCreate()
+    sluiceway.spark.register(spark)
+    frame = spark.range(1000, numPartitions=2).selectExpr("id", "cast(id as string) s")
+    frame.write.format("channel").mode("append").option("create", "true").save(name)
+    back = spark.read.format("channel").option("minPartitions", 2).load(name)
+    found = {
+        "rows": back.selectExpr("count(*)", "sum(id)", "sum(cast(s as bigint))").first(),
+        "driver": where(None),
+        "executors": spark.sparkContext.parallelize(range(2), 2).map(where).collect(),
+        "failures": {each: failure(spark, each, name) for each in environments},
+    }
+    Path(file).write_text(json.dumps(found))
+    spark.stop()
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,153 @@
+"""Executors with an environment of their own, shipped as docs/clusters.md says, by spark-submit.
+
+The driver's directory has the environment; executors unpack theirs into their own directories.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from environments import ROOT, Environment, make_environment
+
+from sluiceway import Gateway
+from sluiceway_gateway.demo.spark_home import spark_home
+
+JOB = Path(__file__).with_name("archive_job.py")
+FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+DEFAULTS = f"""
+spark.driver.host 127.0.0.1
+spark.driver.bindAddress 127.0.0.1
+spark.driver.extraJavaOptions {FLAGS}
+spark.executor.extraJavaOptions {FLAGS}
+spark.log.level OFF
+spark.sql.shuffle.partitions 2
+spark.task.maxFailures 1
+spark.ui.enabled false
+"""
+# Pythons that executors cannot work with; the driver has a good one at each of these places.
+BROKEN = ("missing", "other")
+OTHER_PYTHON = """
+import sys
+from collections import namedtuple
+Version = namedtuple("Version", "major minor micro releaselevel serial")
+sys.version_info = Version(3, sys.version_info[1] - 1, 0, "final", 0)
+"""
+
+
+def commands(heading: str) -> str:
+    """Return the shell commands of the first block below a heading of docs/clusters.md."""
+    page = (ROOT / "docs" / "clusters.md").read_text().partition(f"\n## {heading}\n")[2]
+    found = re.search(r"```sh\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def shell(script: str, directory: Path, **variables: str) -> None:
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(
+        ["bash", "-ec", script],
+        cwd=directory,
+        env={**inherited, "SPARK_LOCAL_IP": "127.0.0.1", **variables},
+        check=True,
+        timeout=180,
+    )
+
+
+@pytest.fixture(scope="module")
+def directory(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the job is submitted: its environment and archives, the broken ones among them."""
+    directory = tmp_path_factory.mktemp("job")
+    make_environment(directory / "environment", wheel, links=False)
+    broken = tmp_path_factory.mktemp("broken")
+    for name in BROKEN:
+        environment = make_environment(broken / name, None)
+        _spoil(environment, name)
+        shell(f"tar -czf {directory / name}.tar.gz -C {environment.path} .", directory)
+    for name in BROKEN:
+        (directory / name).symlink_to("environment")
+    return directory
+
+
+def _spoil(environment: Environment, name: str) -> None:
+    """Give an empty environment what Spark itself needs, and its reason to fail."""
+    for each in ("numpy", "numpy.libs", "pyarrow"):
+        (environment.packages / each).symlink_to(Path(pyarrow.__file__).parents[1] / each)
+    if name == "other":
+        (environment.packages / "sitecustomize.py").write_text(OTHER_PYTHON)
+
+
+@pytest.fixture(scope="module")
+def submitted(
+    directory: Path, gateway_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What the job found, submitted with the commands of the page."""
+    home = spark_home(tmp_path_factory.mktemp("spark") / "home")
+    (directory / "spark-defaults.conf").write_text(DEFAULTS)
+    prepare, submit = commands("spark-submit").split("\n\n")
+    packing = prepare.splitlines()[-1]
+    assert packing.startswith("tar ")
+    archives = "".join(f",{name}.tar.gz#{name}" for name in BROKEN)
+    script = f"{packing}\n{submit}"
+    for documented, here in {
+        "https://gateway.example:8900": gateway_url,
+        "spark://master.example:7077": "local-cluster[2,1,1024]",
+        "environment.tar.gz#environment": f"environment.tar.gz#environment{archives}",
+        "job.py": f"{JOB} archives found.json {' '.join(BROKEN)}",
+    }.items():
+        assert documented in script
+        script = script.replace(documented, here)
+    shell(
+        script,
+        directory,
+        PATH=f"{home}/bin:{os.environ['PATH']}",
+        SPARK_HOME=str(home),
+        SPARK_CONF_DIR=str(directory),
+        SPARK_LOCAL_DIRS=str(directory / "local"),
+    )
+    found: dict[str, Any] = json.loads((directory / "found.json").read_text())
+    return found
+
+
+def test_executors_run_the_client_of_the_archive(
+    submitted: dict[str, Any], directory: Path
+) -> None:
+    assert submitted["driver"]["client"].startswith(f"{directory}/environment/lib/")
+    assert len(submitted["executors"]) == 2
+    for executor in submitted["executors"]:
+        assert not executor["directory"].startswith(str(directory))
+        for place in ("python", "client", "kafka"):
+            assert executor[place].startswith(f"{executor['directory']}/environment/")
+
+
+def test_they_write_and_read_a_channel(submitted: dict[str, Any], gateway_url: str) -> None:
+    assert submitted["rows"] == [1000, 499500, 499500]
+    with Gateway(gateway_url) as gateway, gateway.channel("archives").reader(until="now") as reader:
+        assert sum(record["id"] for record in reader) == 499500
+
+
+def test_an_executor_without_the_client_says_what_to_install_where(
+    submitted: dict[str, Any],
+) -> None:
+    failure = submitted["failures"]["missing"]
+
+    assert re.search(
+        r"Python worker \S+/missing/bin/python on \S+ cannot load sluiceway: No module named 'slu",
+        failure,
+    )
+    assert "pip install 'sluiceway==0.1.0'" in failure
+    assert "--archives environment.tar.gz#environment" in failure
+
+
+def test_an_executor_with_another_python_is_told_so_by_spark(submitted: dict[str, Any]) -> None:
+    minor = sys.version_info.minor
+
+    assert (
+        f"Python in worker has different version: 3.{minor - 1} than that in driver: 3.{minor}"
+        in submitted["failures"]["other"]
+    )
