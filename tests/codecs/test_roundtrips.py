@@ -2,6 +2,7 @@
 
 import io
 import struct
+from datetime import datetime, timedelta
 
 import fastavro
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from sluiceway.codecs import codec
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.records import to_batches, to_records
+from sluiceway.schema.types import Array, Fixed, Kind, Map, Nullable, Record, Scalar, Uuid
 
 IDS = st.integers(0, 2**32 - 1)
 NO_LIMIT = 2**31
@@ -24,9 +26,28 @@ def oracle(schema, schema_id, rows):
     written = []
     for row in rows:
         sink = io.BytesIO()
-        fastavro.schemaless_writer(sink, parsed, row)
+        fastavro.schemaless_writer(sink, parsed, for_fastavro(row, schema.record))
         written.append(struct.pack(">BI", 0, schema_id) + sink.getvalue())
     return written
+
+
+def for_fastavro(value, type_):
+    """Give the stored form of the few logical types that fastavro does not know."""
+    match type_:
+        case Nullable(item=item):
+            return None if value is None else for_fastavro(value, item)
+        case Array(items=items):
+            return [for_fastavro(item, items) for item in value]
+        case Map(values=items):
+            return {key: for_fastavro(item, items) for key, item in value.items()}
+        case Record(fields=fields):
+            return {field.name: for_fastavro(value[field.name], field.type) for field in fields}
+        case Uuid(fixed=Fixed()):
+            return value.bytes
+        case Scalar(kind=Kind.TIMESTAMP_NANOS | Kind.LOCAL_TIMESTAMP_NANOS):
+            epoch = datetime(1970, 1, 1, tzinfo=value.tzinfo)
+            return (value - epoch) // timedelta(microseconds=1) * 1000
+    return value
 
 
 def encoded(codec_, batches):

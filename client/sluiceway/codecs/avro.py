@@ -20,13 +20,11 @@ from sluiceway.codecs import columnar
 from sluiceway.codecs.bounds import BUDGET_PER_BYTE, expansion
 from sluiceway.codecs.codec import Corrupt, Decoded, Encoded
 from sluiceway.codecs.columnar import Columnar
-from sluiceway.codecs.plain import plain
 from sluiceway.codecs.rowwise import RowWriter, of_rows
+from sluiceway.codecs.storage import Storage
 from sluiceway.codecs.strict import Malformed, StrictReader
 from sluiceway.errors import RecordTooLarge
-from sluiceway.records.constraints import rows_with_duplicate_keys
-from sluiceway.schema.arrow import to_arrow
-from sluiceway.schema.labels import relabelled
+from sluiceway.records.constraints import misfits
 
 if TYPE_CHECKING:
     from sluiceway.schema import Schema
@@ -46,9 +44,9 @@ class AvroCodec:
     """The codec of the format `avro`; see `Codec` for what it promises."""
 
     def __init__(self, schema: Schema, schema_id: int) -> None:
-        record = plain(schema.record)
         self._schema = schema
-        self._plain = to_arrow(record)
+        self._storage = Storage(schema.record)
+        record = self._storage.record
         self._strict = StrictReader(schema.record, schema_id)
         self._rows = RowWriter(record, schema_id)
         self._columnar = Columnar(record, schema_id) if columnar.supports(record) else None
@@ -65,7 +63,7 @@ class AvroCodec:
         if not batch.num_rows:
             return Encoded(values=[], counts=None)
         writer = self.columnar or self._rows
-        values = writer.encode(relabelled(batch, self._plain))
+        values = writer.encode(self._storage.store(batch))
         if max(map(len, values)) > limit_bytes:
             index = next(i for i, value in enumerate(values) if len(value) > limit_bytes)
             raise RecordTooLarge(
@@ -75,7 +73,7 @@ class AvroCodec:
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode values of one record each."""
-        reading = _Reading(self._plain)
+        reading = _Reading(self._storage)
         if values:
             self._read(values, 0, reading)
         reading.finish()
@@ -84,8 +82,7 @@ class AvroCodec:
             counts = [1] * len(values)
             for corrupt in reading.corrupt:
                 counts[corrupt.index] = 0
-        batches = [relabelled(batch, self._schema.arrow) for batch in reading.batches]
-        return Decoded(batches=batches, counts=counts, corrupt=reading.corrupt)
+        return Decoded(batches=reading.batches, counts=counts, corrupt=reading.corrupt)
 
     def _read(self, values: Sequence[bytes | None], start: int, reading: _Reading) -> None:
         """Read `values`, the first of which is number `start`."""
@@ -115,12 +112,12 @@ class AvroCodec:
         if len(present) < len(values) or sum(map(len, present)) > _RUN_BYTES:
             raise _OneByOne
         try:
-            batch = reader.decode(present)
+            stored = reader.decode(present)
         except ValueError as error:
             raise _OneByOne from error
-        unlike = set(reader.unlike(batch, present))
-        unlike |= rows_with_duplicate_keys(batch, self._schema.record)
-        return batch, sorted(unlike)
+        batch = self._storage.load(stored)
+        unlike = set(reader.unlike(stored, present))
+        return batch, sorted(unlike | misfits(batch, self._schema.record))
 
     def _read_strictly(self, values: Sequence[bytes | None], start: int, reading: _Reading) -> None:
         for index, value in enumerate(values, start):
@@ -136,10 +133,10 @@ class AvroCodec:
 class _Reading:
     """The batches read so far, in the order of their messages."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, storage: Storage) -> None:
         self.batches: list[pa.RecordBatch] = []
         self.corrupt: list[Corrupt] = []
-        self._schema = schema
+        self._storage = storage
         self._rows: list[dict[str, Any]] = []
         self._rows_bytes = 0
 
@@ -165,5 +162,5 @@ class _Reading:
 
     def _flush(self) -> None:
         if self._rows:
-            self.batches.append(of_rows(self._rows, self._schema))
+            self.batches.append(self._storage.load(of_rows(self._rows, self._storage.arrow)))
         self._rows, self._rows_bytes = [], 0

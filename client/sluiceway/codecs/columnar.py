@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from sluiceway.codecs.lookalikes import Lookalikes, lookalike
 from sluiceway.schema.arrow import to_arrow
 from sluiceway.schema.labels import relabelled
 from sluiceway.schema.rendering import definition
@@ -23,7 +24,7 @@ try:
 except ImportError:  # no wheel for this platform
     pyruhvro = None
 
-TESTED: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE, Kind.STRING})
+_KINDS: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE, Kind.STRING})
 """The plain kinds for which tests hold pyruhvro against fastavro; it panics on others."""
 
 _PIECE_BYTES: Final = 128 << 20
@@ -33,17 +34,19 @@ _runtime_owner: int | None = None
 """The process in which pyruhvro's threads run, from the first time that it wrote."""
 
 
-def supports(type_: Type) -> bool:
-    """Tell whether values of the plain `type_` are on the tested list."""
+def supports(record: Record) -> bool:
+    """Tell whether the plain `record`, or its lookalike, has tested kinds only."""
+    return _is_tested(lookalike(record))
+
+
+def _is_tested(type_: Type) -> bool:
     match type_:
         case Scalar(kind=kind):
-            return kind in TESTED
-        case Nullable(item=item):
-            return supports(item)
-        case Array(items=item) | Map(values=item):
-            return supports(item)
+            return kind in _KINDS
+        case Nullable(item=item) | Array(items=item) | Map(values=item):
+            return _is_tested(item)
         case Record(fields=fields):
-            return all(supports(field.type) for field in fields)
+            return all(_is_tested(field.type) for field in fields)
         case _:
             return False
 
@@ -65,6 +68,8 @@ class Columnar:
     """
 
     def __init__(self, record: Record, schema_id: int) -> None:
+        self._alike = Lookalikes(record)
+        record = self._alike.record
         names = _unused({field.name for field in record.fields})
         prefix = (
             Field(name=next(names), type=Scalar(kind=Kind.BOOLEAN)),
@@ -90,13 +95,18 @@ class Columnar:
         """
         try:
             framed = pyruhvro.deserialize_array(values, self._definition)
-            framed.validate(full=True)  # pyruhvro lets text through that is not UTF-8
         except BaseException as error:
             # A panic in Rust is no Exception, and its class cannot be imported.
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 raise ValueError(str(error)) from error
             raise
-        return relabelled(framed.select(range(2, framed.num_columns)), self._schema)
+        alike = relabelled(framed.select(range(2, framed.num_columns)), self._schema)
+        batch = self._alike.take_off(alike)
+        try:
+            batch.validate(full=True)  # pyruhvro lets text through that is not UTF-8
+        except pa.ArrowInvalid as error:
+            raise ValueError(str(error)) from error
+        return batch
 
     def unlike(self, batch: pa.RecordBatch, values: list[bytes]) -> Sequence[int]:
         """Find the values that are not what `encode` makes of the row at their place."""
@@ -127,7 +137,7 @@ class Columnar:
             pa.array(np.zeros(rows, np.bool_)),
             pa.array(np.frombuffer(self._prefix * rows, np.float32)),
         ]
-        columns = [*prefix, *map(_unshifted, piece.columns)]
+        columns = [*prefix, *map(_unshifted, self._alike.put_on(piece).columns)]
         framed = pa.RecordBatch.from_arrays(columns, names=self._framed.names)
         (written,) = pyruhvro.serialize_record_batch(
             relabelled(framed, self._framed), self._definition, 1

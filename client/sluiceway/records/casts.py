@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,28 @@ from sluiceway.records.columns import spread
 from sluiceway.records.constraints import check_column, contents
 from sluiceway.records.unfit import NULL, TooMuch, Unfit, shown
 from sluiceway.schema.arrow import arrow_type
-from sluiceway.schema.types import Array, Kind, Map, Nullable, Present, Record, Scalar, Type, below
+from sluiceway.schema.arrow_schemas import is_list
+from sluiceway.schema.types import (
+    INSTANTS,
+    LOCALS,
+    TIMES,
+    Array,
+    Decimal,
+    Enum,
+    Fixed,
+    Kind,
+    Leaf,
+    Map,
+    Nullable,
+    Present,
+    Record,
+    Scalar,
+    Type,
+    Uuid,
+    below,
+)
+
+_FLOAT: Final = Scalar(kind=Kind.FLOAT)
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -47,29 +69,46 @@ def _is_local(type_: pa.DataType) -> bool:
 
 _SOURCES: Final[dict[Kind, Callable[[pa.DataType], bool]]] = {
     Kind.BOOLEAN: types.is_boolean,
-    Kind.INT: _is_number,
-    Kind.LONG: _is_number,
-    Kind.FLOAT: _is_number,
-    Kind.DOUBLE: _is_number,
+    **dict.fromkeys((Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE), _is_number),
     Kind.STRING: _is_text,
     Kind.BYTES: _is_bytes,
     Kind.DATE: types.is_date,
-    Kind.TIMESTAMP: _is_instant,
-    Kind.LOCAL_TIMESTAMP: _is_local,
+    **dict.fromkeys(TIMES, types.is_time),
+    **dict.fromkeys(INSTANTS, _is_instant),
+    **dict.fromkeys(LOCALS, _is_local),
 }
-_ADVICE: Final = {
-    Kind.TIMESTAMP: "; attach the time zone that they are of (pyarrow.compute.assume_timezone)",
-    Kind.LOCAL_TIMESTAMP: "; cast to timestamp[us] without a time zone",
-}
+
+
+def _takes(leaf: Leaf, type_: pa.DataType) -> bool:
+    match leaf:
+        case Scalar(kind=kind):
+            return _SOURCES[kind](type_)
+        case Fixed():
+            return _is_bytes(type_)
+        case Decimal():
+            return bool(types.is_decimal(type_) or types.is_integer(type_))
+        case Uuid():
+            return _is_text(type_) or _is_bytes(type_)
+        case Enum():
+            return _is_text(type_)
+
+
+def _advice(type_: Present) -> str:
+    if isinstance(type_, Scalar) and type_.kind in INSTANTS:
+        return "attach the time zone that they are of (pyarrow.compute.assume_timezone)"
+    if isinstance(type_, Scalar) and type_.kind in LOCALS:
+        return f"cast to {arrow_type(type_)} without a time zone"
+    return "cast it"
 
 
 def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
     """Bring a valid `array` to the Arrow type of `type_`, losing nothing, and check its values.
 
     Numbers may change their width and be whole numbers in another form, text and bytes their
-    offsets, timestamps their unit; dictionaries are decoded. Names and nullability of what is
-    nested may still differ from the schema's. Raises SchemaMismatch for an array of another type,
-    Unfit for a value that does not fit, TooMuch where one array is too small.
+    offsets, times and timestamps their unit, decimals their digits; dictionaries are decoded.
+    Names and nullability of what is nested may still differ from the schema's. Raises
+    SchemaMismatch for an array of another type, Unfit for a value that does not fit, TooMuch
+    where one array is too small.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -84,8 +123,8 @@ def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
         raise Unfit(int(np.flatnonzero(array.is_null())[0]), path, NULL)
     if types.is_null(array.type):
         return pa.nulls(len(array), target)
-    if isinstance(present, Scalar):
-        return _scalars(array, present, path)
+    if not isinstance(present, Record | Array | Map):
+        return _leaves(array, present, path)
     if not array.null_count:
         return _nested(array, present, path)
     valid = np.flatnonzero(array.is_valid())
@@ -96,25 +135,41 @@ def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
         raise Unfit(places[error.position], error.path, error.reason) from error
 
 
-def _scalars(array: pa.Array, type_: Scalar, path: str) -> pa.Array:
-    if not _SOURCES[type_.kind](array.type):
-        raise _mismatch(path, array.type, type_)
-    target = arrow_type(type_)
+def _leaves(array: pa.Array, leaf: Leaf, path: str) -> pa.Array:
+    if not _takes(leaf, array.type):
+        raise _mismatch(path, array.type, leaf)
+    target = arrow_type(leaf)
+    if isinstance(leaf, Decimal) and types.is_integer(array.type):
+        array = array.cast(pa.decimal128(20, 0))  # as many digits as 64 bits can have
     try:
-        made = array.cast(target)
+        made = _uuids(array, leaf, path) if isinstance(leaf, Uuid) else array.cast(target)
     except pa.ArrowInvalid as error:
-        position, why = _culprit(array, target)
+        position, why = _culprit(array, pa.binary(16) if isinstance(leaf, Uuid) else target)
         raise Unfit(position, path, f"it cannot be carried as {target}: {why}") from error
     if isinstance(made, pa.ChunkedArray):
         raise TooMuch
-    if type_.kind is Kind.FLOAT and pc.any(pc.is_inf(made)).as_py():
+    if leaf == _FLOAT and pc.any(pc.is_inf(made)).as_py():
         finite = pc.is_finite(array.cast(pa.float64()))
         lost = pc.fill_null(pc.and_(pc.is_inf(made), finite), False)
         for position in np.flatnonzero(lost).tolist():
             raise Unfit(
                 position, path, f"{shown(array[position].as_py())} is too large for a float"
             )
+    check_column(made, Nullable(item=leaf), path)
     return made
+
+
+def _uuids(array: pa.Array, leaf: Uuid, path: str) -> pa.Array:
+    """Make text or bytes into the other one, if that is what `leaf` is stored as."""
+    target = arrow_type(leaf)
+    if _is_text(array.type) is _is_text(target):
+        return array.cast(target)
+    if _is_text(array.type):
+        text = array.cast(pa.string())
+        check_column(text, Nullable(item=Uuid()), path)
+        return pa.array([v and UUID(v).bytes for v in text.to_pylist()], target)
+    found = array.cast(pa.binary(16)).to_pylist()
+    return pa.array([v and str(UUID(bytes=v)) for v in found], target)
 
 
 def _culprit(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
@@ -136,7 +191,7 @@ def _nested(array: pa.Array, type_: Present, path: str) -> pa.Array:
     match type_:
         case Record() if types.is_struct(array.type):
             return _structs(array, type_, path)
-        case Array(items=items) if _is_list(array.type):
+        case Array(items=items) if is_list(array.type):
             offsets, (values,) = _list_contents(array)
             made = _inside(values, items, f"{path}[]", offsets)
             return pa.ListArray.from_arrays(_narrow(offsets), made)
@@ -188,18 +243,7 @@ def _narrow(offsets: Any) -> pa.Array:
     return pa.array(offsets.astype(np.int32))
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(
-        types.is_list(type_)
-        or types.is_large_list(type_)
-        or types.is_fixed_size_list(type_)
-        or types.is_list_view(type_)
-        or types.is_large_list_view(type_)
-    )
-
-
 def _mismatch(path: str, found: pa.DataType, wanted: Present) -> SchemaMismatch:
-    advice = _ADVICE.get(wanted.kind, "; cast it") if isinstance(wanted, Scalar) else "; cast it"
     return SchemaMismatch(
-        f"the field {path!r} is {found}, the schema wants {arrow_type(wanted)}{advice}"
+        f"the field {path!r} is {found}, the schema wants {arrow_type(wanted)}; {_advice(wanted)}"
     )

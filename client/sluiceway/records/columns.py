@@ -35,14 +35,14 @@ def column(values: Sequence[Any], type_: Type, path: str) -> pa.Array:
             raise Unfit(next(i for i, v in enumerate(values) if v is None), path, NULL)
         kinds.discard(type(None))
     match type_.item if isinstance(type_, Nullable) else type_:
-        case Scalar(kind=kind):
-            return scalars(values, kinds, kind, path)
         case Array() as array:
             return _lists(values, kinds, array, path)
         case Map() as map_:
             return _maps(values, kinds, map_, path)
         case Record() as record:
             return _records(values, kinds, record, path)
+        case leaf:
+            return scalars(values, kinds, leaf, path)
 
 
 def columns(rows: Sequence[Any], kinds: set[type], record: Record, path: str) -> list[pa.Array]:

@@ -1,15 +1,36 @@
-"""What Arrow's own validation leaves out: forbidden nulls, and keys twice in a map."""
+"""What Arrow's types do not say: forbidden nulls, keys twice, values that stand for none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from decimal import Decimal as Number
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sluiceway.records.unfit import NULL, Unfit
-from sluiceway.schema.types import Array, Map, Nullable, Record, Scalar, Type, below
+from sluiceway.records.unfit import NULL, Unfit, shown, wanted
+from sluiceway.schema.arrow import arrow_type
+from sluiceway.schema.types import (
+    LOGICAL,
+    TICKS,
+    TIMES,
+    UUID_TEXT,
+    Array,
+    Decimal,
+    Enum,
+    Fixed,
+    Map,
+    Nullable,
+    Record,
+    Scalar,
+    Type,
+    Uuid,
+    below,
+)
+
+_NOWHERE: Final = np.empty(0, np.int64)
 
 
 def check_column(array: pa.Array, type_: Type, path: str) -> None:
@@ -24,19 +45,43 @@ def check_column(array: pa.Array, type_: Type, path: str) -> None:
         if _is_map(child_type) and len(rows := _rows_with_duplicates(child)):
             reason = "a key is there twice; keep one"
             raise Unfit(_outer(positions, int(rows[0])), child_path, reason)
+        if len(rows := senseless(child, child_type)):
+            first = int(rows[0])
+            reason = f"it must be {wanted(child_type)}, and is {shown(child[first].as_py())}"
+            raise Unfit(_outer(positions, first), child_path, reason)
 
 
-def rows_with_duplicate_keys(batch: pa.RecordBatch, record: Record) -> set[int]:
-    """Find the rows of `batch` in which some map has a key twice."""
+def misfits(batch: pa.RecordBatch, record: Record) -> set[int]:
+    """Find the rows of `batch` that are none of `record`; forbidden nulls are not looked for."""
     found: set[int] = set()
     for array, field in zip(batch.columns, record.fields, strict=True):
-        if not _has_map(field.type):
+        if _free(field.type):
             continue
         for positions, child, type_, _ in _walk(array, field.type, field.name):
-            if _is_map(type_):
-                rows = _rows_with_duplicates(child)
-                found.update(_outer(positions, row) for row in rows.tolist())
+            rows = _rows_with_duplicates(child) if _is_map(type_) else senseless(child, type_)
+            found.update(_outer(positions, row) for row in rows.tolist())
     return found
+
+
+def senseless(array: pa.Array, type_: Type) -> np.ndarray[Any, Any]:
+    """Find where a leaf's array holds what Arrow's type can say and `type_` cannot."""
+    match type_.item if isinstance(type_, Nullable) else type_:
+        case Enum(symbols=symbols):
+            good = pc.is_in(array, value_set=pa.array(symbols))
+        case Uuid(fixed=None):
+            good = pc.match_substring_regex(array, rf"\A{UUID_TEXT}\z")
+        case Decimal(precision=precision, scale=scale):
+            most = pa.scalar(Number(f"{10**precision - 1}E-{scale}"), array.type)
+            least = pa.scalar(Number(f"{1 - 10**precision}E-{scale}"), array.type)
+            good = pc.and_(pc.less_equal(array, most), pc.greater_equal(array, least))
+        case Scalar(kind=kind) if kind in TIMES:
+            ticks = array.view(arrow_type(Scalar(kind=LOGICAL[kind])))
+            end = 86_400 * TICKS[kind]
+            good = pc.and_(pc.greater_equal(ticks, 0), pc.less(ticks, end))
+        case _:
+            return _NOWHERE
+    good = pc.or_kleene(good, array.is_null())
+    return _NOWHERE if pc.all(good).as_py() else np.flatnonzero(pc.invert(good))
 
 
 _Walk = Iterator[tuple[Any, pa.Array, Type, str]]
@@ -49,7 +94,7 @@ def _walk(array: pa.Array, type_: Type, path: str, positions: Any = None) -> _Wa
     """
     yield positions, array, type_, path
     present = type_.item if isinstance(type_, Nullable) else type_
-    if isinstance(present, Scalar):
+    if not isinstance(present, Record | Array | Map):
         return
     if array.null_count:
         valid = np.flatnonzero(array.is_valid())
@@ -60,7 +105,7 @@ def _walk(array: pa.Array, type_: Type, path: str, positions: Any = None) -> _Wa
             for number, field in enumerate(fields):
                 child = array.field(number)
                 yield from _walk(child, field.type, below(path, field.name), positions)
-        case Array(items=items) if not _free(items):
+        case Array(items=items) if not (isinstance(items, Nullable) and _free(items)):
             offsets, (values,) = contents(array)
             rows = _repeated(offsets, positions)
             yield from _walk(values, items, f"{path}[]", rows)
@@ -91,12 +136,12 @@ def _rows_with_duplicates(array: pa.Array) -> np.ndarray[Any, Any]:
     offsets, (keys, _) = contents(array)
     rows = _repeated(offsets, None)
     if len(rows) == len(array) and len(np.unique(rows)) == len(rows):
-        return np.empty(0, np.int64)  # one key each
+        return _NOWHERE  # one key each
     codes = keys.dictionary_encode()
     pairs = rows * max(1, len(codes.dictionary)) + codes.indices.to_numpy()
     _, first = np.unique(pairs, return_index=True)
     if len(first) == len(pairs):
-        return np.empty(0, np.int64)
+        return _NOWHERE
     again = np.ones(len(pairs), np.bool_)
     again[first] = False
     found = np.unique(rows[again])
@@ -117,16 +162,16 @@ def _is_map(type_: Type) -> bool:
     return isinstance(type_.item if isinstance(type_, Nullable) else type_, Map)
 
 
-def _has_map(type_: Type) -> bool:
+def _free(type_: Type) -> bool:
+    """Tell whether every valid array of the type's Arrow form fits it, but for nulls."""
     match type_:
         case Nullable(item=item) | Array(items=item):
-            return _has_map(item)
+            return _free(item)
         case Record(fields=fields):
-            return any(_has_map(field.type) for field in fields)
+            return all(_free(field.type) for field in fields)
+        case Scalar(kind=kind):
+            return kind not in TIMES
+        case Fixed() | Uuid(fixed=Fixed()):
+            return True
         case _:
-            return isinstance(type_, Map)
-
-
-def _free(type_: Type) -> bool:
-    """Tell whether every array of the type's Arrow form fits it."""
-    return isinstance(type_, Nullable) and isinstance(type_.item, Scalar)
+            return False

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,8 @@ from pyarrow import types
 
 from sluiceway.errors import ValueOutOfRange
 from sluiceway.records.constraints import contents
-from sluiceway.schema.types import below
+from sluiceway.schema.arrow import noted
+from sluiceway.schema.types import Uuid, below
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAYS: Final = (
@@ -31,11 +33,12 @@ def to_records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Make each row of `batch` (of a schema's Arrow form) into a dict, in order.
 
     Timestamps become aware datetimes in UTC, local timestamps naive ones, maps and nested records
-    dicts, arrays lists. Raises ValueOutOfRange, naming the field, for a date or an instant outside
-    of the years 1 to 9999, which only `batches()` can give.
+    dicts, arrays lists, enums their symbols. Raises ValueOutOfRange, naming the field, for a date
+    or an instant outside of the years 1 to 9999 and for one between two microseconds, which only
+    `batches()` can give.
     """
-    names = batch.schema.names
-    return _dicts(names, [_values(c, n) for c, n in zip(batch.columns, names, strict=True)])
+    fields = zip(batch.columns, batch.schema, strict=True)
+    return _dicts(batch.schema.names, [_values(c, field, field.name) for c, field in fields])
 
 
 def _dicts(names: list[str], columns: list[list[Any]]) -> list[dict[str, Any]]:
@@ -54,20 +57,27 @@ def _builder(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[dict[st
     return built
 
 
-def _values(array: pa.Array, path: str) -> list[Any]:
+def _values(array: pa.Array, field: pa.Field, path: str) -> list[Any]:
     type_ = array.type
+    if field.metadata and isinstance(leaf := noted(field, field.name), Uuid):
+        make = UUID if leaf.fixed is None else _uuid_of_bytes
+        return [value and make(value) for value in array.to_pylist()]
     if types.is_string(type_) or types.is_binary(type_):
         objects: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
         return objects
     if not array.null_count:
-        return _present(array, type_, path)
+        return _present(array, field.type, path)
     places = np.flatnonzero(array.is_valid())
     values: list[Any] = [None] * len(array)
     for place, value in zip(
-        places.tolist(), _present(array.take(pa.array(places)), type_, path), strict=True
+        places.tolist(), _present(array.take(pa.array(places)), field.type, path), strict=True
     ):
         values[place] = value
     return values
+
+
+def _uuid_of_bytes(value: bytes) -> UUID:
+    return UUID(bytes=value)
 
 
 def _present(array: pa.Array, type_: pa.DataType, path: str) -> list[Any]:
@@ -77,28 +87,46 @@ def _present(array: pa.Array, type_: pa.DataType, path: str) -> list[Any]:
         _check_range(days, _DAYS, path)
         return days.astype("M8[D]").tolist()  # type: ignore[no-any-return]
     if types.is_timestamp(type_):
-        return _instants(array.view(pa.int64()).to_numpy(), type_.tz is not None, path)
+        return _instants(_microseconds(array, type_, path), type_.tz is not None)
     if types.is_struct(type_):
-        names = [field.name for field in type_]
-        columns = [_values(array.field(i), below(path, name)) for i, name in enumerate(names)]
-        return _dicts(names, columns)
+        members = list(type_)
+        columns = [
+            _values(array.field(number), member, below(path, member.name))
+            for number, member in enumerate(members)
+        ]
+        return _dicts([member.name for member in members], columns)
     if types.is_list(type_):
         offsets, (items,) = contents(array)
-        return _cut(_values(items, f"{path}[]"), offsets.tolist())
+        return _cut(_values(items, type_.value_field, f"{path}[]"), offsets.tolist())
     if types.is_map(type_):
         offsets, (keys, items) = contents(array)
         bounds = offsets.tolist()
         pairs = zip(
-            _cut(_values(keys, path), bounds),
-            _cut(_values(items, f"{path}{{}}"), bounds),
+            _cut(_values(keys, type_.key_field, path), bounds),
+            _cut(_values(items, type_.item_field, f"{path}{{}}"), bounds),
             strict=True,
         )
         return [dict(zip(names, values, strict=True)) for names, values in pairs]
     return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
-def _instants(microseconds: Any, aware: bool, path: str) -> list[Any]:
-    _check_range(microseconds, _MICROSECONDS, path)
+def _microseconds(array: pa.Array, type_: pa.DataType, path: str) -> Any:
+    ticks = array.view(pa.int64()).to_numpy()
+    if type_.unit == "ns":
+        if (ticks % 1000).any():
+            raise ValueOutOfRange(
+                f"field {path!r} has a value between two microseconds, which Python's datetime "
+                "cannot express; read with batches(), which gives Arrow's values as they are"
+            )
+        return ticks // 1000
+    if type_.unit == "ms":
+        _check_range(ticks, (_MICROSECONDS[0] // 1000, _MICROSECONDS[1] // 1000), path)
+        return ticks * 1000
+    _check_range(ticks, _MICROSECONDS, path)
+    return ticks
+
+
+def _instants(microseconds: Any, aware: bool) -> list[Any]:
     if not aware:
         return microseconds.view("M8[us]").tolist()  # type: ignore[no-any-return]
     # NumPy makes durations at C speed; adding them to an aware epoch keeps the zone.

@@ -2,105 +2,160 @@
 
 from __future__ import annotations
 
+import enum
 import math
+import re
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time
+from decimal import Decimal as Number
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluiceway.records.unfit import TooMuch, Unfit, shown
+from sluiceway.records.constraints import senseless
+from sluiceway.records.unfit import TooMuch, Unfit, shown, wanted
 from sluiceway.schema.arrow import arrow_type
-from sluiceway.schema.types import Kind, Scalar
+from sluiceway.schema.literals import symbol
+from sluiceway.schema.types import (
+    INSTANTS,
+    LOCALS,
+    TICKS,
+    TIMES,
+    UUID_TEXT,
+    Decimal,
+    Enum,
+    Fixed,
+    Kind,
+    Leaf,
+    Scalar,
+    Uuid,
+)
 
+_FLOAT: Final = Scalar(kind=Kind.FLOAT)
 _FLOATS: Final = (float, np.floating)
 _INTEGERS: Final = (int, np.integer)
 _ALLOWED: Final[dict[Kind, tuple[type, ...]]] = {
     Kind.BOOLEAN: (bool, np.bool_),
-    Kind.INT: _INTEGERS,
-    Kind.LONG: _INTEGERS,
-    Kind.FLOAT: _FLOATS + _INTEGERS,
-    Kind.DOUBLE: _FLOATS + _INTEGERS,
+    **dict.fromkeys((Kind.INT, Kind.LONG), _INTEGERS),
+    **dict.fromkeys((Kind.FLOAT, Kind.DOUBLE), _FLOATS + _INTEGERS),
     Kind.STRING: (str,),
     Kind.BYTES: (bytes, bytearray, memoryview),
     Kind.DATE: (date,),
-    Kind.TIMESTAMP: (datetime,),
-    Kind.LOCAL_TIMESTAMP: (datetime,),
+    **dict.fromkeys(TIMES, (time,)),
+    **dict.fromkeys(INSTANTS | LOCALS, (datetime,)),
 }
-_REFUSED: Final[dict[Kind, tuple[type, ...]]] = {
-    **dict.fromkeys((Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE), (bool,)),
-    Kind.DATE: (datetime,),
-}
+_REFUSED: Final[dict[type, tuple[type, ...]]] = {int: (bool,), date: (datetime,)}
 """What Python takes for an instance of an allowed type, and we do not."""
 
-_WANTED: Final = {
-    Kind.BOOLEAN: "True or False",
-    Kind.INT: "an integer of 32 bits",
-    Kind.LONG: "an integer of 64 bits",
-    Kind.FLOAT: "a number that a 32-bit float can hold",
-    Kind.DOUBLE: "a number that a 64-bit float can hold",
-    Kind.STRING: "a str of whole characters",
-    Kind.BYTES: "bytes",
-    Kind.DATE: "a datetime.date (of a datetime, take .date())",
-    Kind.TIMESTAMP: "a datetime.datetime with a time zone, in whole microseconds",
-    Kind.LOCAL_TIMESTAMP: "a datetime.datetime without a time zone, in whole microseconds",
-}
+_ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
-def scalars(values: Sequence[Any], kinds: set[type], kind: Kind, path: str) -> pa.Array:
+def scalars(values: Sequence[Any], kinds: set[type], leaf: Leaf, path: str) -> pa.Array:
     """Make the array of `values`, whose types other than None's are `kinds`.
 
-    Raises Unfit for a value that is not of `kind`, TooMuch where one array is too small.
+    Raises Unfit for a value that is not of `leaf`, TooMuch where one array is too small.
     """
-    allowed, refused = _ALLOWED[kind], _REFUSED.get(kind, ())
+    allowed = _allowed(leaf)
+    refused = tuple(chain.from_iterable(_REFUSED.get(type_, ()) for type_ in allowed))
     for type_ in kinds:
         if not issubclass(type_, allowed) or issubclass(type_, refused):
             position = list(map(type, values)).index(type_)
-            raise Unfit(position, path, _wanted(kind, values[position]))
-    if kind in (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP):
-        _check_zones(values, kinds, kind, path)
-    array = _converted(values, kind, path)
-    if kind is Kind.FLOAT:
+            raise _unfit(position, path, leaf, values[position])
+    match leaf:
+        case Scalar(kind=kind) if kind in TIMES or kind in INSTANTS or kind in LOCALS:
+            _check_clocks(values, kinds, leaf, path)
+        case Uuid():
+            values = _uuids(values, kinds, leaf, path)
+        case Decimal() if kinds - {Number, int}:
+            values = [int(value) if isinstance(value, _INTEGERS) else value for value in values]
+        case Enum() if kinds - {str}:
+            values = [symbol(value) if isinstance(value, enum.Enum) else value for value in values]
+    array = _converted(values, leaf, path)
+    if leaf == _FLOAT:
         _check_overflow(array, values, path)
+    elif isinstance(leaf, Enum) and len(rows := senseless(array, leaf)):
+        raise _unfit(int(rows[0]), path, leaf, values[int(rows[0])])
     return array
 
 
-def _converted(values: Sequence[Any], kind: Kind, path: str) -> pa.Array:
-    target = arrow_type(Scalar(kind=kind))
+def _allowed(leaf: Leaf) -> tuple[type, ...]:
+    match leaf:
+        case Scalar(kind=kind):
+            return _ALLOWED[kind]
+        case Fixed():
+            return _ALLOWED[Kind.BYTES]
+        case Decimal():
+            return (Number, *_INTEGERS)
+        case Uuid():
+            return (UUID, str)
+        case Enum():
+            return (str, enum.Enum)
+
+
+def _converted(values: Sequence[Any], leaf: Leaf, path: str) -> pa.Array:
+    target = arrow_type(leaf)
     try:
         array = pa.array(values, target)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+    except _ERRORS as error:
         for position, value in enumerate(values):
             try:
                 pa.array([value], target)
-            except (pa.ArrowException, OverflowError, ValueError, TypeError):
-                raise Unfit(position, path, _wanted(kind, value)) from error
+            except _ERRORS:
+                raise _unfit(position, path, leaf, value) from error
         raise TooMuch from error
     if isinstance(array, pa.ChunkedArray):
         raise TooMuch
     return array
 
 
-def _check_zones(values: Sequence[Any], kinds: set[type], kind: Kind, path: str) -> None:
-    present = [value for value in values if value is not None]
-    if kinds - {datetime}:  # pandas has instants of its own, with nanoseconds, and one that is none
+def _uuids(values: Sequence[Any], kinds: set[type], leaf: Uuid, path: str) -> Sequence[Any]:
+    """Give `values` in the form that Arrow is to have them in."""
+    if str in kinds or kinds - {UUID}:
+        matches = re.compile(UUID_TEXT).fullmatch
         for position, value in enumerate(values):
-            if value is not None and (value != value or getattr(value, "nanosecond", 0)):
-                raise Unfit(position, path, _wanted(kind, value))
+            if isinstance(value, str) and not matches(value):
+                raise _unfit(position, path, leaf, value)
+    if leaf.fixed is None:
+        return [None if value is None else str(value) for value in values]
+    return [
+        value if value is None else value.bytes if isinstance(value, UUID) else UUID(value).bytes
+        for value in values
+    ]
+
+
+def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: Scalar, path: str) -> None:
+    """Refuse a wrong zone, and what lies between two ticks of the clock."""
+    kind = leaf.kind
+    present = [value for value in values if value is not None]
+    if kinds - {datetime, time}:
+        # pandas has instants of its own, with nanoseconds, and one that is none.
+        finest = TICKS[kind] > TICKS[Kind.TIME]
+        for position, value in enumerate(values):
+            if value is not None and (
+                value != value or (getattr(value, "nanosecond", 0) and not finest)
+            ):
+                raise _unfit(position, path, leaf, value)
     zones = set(map(attrgetter("tzinfo"), present))
-    if kind is Kind.TIMESTAMP and None in zones:
+    if kind in INSTANTS and None in zones:
         position = _first(values, lambda v: v is not None and v.tzinfo is None)
         reason = (
             f"{shown(values[position])} has no time zone, so that it is no certain instant; "
             "attach one, for instance value.replace(tzinfo=datetime.UTC)"
         )
         raise Unfit(position, path, reason)
-    if kind is Kind.LOCAL_TIMESTAMP and zones - {None}:
+    if kind not in INSTANTS and zones - {None}:
         position = _first(values, lambda v: v is not None and v.tzinfo is not None)
-        raise Unfit(position, path, _wanted(kind, values[position]))
+        raise _unfit(position, path, leaf, values[position])
+    if TICKS[kind] < TICKS[Kind.TIME]:
+        between = TICKS[Kind.TIME] // TICKS[kind]
+        for position, value in enumerate(values):
+            if value is not None and value.microsecond % between:
+                raise _unfit(position, path, leaf, value)
 
 
 def _check_overflow(array: pa.Array, values: Sequence[Any], path: str) -> None:
@@ -109,11 +164,11 @@ def _check_overflow(array: pa.Array, values: Sequence[Any], path: str) -> None:
         return
     for position in np.flatnonzero(pc.is_inf(array).fill_null(False)).tolist():
         if not math.isinf(values[position]):
-            raise Unfit(position, path, _wanted(Kind.FLOAT, values[position]))
+            raise _unfit(position, path, _FLOAT, values[position])
 
 
-def _wanted(kind: Kind, value: object) -> str:
-    return f"it must be {_WANTED[kind]}, and is {shown(value)}"
+def _unfit(position: int, path: str, leaf: Leaf, value: object) -> Unfit:
+    return Unfit(position, path, f"it must be {wanted(leaf)}, and is {shown(value)}")
 
 
 def _first(values: Sequence[Any], condition: Callable[[Any], bool]) -> int:

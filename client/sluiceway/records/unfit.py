@@ -4,7 +4,42 @@ from __future__ import annotations
 
 from typing import Final
 
+from sluiceway.schema.types import (
+    Array,
+    Decimal,
+    Enum,
+    Fixed,
+    Kind,
+    Map,
+    Nullable,
+    Record,
+    Scalar,
+    Type,
+    Uuid,
+)
+
 _SHOWN: Final = 60
+_SYMBOLS: Final = 20
+_WANTED: Final = {
+    Kind.BOOLEAN: "True or False",
+    Kind.INT: "an integer of 32 bits",
+    Kind.LONG: "an integer of 64 bits",
+    Kind.FLOAT: "a number that a 32-bit float can hold",
+    Kind.DOUBLE: "a number that a 64-bit float can hold",
+    Kind.STRING: "a str of whole characters",
+    Kind.BYTES: "bytes",
+    Kind.DATE: "a datetime.date (of a datetime, take .date())",
+    Kind.TIME_MILLIS: "a datetime.time without a time zone, in whole milliseconds",
+    Kind.TIME: "a datetime.time without a time zone",
+    Kind.TIMESTAMP_MILLIS: "a datetime.datetime with a time zone, in whole milliseconds",
+    Kind.TIMESTAMP: "a datetime.datetime with a time zone, in whole microseconds",
+    Kind.TIMESTAMP_NANOS: "a datetime.datetime with a time zone, of the years 1678 to 2261",
+    Kind.LOCAL_TIMESTAMP_MILLIS: "a datetime.datetime without a time zone, in whole milliseconds",
+    Kind.LOCAL_TIMESTAMP: "a datetime.datetime without a time zone, in whole microseconds",
+    Kind.LOCAL_TIMESTAMP_NANOS: (
+        "a datetime.datetime without a time zone, of the years 1678 to 2261"
+    ),
+}
 
 
 class Unfit(Exception):
@@ -32,3 +67,27 @@ def shown(value: object) -> str:
     text = repr(value)
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return f"{type(value).__name__} {text}"
+
+
+def wanted(type_: Type) -> str:
+    """Say what a value of `type_` must be."""
+    match type_:
+        case Nullable(item=item):
+            return wanted(item)
+        case Scalar(kind=kind):
+            return _WANTED[kind]
+        case Fixed(size=size):
+            return f"bytes, {size} of them"
+        case Decimal(precision=precision, scale=scale):
+            return f"a decimal.Decimal of at most {precision} digits, {scale} behind the point"
+        case Uuid():
+            return "a uuid.UUID, or the text of one"
+        case Enum(symbols=symbols):
+            more = ", …" if len(symbols) > _SYMBOLS else ""
+            return f"one of the symbols {', '.join(symbols[:_SYMBOLS])}{more}"
+        case Array():
+            return "a list"
+        case Map():
+            return "a dict with str keys"
+        case Record():
+            return "a dict or a dataclass"
