@@ -70,7 +70,7 @@ class Rig:
     def run_once(self) -> Counts:
         return self.reconciler().run_once()
 
-    def add(self, **spec: Any) -> Channel:
+    def add(self, *, topic: TopicRef | None = None, adopted: bool = False, **spec: Any) -> Channel:
         """Add a channel's row as a request does, and return it."""
         name, uid = f"channel-{next(_numbers)}", uuid.uuid4().hex
         with self.database.write() as tx:
@@ -90,7 +90,8 @@ class Rig:
                 phase=Phase.PROVISIONING,
                 observed_generation=0,
                 conditions=(),
-                topic=TopicRef(name=topic_name("rig.", name, uid)),
+                topic=topic or TopicRef(name=topic_name("rig.", name, uid)),
+                adopted=adopted,
             )
             assert channels.insert(tx, channel)
         return channel
@@ -131,10 +132,22 @@ class Rig:
         )
         return self._save(changed, was)
 
+    def close(self, channel: Channel) -> Channel:
+        """Close the channel to writers as a request does."""
+        was = self.get(channel)
+        return self._save(replace(was, phase=Phase.CLOSED, revision=was.revision + 1), was)
+
     def _save(self, changed: Channel, was: Channel) -> Channel:
         with self.database.write() as tx:
             assert channels.save(tx, changed, was=was, from_phases=(was.phase,))
         return changed
+
+    def topic_id(self, name: str) -> str:
+        """Return the id of a topic that was just made."""
+        deadline = time.monotonic() + 30
+        while (topic := self.kafka.observe([name]).topics.get(name)) is None:
+            assert time.monotonic() < deadline, name
+        return topic.id
 
     def topic(self, channel: Channel) -> ObservedTopic | None:
         return self.kafka.observe([channel.topic.name]).topics.get(channel.topic.name)

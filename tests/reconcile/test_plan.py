@@ -14,6 +14,7 @@ from sluiceway_gateway.domain.plan import (
     plan,
 )
 from sluiceway_gateway.domain.topic import DesiredTopic, ObservedTopic
+from sluiceway_gateway.services.reconcile import actions
 
 NAME = "sluiceway.flights-0123abcd"
 DEFAULT_REPLICATION = 3
@@ -118,6 +119,17 @@ def test_a_wanted_topic_ends_as_asked_with_its_data(
     assert after is not None
     assert after.partitions == max(desired.partitions, observed.partitions if observed else 0)
     assert {k: v for k, v in after.config.items() if "throttled" not in k} == desired.config
+
+
+@given(desired_topics, observed_topics)
+def test_nothing_is_ever_done_to_an_adopted_topic(
+    desired: DesiredTopic, observed: ObservedTopic | None
+) -> None:
+    adopted = replace(desired, owned=False)
+    found = plan(adopted, observed)
+    assert found.actions == ()
+    assert actions(adopted, found) == ()
+    assert found.standing is plan(desired, observed).standing
 
 
 def test_partitions_beyond_those_asked_for_stay_and_are_counted() -> None:

@@ -38,6 +38,7 @@ channels = st.builds(
     schema_id=st.just(1),
     schema_version=st.just(1),
     phase=st.sampled_from(Phase),
+    adopted=st.booleans(),
     observed_generation=st.integers(min_value=0, max_value=2),
     conditions=st.just(()),
     topic=st.builds(

@@ -126,7 +126,7 @@ class Reconciler:
             for name, topic in desired.items()
             if name not in seen.rejections
         }
-        asked = [act for name, first in plans.items() for act in _actions(desired[name], first)]
+        asked = [act for name, first in plans.items() for act in actions(desired[name], first)]
         done = carry_out(self._kafka, asked)
         self._look_again(desired, done, topics)
         now = self._clock()
@@ -213,7 +213,8 @@ def _is_forgotten(due_channel: DueChannel) -> bool:
     return due_channel.channel.phase is Phase.DELETING and due_channel.channel.keep_topic
 
 
-def _actions(desired: DesiredTopic, first: Plan) -> tuple[Action, ...]:
+def actions(desired: DesiredTopic, first: Plan) -> tuple[Action, ...]:
+    """Return what is asked of Kafka by the first plan of a pass."""
     if desired.owned and not desired.wanted and first.standing is Standing.ABSENT:
         # One that was made a moment ago may not show yet; deleting asks the controller itself.
         return (DeleteTopic(name=desired.name),)

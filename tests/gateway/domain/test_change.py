@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.domain.change import UNSET, Change, changed, created, deleted
+from sluiceway_gateway.domain.adoption import adopting
+from sluiceway_gateway.domain.change import UNSET, Change, changed, closed, created, deleted
 from sluiceway_gateway.domain.channel import (
     Channel,
     Compatibility,
@@ -22,6 +23,7 @@ from sluiceway_gateway.domain.errors import (
     ImmutableField,
     PartitionsShrink,
 )
+from sluiceway_gateway.domain.topic import ObservedTopic
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 FIRST = SchemaVersion(id=7, version=1, definition="s1", created_at=NOW)
@@ -104,6 +106,56 @@ def test_what_would_cost_records_is_refused(change: Change, error: type[Conflict
     channel = make(Change(partitions=2, pinned=True))
     with pytest.raises(error):
         changed(channel, change)
+
+
+def test_another_version_of_the_schema_is_counted_and_leaves_the_rest() -> None:
+    channel = make(Change(partitions=2))
+    after = changed(channel, Change(), SECOND)
+    assert (after.spec.schema, after.schema_id, after.schema_version) == ("s2", 9, 2)
+    assert (after.generation, after.revision) == (2, 2)
+    assert replace(after.spec, schema="s1") == channel.spec
+    assert changed(after, Change(), SECOND) is after
+
+
+def adopted() -> Channel:
+    observed = ObservedTopic(
+        name="t", id="x", partitions=3, replication=2, config={"retention.ms": "5"}
+    )
+    return adopting(
+        Change(topic="t"), observed, name="flights", uid="0" * 32, schema=FIRST, now=NOW
+    )
+
+
+@given(change=CHANGES)
+def test_no_change_of_an_adopted_topic_passes(change: Change) -> None:
+    channel = adopted()
+    try:
+        after = changed(channel, change)
+    except Conflict:
+        return
+    for field in ("partitions", "replication", "retention", "config"):
+        assert getattr(after.spec, field) == getattr(channel.spec, field)
+
+
+def test_an_adopted_topic_is_kept_whatever_is_asked() -> None:
+    once = deleted(adopted(), keep_topic=False, now=NOW)
+    assert once.keep_topic
+    assert deleted(once, keep_topic=True, now=NOW) is once
+    assert deleted(once, keep_topic=False, now=NOW) is once
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_only_a_ready_channel_is_closed_and_that_once(phase: Phase) -> None:
+    channel = replace(make(), phase=phase)
+    if phase not in (Phase.READY, Phase.CLOSED):
+        with pytest.raises(Conflict) as raised:
+            closed(channel, now=NOW)
+        deleting = phase is Phase.DELETING
+        assert raised.value.code == ("channel_deleting" if deleting else "channel_not_ready")
+        return
+    once = closed(channel, now=NOW)
+    assert (once.phase, once.generation) == (Phase.CLOSED, channel.generation)
+    assert closed(once, now=NOW) is once
 
 
 def test_pinning_can_be_taken_back() -> None:

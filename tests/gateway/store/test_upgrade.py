@@ -128,6 +128,16 @@ def test_everything_is_read_as_it_was_and_can_be_changed(rig: Rig) -> None:
     assert connection.json()["schema"]["id"] == 1
 
 
+def test_a_new_version_of_an_old_schema_keeps_the_old_one(rig: Rig) -> None:
+    schema = rig.http.get("/v1/channels/flights").json()["spec"]["schema"]
+    schema["fields"].append({"name": "gate", "type": ["null", "string"], "default": None})
+    changed = rig.http.put("/v1/channels/flights", json={"spec": {"schema": schema}})
+    # An id that no message in any topic carries yet.
+    assert changed.json()["status"]["schema"] == {"id": 3, "version": 2}, changed.text
+    kept = rig.http.get("/v1/channels/flights/schemas").json()["items"]
+    assert [(each["id"], each["version"]) for each in kept] == [(1, 1), (3, 2)]
+
+
 def test_tokens_and_answers_that_were_given_stay(rig: Rig) -> None:
     revoked = {"Authorization": f"Bearer slw_{1:016}_{'1' * 64}"}
     assert code(rig.http.get("/v1/channels", headers=revoked)) == "unauthenticated"

@@ -1,0 +1,178 @@
+"""Adopting topics of a real broker; the loops are held off, or run by hand."""
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from gateway_rig import NOBODY, SCHEMA, Rig, code, running
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.services.reconcile import Reconciler
+from sluiceway_gateway.store.engine import Database
+
+WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
+
+
+@pytest.fixture
+def near(database: Database, database_url: str, kafka: KafkaServer) -> Iterator[Rig]:
+    """A gateway that reaches Kafka, its loops held off."""
+    servers = kafka.bootstrap_servers
+    with running(
+        database, database_url, kafka_bootstrap_servers=servers, kafka_timeout_ms=20_000
+    ) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def operator(kafka: KafkaServer) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+
+@pytest.fixture
+def topic(operator: AdminClient) -> str:
+    """The name of a topic that somebody made."""
+    name = f"Somebodys_{uuid.uuid4().hex[:8]}"
+    config = {"retention.ms": "60000", "max.message.bytes": "2000", "flush.ms": "9000"}
+    made = operator.create_topics([NewTopic(name, num_partitions=3, config=config)])
+    made[name].result(timeout=30)
+    return name
+
+
+@pytest.fixture
+def reconciler(near: Rig, kafka: KafkaServer) -> Iterator[Reconciler]:
+    admin = Kafka(kafka.bootstrap_servers)
+    yield Reconciler(
+        database=near.database, kafka=admin, clock=near.clock, resync_s=0, wait=lambda _s: None
+    )
+    admin.close()
+
+
+def adopt(rig: Rig, topic: str, name: str = "flights", **spec: Any) -> httpx.Response:
+    return rig.put(name, topic={"name": topic}, **spec)
+
+
+def test_an_adopted_topic_is_followed_and_left_as_it_is(
+    near: Rig, topic: str, reconciler: Reconciler
+) -> None:
+    answer = adopt(near, topic)
+    assert answer.status_code == 201, answer.text
+    spec = answer.json()["spec"]
+    assert (spec["partitions"], spec["replication"]) == (3, 1)
+    assert spec["retention"] == {"ms": 60_000, "bytes": None}
+    assert spec["config"] == {"max.message.bytes": "2000"}, "what channels cannot set is left out"
+    assert spec["topic"] == {"name": topic}
+    counts = reconciler.run_once()
+    assert (counts.checked, counts.configured, counts.grown, counts.created) == (1, 0, 0, 0)
+    status = near.http.get("/v1/channels/flights").json()["status"]
+    assert (status["phase"], status["topic"]["partitions"]) == ("ready", 3)
+    connection = near.http.get("/v1/channels/flights/connection", params={"access": "write"})
+    assert connection.json()["topic"]["max_message_bytes"] == 2000
+    again = adopt(near, topic, partitions=3)
+    assert (again.status_code, again.json()["metadata"]["generation"]) == (200, 1)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"partitions": 4},
+        {"partitions": 2},
+        {"replication": 2},
+        {"retention": {"ms": 1}},
+        {"retention": {"bytes": 1}},
+        {"config": {}},
+    ],
+)
+def test_what_would_change_an_adopted_topic_is_refused(
+    near: Rig, topic: str, spec: dict[str, Any]
+) -> None:
+    making = adopt(near, topic, **spec)
+    assert (making.status_code, code(making)) == (409, "channel_adopted")
+    assert near.http.get("/v1/channels/flights").status_code == 404
+    adopt(near, topic)
+    changing = near.http.put("/v1/channels/flights", json={"spec": spec})
+    assert (changing.status_code, code(changing)) == (409, "channel_adopted")
+    assert "Kafka's own tools" in changing.json()["detail"]
+
+
+def test_a_topic_belongs_to_one_channel(near: Rig, topic: str, reconciler: Reconciler) -> None:
+    owned = near.put("owner").json()["status"]["topic"]["name"]
+    reconciler.run_once()
+    adopt(near, topic)
+    for taken, owner in ((topic, "flights"), (owned, "owner")):
+        answer = adopt(near, taken, "second")
+        assert (answer.status_code, code(answer)) == (409, "topic_taken")
+        assert repr(owner) in answer.json()["detail"]
+    other = adopt(near, owned)
+    assert (other.status_code, code(other)) == (409, "immutable_field")
+
+
+def test_of_many_that_adopt_at_once_one_has_the_topic(near: Rig, topic: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda n: adopt(near, topic, f"c{n}"), range(4)))
+    assert sorted(each.status_code for each in answers) == [201, 409, 409, 409]
+    refused = {code(each) for each in answers if each.status_code == 409}
+    assert refused <= {"topic_taken", "concurrent_change"}
+
+
+def test_a_topic_that_is_not_there_cannot_be_adopted(near: Rig) -> None:
+    answer = adopt(near, "nowhere")
+    assert (answer.status_code, code(answer)) == (409, "topic_not_found")
+    assert near.http.get("/v1/channels/flights").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "..", "a b", "", "x" * 250])
+def test_names_that_no_channel_may_adopt_are_refused(shared_rig: Rig, name: str) -> None:
+    answer = adopt(shared_rig, name)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert answer.json()["errors"][0]["pointer"] == "/spec/topic/name"
+
+
+def test_adopting_waits_for_kafka(shared_rig: Rig) -> None:
+    assert shared_rig.app.state.parts.settings.kafka_bootstrap_servers == NOBODY
+    answer = adopt(shared_rig, "topic")
+    assert (answer.status_code, code(answer)) == (503, "kafka_unavailable")
+
+
+def test_adopting_takes_leave_to_manage_all_channels(shared_rig: Rig, rig: Rig) -> None:
+    mine = rig.token("manage:team-")
+    body = {"spec": {"schema": SCHEMA, "topic": {"name": "anybodys"}}}
+    answer = rig.http.put("/v1/channels/team-a", json=body, headers=mine)
+    assert (answer.status_code, code(answer)) == (403, "forbidden")
+    assert "without a prefix" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("asked", ["delete", "keep"])
+def test_deleting_the_channel_leaves_the_topic_with_its_schemas(
+    near: Rig, topic: str, reconciler: Reconciler, operator: AdminClient, asked: str
+) -> None:
+    first = adopt(near, topic, format="arrow").json()
+    near.http.put("/v1/channels/flights", json={"spec": {"schema": WIDER}})
+    reconciler.run_once()
+    uid = first["metadata"]["uid"]
+    near.http.delete("/v1/channels/flights", params={"uid": uid, "topic": asked})
+    assert reconciler.run_once().removed == 1
+    assert near.http.get("/v1/channels/flights").status_code == 404
+    assert topic in operator.list_topics(timeout=30).topics
+
+    wrong = adopt(near, topic, "again", format="avro")
+    assert (wrong.status_code, code(wrong)) == (409, "immutable_field")
+    clash = {**SCHEMA, "fields": [{"name": "a", "type": "string"}]}
+    refused = adopt(near, topic, "again", schema=clash)
+    assert (refused.status_code, code(refused)) == (409, "schema_incompatible")
+    body = {"spec": {"topic": {"name": topic}}}
+    again = near.http.put("/v1/channels/again", json=body)
+    assert again.status_code == 201, again.text
+    assert (again.json()["spec"]["schema"], again.json()["spec"]["format"]) == (WIDER, "arrow")
+    items = near.http.get("/v1/channels/again/schemas").json()["items"]
+    assert [(each["version"], each["definition"]) for each in items] == [(1, SCHEMA), (2, WIDER)]
+
+
+def test_a_foreign_topic_needs_a_schema(near: Rig, topic: str) -> None:
+    answer = near.http.put("/v1/channels/flights", json={"spec": {"topic": {"name": topic}}})
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert answer.json()["errors"][0]["pointer"] == "/spec/schema"

@@ -1,0 +1,168 @@
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from gateway_rig import SCHEMA, Rig, code
+
+from sluiceway_gateway.domain.channel import Phase
+
+PATH = "/v1/channels/flights"
+
+
+def schema(**fields: Any) -> dict[str, Any]:
+    """Return SCHEMA with further fields; `...` makes one that has no default."""
+    more = [
+        {"name": name, "type": "string"} | ({} if default is ... else {"default": default})
+        for name, default in fields.items()
+    ]
+    return {**SCHEMA, "fields": [*SCHEMA["fields"], *more]}  # type: ignore[misc]
+
+
+WIDER = schema(b="none")
+
+
+def update(rig: Rig, **spec: Any) -> httpx.Response:
+    return rig.http.put(PATH, json={"spec": spec})
+
+
+def versions(rig: Rig) -> list[tuple[int, dict[str, Any]]]:
+    items = rig.http.get(f"{PATH}/schemas").json()["items"]
+    return [(each["version"], each["definition"]) for each in items]
+
+
+def test_a_schema_that_reads_the_old_records_is_a_new_version(rig: Rig) -> None:
+    first = rig.put().json()
+    answer = update(rig, schema=WIDER)
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["spec"]["schema"] == WIDER
+    assert body["metadata"]["generation"] == 2
+    assert body["status"]["schema"] == {"id": 2, "version": 2}
+    assert versions(rig) == [(1, SCHEMA), (2, WIDER)]
+    again = update(rig, schema=WIDER)
+    assert again.headers["etag"] == answer.headers["etag"]
+    assert first["status"]["schema"] == {"id": 1, "version": 1}
+
+
+def test_a_connection_names_all_versions(rig: Rig) -> None:
+    rig.put()
+    update(rig, schema=WIDER)
+    rig.observe("flights", Phase.READY)
+    body = rig.http.get(f"{PATH}/connection", params={"access": "read"}).json()
+    assert body["schema"] == {"id": 2, "version": 2, "definition": WIDER}
+    assert [(each["id"], each["version"]) for each in body["schemas"]] == [(1, 1), (2, 2)]
+
+
+def test_an_older_version_becomes_the_newest_again_without_a_row_of_its_own(rig: Rig) -> None:
+    rig.put()
+    update(rig, schema=WIDER)
+    back = update(rig, schema=SCHEMA)
+    assert back.json()["status"]["schema"] == {"id": 1, "version": 1}
+    assert versions(rig) == [(1, SCHEMA), (2, WIDER)]
+    third = update(rig, schema=schema(b="none", c="none"))
+    assert third.json()["status"]["schema"]["version"] == 3
+
+
+NEEDY = schema(b=...)
+EMPTIER = {**SCHEMA, "fields": [{"name": "b", "type": "string", "default": ""}]}
+RETYPED = {**SCHEMA, "fields": [{"name": "a", "type": "string"}]}
+
+
+@pytest.mark.parametrize(
+    ("compatibility", "given", "said"),
+    [
+        ("backward", NEEDY, ["records of version 1 cannot be read with it"]),
+        ("forward", EMPTIER, ["its records cannot be read with version 1"]),
+        ("full", NEEDY, ["records of version 1 cannot be read with it"]),
+        ("full", EMPTIER, ["its records cannot be read with version 1"]),
+        ("full", RETYPED, ["records of version 1", "its records cannot be read with version 1"]),
+    ],
+)
+def test_each_broken_rule_is_told_and_nothing_is_kept(
+    shared_rig: Rig, compatibility: str, given: dict[str, Any], said: list[str]
+) -> None:
+    shared_rig.put(compatibility="none")
+    shared_rig.http.put(PATH, json={"spec": {"compatibility": compatibility}})
+    before = versions(shared_rig)
+    answer = update(shared_rig, schema=given)
+    assert (answer.status_code, code(answer)) == (409, "schema_incompatible")
+    errors = answer.json()["errors"]
+    assert [each["pointer"] for each in errors] == ["/spec/schema"] * len(said)
+    for each, words in zip(errors, said, strict=True):
+        assert words in each["message"]
+        assert "field" in each["message"]
+    assert versions(shared_rig) == before
+
+
+@pytest.mark.parametrize(
+    ("compatibility", "given"), [("none", RETYPED), ("forward", NEEDY), ("backward", EMPTIER)]
+)
+def test_what_the_rule_allows_is_taken(rig: Rig, compatibility: str, given: dict[str, Any]) -> None:
+    rig.put(compatibility=compatibility)
+    assert update(rig, schema=given).status_code == 200
+
+
+def test_every_kept_version_counts_and_not_the_newest_alone(rig: Rig) -> None:
+    rig.put(schema=NEEDY, compatibility="none")
+    update(rig, schema=SCHEMA)
+    # The newest has no b, the first has: as a long it could not be read.
+    clash = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "long", "default": 0}]}  # type: ignore[misc]
+    answer = update(rig, schema=clash, compatibility="backward")
+    assert (answer.status_code, code(answer)) == (409, "schema_incompatible")
+    assert "version 1" in answer.json()["errors"][0]["message"]
+    assert rig.http.get(PATH).json()["spec"]["compatibility"] == "none", "all of it or nothing"
+
+
+def test_of_two_updates_at_once_that_clash_one_is_refused(rig: Rig) -> None:
+    rig.put()
+    clash = [
+        {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": type_, "default": default}]}  # type: ignore[misc]
+        for type_, default in (("string", "x"), ("long", 0))
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda given: update(rig, schema=given), clash))
+    assert sorted(each.status_code for each in answers) == [200, 409]
+    refused = next(each for each in answers if each.status_code == 409)
+    assert code(refused) == "schema_incompatible"
+    assert len(versions(rig)) == 2
+
+
+def test_of_many_that_register_the_same_at_once_one_version_comes(rig: Rig) -> None:
+    rig.put()
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: update(rig, schema=WIDER), range(6)))
+    assert {each.status_code for each in answers} == {200}
+    assert [version for version, _ in versions(rig)] == [1, 2]
+
+
+def test_a_schema_of_too_many_fields_is_refused_with_the_limit(shared_rig: Rig) -> None:
+    wide = [{"name": f"f{number}", "type": "int"} for number in range(10_001)]
+    answer = shared_rig.put("wide", schema={**SCHEMA, "fields": wide})
+    assert (answer.status_code, code(answer)) == (422, "invalid_schema")
+    assert "10000 fields" in answer.json()["detail"]
+
+
+def test_a_schema_is_found_by_the_id_that_messages_carry(rig: Rig) -> None:
+    rig.put()
+    update(rig, schema=WIDER)
+    assert rig.http.get("/v1/schemas/1").json() == {"id": 1, "definition": SCHEMA}
+    assert rig.http.get("/v1/schemas/2").json() == {"id": 2, "definition": WIDER}
+    for unknown in ("3", "0", "x", "99999999999"):
+        answer = rig.http.get(f"/v1/schemas/{unknown}")
+        assert code(answer) == ("not_found" if unknown == "3" else "invalid_request")
+
+
+def test_schemas_are_shown_to_those_who_see_a_channel_that_has_them(rig: Rig) -> None:
+    rig.put("team-a")
+    rig.put("other", schema=WIDER)
+    mine = rig.token("write:team-")
+    assert rig.http.get("/v1/schemas/1", headers=mine).status_code == 200
+    assert code(rig.http.get("/v1/schemas/2", headers=mine)) == "not_found"
+    assert rig.http.get("/v1/channels/team-a/schemas", headers=mine).status_code == 200
+    assert rig.http.get("/v1/channels/other/schemas", headers=mine).status_code == 403
+
+
+def test_a_channel_that_is_not_there_has_no_schemas(shared_rig: Rig) -> None:
+    answer = shared_rig.http.get("/v1/channels/absent/schemas")
+    assert (answer.status_code, code(answer)) == (404, "channel_not_found")
