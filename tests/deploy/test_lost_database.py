@@ -1,0 +1,132 @@
+"""A database that was lost, or restored from a backup, beside topics that hold records."""
+
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from serving import serving
+from sluiceway import Gateway
+from sluiceway.protocol import Retention
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.services.migration import migrate
+from sluiceway_gateway.settings import Settings
+
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}
+RECORDS = [{"n": n} for n in range(50)]
+Start = Callable[[Path], Any]
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Topics of one test, which no other gateway knows."""
+    return f"lost-{uuid.uuid4().hex[:8]}."
+
+
+@pytest.fixture
+def start(kafka: KafkaServer, prefix: str) -> Start:
+    """Run a gateway on a SQLite file, brought to the revision first."""
+
+    @contextmanager
+    def run(path: Path) -> Iterator[Gateway]:
+        settings = Settings(
+            database_url=f"sqlite:///{path}",
+            kafka_bootstrap_servers=kafka.bootstrap_servers,
+            topic_prefix=prefix,
+            resync_s=1,
+            # A backup holds the lease of the gateway that ran when it was made.
+            lease_ms=1000,
+        )
+        migrate(settings.database_url.get_secret_value())
+        with serving(create_app(settings)) as url, Gateway(url) as gateway:
+            yield gateway
+
+    return run
+
+
+def written(gateway: Gateway, name: str, **options: Any) -> str:
+    """Make a channel with records and return its topic."""
+    channel = gateway.channel(name, SCHEMA, **options)
+    with channel.writer() as writer:
+        writer.write(RECORDS)
+    return channel.status.topic.name
+
+
+def held(kafka: KafkaServer, topic: str) -> int:
+    """Return how many messages a topic of one partition still has."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "looks"})
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+    consumer.close()
+    return int(high - low)
+
+
+def reconciled(gateway: Gateway) -> None:
+    """Wait until the loops looked at a channel that was made after what is to be seen."""
+    gateway.channel(f"after-{uuid.uuid4().hex[:8]}", SCHEMA)
+
+
+def test_a_lost_database_loses_no_record(kafka: KafkaServer, start: Start, tmp_path: Path) -> None:
+    with start(tmp_path / "lost.db") as gateway:
+        old = written(gateway, "orders")
+    with start(tmp_path / "new.db") as gateway:
+        assert list(gateway.channels()) == []
+        new = written(gateway, "orders")
+        assert new != old
+        assert held(kafka, old) == held(kafka, new) == len(RECORDS)
+        gateway.channel("orders").delete()
+        reconciled(gateway)
+        # The first schema of the new database has the id that the first one of the old had.
+        adopted = gateway.channel("orders-before", SCHEMA, topic=old)
+        with adopted.reader(until="now") as reader:
+            assert list(reader) == RECORDS
+        adopted.delete()
+    assert held(kafka, old) == len(RECORDS), "nothing of the old channel was touched"
+
+
+def test_a_restored_backup_touches_no_topic_that_it_does_not_know(
+    kafka: KafkaServer, start: Start, tmp_path: Path
+) -> None:
+    backup = tmp_path / "backup.db"
+    with start(tmp_path / "gateway.db") as gateway:
+        kept = written(gateway, "kept", retention=Retention(ms=86_400_000))
+        written(gateway, "deleted-since")
+        grown = gateway.channel("grown-since", SCHEMA)
+        # As docs/operating.md says, while the gateway runs.
+        with sqlite3.connect(tmp_path / "gateway.db") as connection:
+            connection.execute("VACUUM INTO ?", (str(backup),))
+        connection.close()
+        since = written(gateway, "made-since")
+        gateway.channel("deleted-since").delete()
+        grown.update(partitions=3)
+    with start(backup) as gateway:
+        assert [each.name for each in gateway.channels()] == [
+            "deleted-since",
+            "grown-since",
+            "kept",
+        ]
+
+        def reason(name: str, kind: str) -> str | None:
+            channel = next(each for each in gateway.channels() if each.name == name)
+            found = channel.status.condition(kind)
+            return None if found is None else found.reason
+
+        deadline = time.monotonic() + 60
+        while reason("deleted-since", "Ready") != "TopicMissing":
+            assert time.monotonic() < deadline
+        while reason("grown-since", "Synced") != "PartitionsExceedSpec":
+            assert time.monotonic() < deadline
+        assert held(kafka, since) == len(RECORDS)
+        assert held(kafka, kept) == len(RECORDS)
+        with gateway.channel("kept").reader(until="now") as reader:
+            assert list(reader) == RECORDS
+    client = Kafka(kafka.bootstrap_servers)
+    assert since in client.observe([since]).topics
+    client.close()

@@ -1,0 +1,132 @@
+"""A newer gateway's answers to this client; a newer client's requests to this gateway."""
+
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sluiceway.control import Control
+from sluiceway.errors import Conflict, GatewayUnavailable
+from sluiceway.problems import problem
+from sluiceway.protocol import ChannelResource
+from sluiceway.transport import Transport
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.settings import Settings
+
+DEFINITION = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}
+VERSION = {"id": 1, "version": 1, "definition": DEFINITION, "created_at": "2026-01-01T00:00:00Z"}
+RECORDED: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "recorded" / "client-0.1.0.json").read_text()
+)
+#: What these hold is data, not fields.
+MAPS = {"labels", "config", "kafka", "schema", "definition"}
+
+
+def sample(status: int, *keys: str) -> Any:
+    """Return the last recorded answer with these keys, with a time where it had one."""
+    found = [
+        each["answer"]["json"]
+        for each in RECORDED
+        if each["answer"]["status"] == status and set(keys) <= each["answer"]["json"].keys()
+    ]
+    return json.loads(json.dumps(found[-1]).replace("<time>", "2026-01-01T00:00:00Z"))
+
+
+CHANNEL = sample(200, "metadata", "spec", "status")
+CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "channel": (CHANNEL, {"name": "a"}),
+    "channels": ({"items": [CHANNEL], "next_cursor": None}, {}),
+    "wait_for_change": (CHANNEL, {"seen": ChannelResource.parse(CHANNEL), "wait_s": 1}),
+    "create": (CHANNEL, {"name": "a", "spec": {}, "labels": {}}),
+    "update": (CHANNEL, {"name": "a", "uid": "0", "spec": {}, "labels": {}}),
+    "delete": (CHANNEL, {"name": "a", "uid": "0", "keep_topic": False}),
+    "close_channel": (CHANNEL, {"name": "a", "uid": "0"}),
+    "connection": (sample(200, "kafka"), {"name": "a", "access": "read"}),
+    "schemas": ({"items": [VERSION]}, {"name": "a"}),
+}
+
+
+def newer(value: Any, key: str = "") -> Any:
+    """Return an answer with a field that this client does not know in every object."""
+    if isinstance(value, list):
+        return [newer(each, key) for each in value]
+    if not isinstance(value, dict):
+        return value
+    # In a connection and in a status, the schema is an object with fields.
+    if key in MAPS and not (key == "schema" and "id" in value):
+        return value
+    return {name: newer(each, name) for name, each in value.items()} | {"since-then": {"x": [1]}}
+
+
+def ask(call: str, answer: Any, **arguments: Any) -> Any:
+    """Make a call of a gateway that gives this answer, and return what the client makes of it."""
+    transport = Transport("http://gateway.invalid")
+    transport._http.close()
+    handler = httpx.MockTransport(lambda _request: httpx.Response(200, json=answer))
+    transport._http = httpx.Client(base_url=transport.url, transport=handler)
+    control = Control(transport)
+    found = getattr(control, call)(**arguments)
+    found = list(found) if isinstance(found, Iterator) else found
+    control.close()
+    return found
+
+
+@pytest.mark.parametrize("call", sorted(CALLS))
+def test_fields_that_a_newer_gateway_adds_are_ignored_in_every_answer(call: str) -> None:
+    answer, arguments = CALLS[call]
+    assert newer(answer) != answer
+    assert ask(call, newer(answer), **arguments) == ask(call, answer, **arguments)
+
+
+def test_every_call_of_the_client_is_tried_here() -> None:
+    public = {
+        name
+        for name, _ in inspect.getmembers(Control, inspect.isfunction)
+        if not name.startswith("_") and name != "close"
+    }
+    assert public == CALLS.keys()
+
+
+def test_a_problem_that_this_client_does_not_know_goes_by_its_status() -> None:
+    told = {"code": "since_then", "detail": "why", "retriable": False, "errors": [], "more": 1}
+    request = httpx.Request("GET", "http://gateway.invalid")
+    conflict = problem(httpx.Response(409, json=told, request=request))
+    assert (type(conflict), conflict.code) == (Conflict, "since_then")
+    away = problem(httpx.Response(503, json=told, request=request))
+    assert isinstance(away, GatewayUnavailable)
+
+
+def test_requests_with_fields_that_the_gateway_does_not_know_are_refused(tmp_path: Path) -> None:
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'gateway.db'}"))
+    document = app.openapi()
+    bodies = [
+        content["schema"]
+        for path in document["paths"].values()
+        for operation in path.values()
+        for content in operation.get("requestBody", {}).get("content", {}).values()
+    ]
+    assert bodies
+    todo, seen = [each["$ref"].rpartition("/")[2] for each in bodies], set()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        schema = document["components"]["schemas"][name]
+        assert schema.get("additionalProperties") is False, name
+        todo += [each.rpartition("/")[2] for each in references(schema)]
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for each in value.values():
+            yield from references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from references(each)
