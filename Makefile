@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint format bench lock clean
+.PHONY: help demo up test test-spark test-floors lint format bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made
@@ -19,6 +19,13 @@ up: $(READY) ## run a broker and the gateway until Ctrl-C; the data are kept
 
 test: $(READY) ## run all tests, on a real Kafka broker, SQLite and PostgreSQL
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+SPARK ?= 4.3.0
+test-spark: .venv-spark-$(SPARK)/.ready ## run the tests of Spark on another version: SPARK=4.2.1
+	@$(<D)/bin/python -m pytest tests/spark tests/cluster
+
+test-floors: .venv-floors/.ready ## run the client's tests on the oldest packages it works with
+	@$(<D)/bin/python -m pytest tests/client tests/codecs
 
 lint: $(READY) ## check style, types and formatting
 	@$(BIN)/ruff check
@@ -35,6 +42,7 @@ bench-%: $(READY) ## run one benchmark (python, spark); writes bench/results/NAM
 	@$(BIN)/python -m bench.$*
 
 # Spark 4.1 is what the benchmarks' JVM connector runs on. Images get the part of it that they need.
+SPARKS := $(patsubst requirements/spark-%.txt,%,$(wildcard requirements/spark-*.txt))
 LOCK := uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --quiet
 lock: ## resolve the requirements anew (needs uv)
@@ -46,9 +54,13 @@ lock: ## resolve the requirements anew (needs uv)
 		--output-file requirements/spark.txt
 	@sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | $(LOCK) - \
 		--constraint requirements/dev.txt --output-file requirements/build.txt
+	@echo 'pandas==2.2.0' | $(LOCK) pyproject.toml - --resolution lowest-direct \
+		--output-file requirements/floors.txt
+	@for version in $(SPARKS); do echo "pyspark==$$version" | $(LOCK) - \
+		--output-file requirements/spark-$$version.txt; done
 
 clean: ## remove what was built, not what was fetched
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): requirements/dev.txt pyproject.toml
 	@PYTHON="$(PYTHON)" tools/prerequisites
@@ -59,3 +71,18 @@ $(READY): requirements/dev.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--no-build-isolation --editable .
 	@touch $@
+
+# Environments on top of the usual one: their own packages come first.
+PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+.venv-%/.ready: requirements/%.txt $(READY)
+	@echo "Building .venv-$* from requirements/$*.txt"
+	@"$(PYTHON)" -m venv .venv-$*
+	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		--requirement $<
+	@echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" \
+		> "$$(.venv-$*/bin/python $(PURELIB))/base.pth"
+	@touch $@
+
+requirements/spark-%.txt:
+	@echo "Spark $* is not among those that can be tested: $(SPARKS); add it: touch requirements/spark-$*.txt; make lock" >&2
+	@false
