@@ -93,6 +93,8 @@ def test_a_write_takes_a_key_a_timeout_and_kafkas_properties() -> None:
         ),
         ({"kafka.plugin.library.paths": "/x.so"}, "'plugin.library.paths' is not one"),
         ({"kafka.bootstrap.servers": "x:1"}, "the gateway tells where Kafka is"),
+        ({"kafka.sasl.password": "x"}, "SLUICEWAY_KAFKA_CREDENTIALS_FILE"),
+        ({"kafka.ssl.key.pem": "x"}, "plans and event logs show options"),
         ({"kafka.linger.ms": "5"}, "'linger.ms'"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss is 'yes'; it takes true or false"),
         ({"maxOffsetsPerTrigger": "5"}, "is an option of a streaming read, not of a read"),

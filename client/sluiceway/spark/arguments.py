@@ -18,6 +18,11 @@ _REASONS: Final = {
     "SLUICEWAY_URL",
     "kafka.bootstrap.servers": "the gateway tells where Kafka is",
     "kafka.delivery.timeout.ms": "use deliveryTimeoutMs",
+    **dict.fromkeys(
+        ("kafka.sasl.password", "kafka.ssl.key.pem"),
+        "plans and event logs show options: set SLUICEWAY_KAFKA_CREDENTIALS_FILE in the driver's "
+        "and the executors' environment",
+    ),
 }
 
 T = TypeVar("T")

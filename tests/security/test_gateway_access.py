@@ -1,0 +1,103 @@
+"""What stands between a client and the gateway, and between the gateway and Kafka, is told."""
+
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from certificates import Authority, Certificate
+from secured_gateway import SecuredGateway
+from secured_kafka import SecuredKafka
+from test_kafka_access import MISFITS
+
+from sluiceway import Gateway
+from sluiceway.errors import GatewayAccessFailed
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.cli import main
+from sluiceway_gateway.domain.errors import KafkaUnavailable
+
+AT_ONCE_S = 10.0
+
+
+@contextmanager
+def answering(certificate: Certificate | None) -> Iterator[str]:
+    """Serve with this certificate, or without TLS; give the address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate.file, certificate.key_file)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("expired", "has expired; it has to be renewed"),
+        ("foreign", r"none of the trusted authorities; .*SLUICEWAY_CA_FILE"),
+        ("elsewhere", "is for another host"),
+        ("clear", r"does not speak TLS .*http://"),
+    ],
+)
+def test_a_gateway_that_cannot_be_trusted_is_told_at_once(
+    tmp_path: Path, fault: str, words: str
+) -> None:
+    ours, foreign = Authority(tmp_path / "ours", "ours"), Authority(tmp_path / "other", "other")
+    certificate = {
+        "expired": lambda: ours.issue("server", expired=True),
+        "foreign": lambda: foreign.issue("server"),
+        "elsewhere": lambda: ours.issue("server", host="elsewhere.example"),
+        "clear": lambda: None,
+    }[fault]()
+    began_s = time.monotonic()
+    with answering(certificate) as address:
+        gateway = Gateway(f"https://{address}", ca=str(ours.file), timeout_s=60)
+        with gateway, pytest.raises(GatewayAccessFailed, match=words) as raised:
+            gateway.channel("flights")
+    assert time.monotonic() - began_s < AT_ONCE_S
+    assert not raised.value.retriable
+
+
+def test_http_to_a_gateway_of_https_is_told_at_once(secured_service: SecuredGateway) -> None:
+    url = secured_service.url.replace("https://", "http://")
+    began_s = time.monotonic()
+    words = "it speaks TLS; write https://"
+    gateway = Gateway(url, timeout_s=60)
+    with gateway, pytest.raises(GatewayAccessFailed, match=words):
+        gateway.channel("flights")
+    assert time.monotonic() - began_s < AT_ONCE_S
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_gateway_that_kafka_does_not_let_in_says_why(secured: SecuredKafka, misfit: str) -> None:
+    properties = dict(MISFITS[misfit][0](secured))
+    servers = properties.pop("bootstrap.servers")
+    kafka = Kafka(servers, properties, timeout_s=0.7)
+    with pytest.raises(KafkaUnavailable, match="does not let the gateway in") as raised:
+        kafka.describe_cluster()
+    assert "SLUICEWAY_KAFKA_PROPERTIES" in str(raised.value)
+    assert properties.get("sasl.password", "absent") not in str(raised.value)
+
+
+def test_serving_https_needs_a_certificate_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = Authority(tmp_path, "ours")
+    monkeypatch.setenv("SLUICEWAY_DATABASE_URL", f"sqlite:///{tmp_path / 'gateway.db'}")
+    monkeypatch.setenv("SLUICEWAY_TLS_CERTIFICATE_FILE", str(ours.issue("one").file))
+    monkeypatch.setenv("SLUICEWAY_TLS_KEY_FILE", str(ours.issue("two").key_file))
+    assert main(["migrate"]) == 0
+    assert main(["serve", "--port", "0"]) == 1
+    assert "cannot serve HTTPS with the certificate" in capsys.readouterr().err
