@@ -82,12 +82,16 @@ class MessageColumns:
             return
         each = np.ones(len(messages), np.int64) if counts is None else np.array(counts, np.int64)
         owners = np.repeat(np.arange(len(messages)), each)
-        columns = {field.name: _COLUMNS[field.name](messages) for field in self.fields}
+        columns = [
+            (pa.field(field.name, column.type, nullable=field.nullable), column)
+            for field in self.fields
+            for column in [_COLUMNS[field.name](messages)]
+        ]
         start = 0
         for batch in batches:
             chosen = pa.array(owners[start : start + batch.num_rows])
-            for name, column in columns.items():
-                batch = batch.append_column(name, column.take(chosen))
+            for field, column in columns:
+                batch = batch.append_column(field, column.take(chosen))
             yield batch
             start += batch.num_rows
 
