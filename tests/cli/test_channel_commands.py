@@ -73,6 +73,57 @@ def test_a_channel_is_created_listed_shown_and_deleted(
     command("channels", "show", name).failed(f"no channel {name!r}")
 
 
+def test_a_channel_is_updated_closed_forgotten_and_its_topic_adopted(
+    command: Command, schema_file: str, tmp_path: Path, name: str
+) -> None:
+    command("channels", "create", name, "--schema", schema_file, "--compatibility", "full")
+    later = tmp_path / "later.json"
+    gate = {"name": "gate", "type": "string", "default": ""}
+    later.write_text(json.dumps({**SCHEMA, "fields": [*SCHEMA["fields"], gate]}))
+    updated = command("channels", "update", name, "--schema", str(later), "--pinned")
+    assert updated.out == f"channel {name} is at generation 2\n"
+    lines = command("channels", "schemas", name).out.splitlines()
+    assert [line.split()[0] for line in lines] == ["VERSION", "1", "2"]
+    assert lines[2].endswith("carrier, delay, gate")
+    one, two = command("channels", "schemas", name, "--json").out.splitlines()
+    assert json.loads(one)["definition"]["fields"] == SCHEMA["fields"]
+    assert json.loads(two)["version"] == 2
+
+    assert command("channels", "close", name, "-y").out == f"channel {name} is closed\n"
+    shown = json.loads(command("channels", "show", name).out)
+    assert (shown["status"]["phase"], shown["spec"]["compatibility"]) == ("closed", "full")
+    topic = shown["status"]["topic"]["name"]
+    assert f"--topic {topic}" in command("channels", "forget", name, "-y").out
+    command("channels", "show", name).failed(f"no channel {name!r}")
+    adopted = command("channels", "create", name, "--topic", topic)
+    assert adopted.out == f"channel {name} is ready, its topic is {topic}\n"
+    shown = json.loads(command("channels", "show", name).out)
+    assert shown["spec"]["topic"] == {"name": topic}
+    assert len(shown["spec"]["schema"]["fields"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"), [("close", "nothing was closed"), ("forget", "nothing was forgotten")]
+)
+def test_what_cannot_be_undone_is_asked_first(
+    command: Command,
+    schema_file: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    words: str,
+) -> None:
+    command("channels", "create", name, "--schema", schema_file)
+    monkeypatch.setattr(channels.click, "confirm", lambda *_, **__: False)
+    command("channels", verb, name).failed(words)
+    assert json.loads(command("channels", "show", name).out)["status"]["phase"] == "ready"
+
+
+def test_a_channel_needs_a_schema_or_a_topic(command: Command, name: str) -> None:
+    run = command("channels", "create", name)
+    assert (run.status, "--schema" in run.err) == (2, True)
+
+
 def test_creating_what_is_there_leaves_it_and_says_what_differs(
     command: Command, schema_file: str, name: str
 ) -> None:

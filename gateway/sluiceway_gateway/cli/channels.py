@@ -17,6 +17,7 @@ from sluiceway_gateway.cli.tables import print_table
 
 #: How long to go on asking a gateway that does not answer; people wait for less than programs.
 TIMEOUT_S = 10.0
+_COMPATIBILITY = click.Choice(["none", "backward", "forward", "full"])
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -29,7 +30,7 @@ def gateway_option(function: _F) -> _F:
 
 @click.group()
 def channels() -> None:
-    """List, show, create and delete channels."""
+    """List, show, create, update, close, forget and delete channels."""
 
 
 @channels.command("list")
@@ -71,9 +72,9 @@ def show(name: str, url: str | None) -> None:
 
 @channels.command()
 @click.argument("name")
-@click.option(
-    "--schema", type=click.File(encoding="utf-8"), required=True, help="Avro JSON; - reads stdin."
-)
+@click.option("--schema", type=click.File(encoding="utf-8"), help="Avro JSON; - reads stdin.")
+@click.option("--topic", help="Adopt this topic of Kafka's: it is never deleted or changed.")
+@click.option("--compatibility", type=_COMPATIBILITY, help="[default: backward]")
 @click.option("--partitions", type=int, help="[default: 1]")
 @click.option("--format", "format_", type=click.Choice(["avro", "arrow"]), help="[default: avro]")
 @click.option("--pinned", is_flag=True, default=None, help="Never change the partitions.")
@@ -85,7 +86,9 @@ def show(name: str, url: str | None) -> None:
 @gateway_option
 def create(
     name: str,
-    schema: IO[str],
+    schema: IO[str] | None,
+    topic: str | None,
+    compatibility: str | None,
     partitions: int | None,
     format_: str | None,
     pinned: bool | None,
@@ -97,6 +100,11 @@ def create(
     url: str | None,
 ) -> None:
     """Create the channel NAME and wait until it is ready; one that is there is left as it is."""
+    if schema is None and topic is None:
+        raise click.UsageError(
+            "Missing option '--schema': a channel needs one, unless it adopts a "
+            "topic that another channel had."
+        )
     retention = None
     if retention_ms is not None or retention_bytes is not None:
         retention = Retention(ms=retention_ms, bytes=retention_bytes)
@@ -107,7 +115,9 @@ def create(
         warnings.simplefilter("always")
         channel = gateway.channel(
             name,
-            schema.read(),
+            None if schema is None else schema.read(),
+            topic=topic,
+            compatibility=compatibility,
             partitions=partitions,
             format=format_,
             pinned=pinned,
@@ -119,6 +129,89 @@ def create(
     for each in differences:
         click.echo(f"sluiceway: {each.message}", err=True)
     click.echo(f"channel {channel.name} is ready, its topic is {channel.status.topic.name}")
+
+
+@channels.command()
+@click.argument("name")
+@click.option("--schema", type=click.File(encoding="utf-8"), help="Avro JSON; - reads stdin.")
+@click.option("--compatibility", type=_COMPATIBILITY, help="The rule for new versions.")
+@click.option("--partitions", type=int, help="More than there are.")
+@click.option("--pinned/--not-pinned", default=None, help="Whether they may never change.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Replaces all labels.")
+@gateway_option
+def update(
+    name: str,
+    schema: IO[str] | None,
+    compatibility: str | None,
+    partitions: int | None,
+    pinned: bool | None,
+    labels: tuple[str, ...],
+    url: str | None,
+) -> None:
+    """Change the channel NAME; another schema becomes its newest version."""
+    with _found(name, url) as channel:
+        channel.update(
+            schema=None if schema is None else schema.read(),
+            compatibility=compatibility,
+            partitions=partitions,
+            pinned=pinned,
+            labels=_pairs(labels, "--label"),
+        )
+        click.echo(f"channel {name} is at generation {channel.generation}")
+
+
+@channels.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@gateway_option
+def schemas(name: str, as_json: bool, url: str | None) -> None:
+    """List the versions of NAME's schema, the oldest first."""
+    with _found(name, url) as channel:
+        found = channel.schemas()
+    if as_json:
+        for each in found:
+            shown = {"version": each.version, "id": each.id, "definition": each.definition}
+            click.echo(json.dumps(shown))
+        return
+    print_table(
+        ("VERSION", "ID", "SINCE", "FIELDS"),
+        [
+            (
+                str(each.version),
+                str(each.id),
+                each.created_at.strftime("%Y-%m-%d %H:%M:%SZ") if each.created_at else "",
+                ", ".join(field["name"] for field in each.definition["fields"]),
+            )
+            for each in found
+        ],
+    )
+
+
+@channels.command()
+@click.argument("name")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@gateway_option
+def close(name: str, yes: bool, url: str | None) -> None:
+    """Let nobody write to the channel NAME any more; its records stay readable."""
+    with _found(name, url) as channel:
+        if not (yes or _confirmed(f"Close the channel {name} to writers, for good?")):
+            raise click.ClickException("nothing was closed; --yes closes without asking")
+        channel.close()
+    click.echo(f"channel {name} is closed")
+
+
+@channels.command()
+@click.argument("name")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@gateway_option
+def forget(name: str, yes: bool, url: str | None) -> None:
+    """Delete the channel NAME and leave its topic and records in Kafka."""
+    with _found(name, url) as channel:
+        if not (yes or _confirmed(f"Forget the channel {name}; its topic stays?")):
+            raise click.ClickException("nothing was forgotten; --yes forgets without asking")
+        topic = channel.status.topic.name
+        channel.delete(keep_topic=True)
+    click.echo(f"channel {name} is forgotten; `channels create --topic {topic}` adopts its topic")
 
 
 @channels.command()

@@ -1,0 +1,210 @@
+"""Versions of a schema, closing and adopting, from the client to a real broker and back."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sluiceway import Channel, Gateway
+from sluiceway.errors import (
+    ChannelClosed,
+    Conflict,
+    CorruptMessage,
+    InvalidRequest,
+    SchemaMismatch,
+)
+from sluiceway_gateway.embedded import KafkaServer
+
+
+@dataclass
+class First:
+    id: int
+
+
+@dataclass
+class Second:
+    id: int
+    station: str = "unknown"
+
+
+@dataclass
+class Third:
+    id: int
+    station: str = "unknown"
+    celsius: float = 0.0
+
+
+@dataclass
+class Needy:
+    id: int
+    station: str
+
+
+@pytest.fixture
+def gateway(gateway_url: str) -> Iterator[Gateway]:
+    with Gateway(gateway_url) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def name() -> str:
+    return f"changes-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def topic(kafka: KafkaServer) -> str:
+    """The name of a topic that somebody made."""
+    name = f"foreign-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(name, num_partitions=1)])[name].result(timeout=30)
+    return name
+
+
+def write(channel: Channel, *records: Any) -> None:
+    with channel.writer() as writer:
+        writer.write(records)
+
+
+def read(channel: Channel) -> list[dict[str, Any]]:
+    with channel.reader(until="now") as reader:
+        return sorted(reader, key=lambda record: record["id"])
+
+
+def test_old_and_new_records_are_read_by_each_as_its_own(
+    gateway: Gateway, name: str, each_format: str
+) -> None:
+    old = gateway.channel(name, First, format=each_format)
+    write(old, First(1))
+    new = gateway.channel(name)
+    new.update(schema=Second)
+    assert new.schema.definition == new.refresh().schemas()[-1].definition
+    write(new, Second(2, "north"))
+    write(old, First(3))
+    assert [(each.version, each.id > 0) for each in new.schemas()] == [(1, True), (2, True)]
+    assert read(old) == [{"id": 1}, {"id": 2}, {"id": 3}]
+    expected = [(1, "unknown"), (2, "north"), (3, "unknown")]
+    assert [(each["id"], each["station"]) for each in read(gateway.channel(name))] == expected
+    assert gateway.channel(name, First).schema == old.schema
+
+
+def test_a_schema_that_reads_all_versions_serves_readers_until_it_is_registered(
+    gateway: Gateway, name: str
+) -> None:
+    write(gateway.channel(name, First), First(1))
+    channel = gateway.channel(name, Second)
+    assert read(channel) == [{"id": 1, "station": "unknown"}]
+    with pytest.raises(SchemaMismatch, match=r"channel\.update\(schema=…\) registers it"):
+        channel.writer()
+    channel.update(schema=Second)
+    write(channel, Second(2))
+    assert len(read(channel)) == 2
+
+
+def test_a_schema_that_cannot_read_what_is_kept_is_refused_with_the_rule(
+    gateway: Gateway, name: str
+) -> None:
+    channel = gateway.channel(name, First)
+    with pytest.raises(SchemaMismatch, match=r"version 1 .*'station' is needed"):
+        gateway.channel(name, Needy)
+    with pytest.raises(Conflict, match="'station' is needed") as raised:
+        channel.update(schema=Needy)
+    assert raised.value.code == "schema_incompatible"
+    assert [each["pointer"] for each in raised.value.errors] == ["/spec/schema"]
+    channel.update(schema=Needy, compatibility="none")
+    assert (channel.compatibility, channel.generation) == ("none", 2)
+    with pytest.raises(InvalidRequest):
+        channel.update(compatibility="sideways")
+
+
+def test_a_reader_learns_of_versions_that_come_while_it_reads(gateway: Gateway, name: str) -> None:
+    channel = gateway.channel(name, First)
+    write(channel, First(1))
+    with channel.reader(until=None) as reader:
+        assert reader.read(1, timeout=30) == [{"id": 1}]
+        later = gateway.channel(name)
+        later.update(schema=Third)
+        write(later, Third(2))
+        assert reader.read(1, timeout=30) == [{"id": 2}]
+
+
+def test_a_closed_channel_is_read_and_takes_no_writer(gateway: Gateway, name: str) -> None:
+    channel = gateway.channel(name, First)
+    write(channel, First(1))
+    channel.close()
+    channel.close()
+    assert channel.status.phase == "closed"
+    with pytest.raises(ChannelClosed, match="nobody writes"):
+        channel.writer()
+    assert read(gateway.channel(name, First)) == [{"id": 1}]
+    channel.delete()
+
+
+def test_pinning_is_set_and_taken_back(gateway: Gateway, name: str) -> None:
+    channel = gateway.channel(name, First, pinned=True)
+    with pytest.raises(Conflict):
+        channel.update(partitions=2)
+    channel.update(pinned=False)
+    channel.update(partitions=2)
+    assert (channel.pinned, channel.status.topic.partitions) == (False, 2)
+    channel.update(pinned=True)
+    assert channel.refresh().pinned
+
+
+def test_a_forgotten_channels_topic_is_adopted_with_its_old_records(
+    gateway: Gateway, name: str, each_format: str
+) -> None:
+    channel = gateway.channel(name, First, format=each_format)
+    write(channel, First(1))
+    channel.update(schema=Second)
+    write(channel, Second(2, "north"))
+    kept = channel.status.topic.name
+    channel.delete(keep_topic=True)
+
+    again = gateway.channel(f"{name}-again", topic=kept)
+    assert again.adopted
+    assert (again.format, again.status.topic.name) == (each_format, kept)
+    assert [each.version for each in again.schemas()] == [1, 2]
+    write(again, Second(3, "south"))
+    stations = [(each["id"], each["station"]) for each in read(again)]
+    assert stations == [(1, "unknown"), (2, "north"), (3, "south")]
+    again.delete()
+    third = gateway.channel(name, topic=kept)
+    assert len(read(third)) == 3, "deleting an adopted channel leaves the topic"
+
+
+def test_adopting_is_refused_by_name(gateway: Gateway, name: str, topic: str) -> None:
+    with pytest.raises(InvalidRequest, match="needs a schema"):
+        gateway.channel(name, topic=topic)
+    with pytest.raises(Conflict) as absent:
+        gateway.channel(name, First, topic="nowhere")
+    assert absent.value.code == "topic_not_found"
+    channel = gateway.channel(name, First, topic=topic)
+    with pytest.raises(Conflict) as taken:
+        gateway.channel(f"{name}-2", First, topic=topic)
+    assert taken.value.code == "topic_taken"
+    with pytest.raises(Conflict, match="take another name") as other:
+        gateway.channel(name, topic="another")
+    assert other.value.code == "immutable_field"
+    with pytest.raises(Conflict) as grown:
+        channel.update(partitions=2)
+    assert grown.value.code == "channel_adopted"
+    assert gateway.channel(name, First, topic=topic).uid == channel.uid
+
+
+def test_foreign_messages_in_an_adopted_topic_are_told_or_passed_over(
+    gateway: Gateway, name: str, topic: str, kafka: KafkaServer
+) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"not one of ours")
+    assert producer.flush(30) == 0
+    channel = gateway.channel(name, First, topic=topic)
+    write(channel, First(1))
+    with channel.reader(until="now") as reader, pytest.raises(CorruptMessage, match="offset 0"):
+        list(reader)
+    with channel.reader(until="now", on_corrupt="skip") as reader:
+        assert list(reader) == [{"id": 1}]
+        assert reader.corrupt_messages == 1
