@@ -233,4 +233,7 @@ def _pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    if len(batches) == 1:
+        return batches[0]
+    # pyarrow.concat_batches would need pyarrow 19.
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
