@@ -116,7 +116,8 @@ def _present(source: Any, path: str, name: str, depth: int, budget: Budget) -> P
                 key != "string" and not _TEXT.fullmatch(key)
             ):
                 hint = "keys of a map are strings: cast them, as in transform_keys"
-                raise UnsupportedType(path=path, type_name="map with other keys", hint=hint)
+                name = key if isinstance(key, str) else str(key["type"])
+                raise UnsupportedType(path=path, type_name=f"map with keys of {name}", hint=hint)
             below_ = (f"{path}{{}}", f"{name}.value", depth + 1, budget)
             return Map(values=_type(source["valueType"], source["valueContainsNull"], *below_))
     raise _unsupported(str(source["type"]), path)

@@ -12,6 +12,8 @@ from sluiceway.codecs import Corrupt
 from sluiceway.decoding import decoder_for
 from sluiceway.errors import CorruptMessage
 from sluiceway.kafka.stream import MessageStream
+from sluiceway.schema import Schema
+from sluiceway.spark.arrow import held
 from sluiceway.spark.chunks import Chunks
 from sluiceway.spark.links import Link
 from sluiceway.spark.message_columns import MessageColumns
@@ -62,6 +64,7 @@ def records(
     settle()
     connection = share.connection
     decoding = decoder_for(connection)
+    as_held = held(Schema.parse(connection.schema_definition))
     beside = MessageColumns(options)
     config = {**_TUNING, **options.kafka}
     properties = sorted({**connection.kafka, **config}.items())
@@ -81,7 +84,8 @@ def records(
             decoded = decoding.decode([message.value() for message in messages])
             if decoded.corrupt:
                 _judge(decoded.corrupt, messages, share, options)
-            for batch in beside.attached(decoded.batches, messages, decoded.counts):
+            batches = [as_held(batch) for batch in decoded.batches]
+            for batch in beside.attached(batches, messages, decoded.counts):
                 yield batch.select(columns)
         stream.drop([share.offsets.partition])
 

@@ -23,7 +23,7 @@ from sluiceway.spark.message_columns import MessageColumns
 from sluiceway.spark.options import ReadOptions, SourceOptions, StreamOptions, WriteOptions
 from sluiceway.spark.reading import ChannelDataReader
 from sluiceway.spark.shipping import Shipped
-from sluiceway.spark.types import arrow_of, require_readable, require_writable, struct_of
+from sluiceway.spark.types import require_readable, require_writable, struct_of
 from sluiceway.spark.worker import settle
 from sluiceway.spark.writing import ChannelDataWriter, ChannelStreamWriter
 
@@ -124,7 +124,7 @@ class ChannelDataSource(Shipped, DataSource):
                         'create it with .option("create", "true")',
                         status=error.status,
                     ) from error
-                channel = gateway.channel(options.channel, Schema.of(arrow_of(struct)), **given)
+                channel = gateway.channel(options.channel, Schema.of(struct), **given)
             return Link(channel.connection("write"), "write", gateway_url=gateway.url)
 
     def _open_link(self, options: WriteOptions, struct: StructType) -> Connection:

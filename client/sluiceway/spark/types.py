@@ -1,12 +1,13 @@
-"""Spark's types beside a channel's: one table for both directions, and the checks of planning.
+"""Spark's types beside a channel's, and the checks of planning.
 
-A channel's schema meets Spark in its Arrow form (`Schema.arrow`).
+How a StructType becomes a schema is in `sluiceway.schema.struct_types`; here is the way back, from
+a schema's Arrow form (`Schema.arrow`).
 """
 
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from sluiceway.errors import SchemaMismatch, UnsupportedType
+from sluiceway.errors import SchemaMismatch
 from sluiceway.schema import Schema
 
 _TO_SPARK: dict[pa.DataType, spark.DataType] = {
@@ -18,16 +19,10 @@ _TO_SPARK: dict[pa.DataType, spark.DataType] = {
     pa.string(): spark.StringType(),
     pa.binary(): spark.BinaryType(),
     pa.date32(): spark.DateType(),
-    pa.timestamp("us", tz="UTC"): spark.TimestampType(),
-    pa.timestamp("us"): spark.TimestampNTZType(),
-}
-_TO_ARROW: dict[type[spark.DataType], pa.DataType] = {
-    **{type(spark_type): arrow for arrow, spark_type in _TO_SPARK.items()},
-    # Avro has no narrower integers: these widen.
-    spark.ByteType: pa.int32(),
-    spark.ShortType: pa.int32(),
-    spark.CharType: pa.string(),
-    spark.VarcharType: pa.string(),
+    pa.time32("ms"): spark.TimeType(),
+    pa.time64("us"): spark.TimeType(),
+    **dict.fromkeys((pa.timestamp(u, tz="UTC") for u in ("ms", "us", "ns")), spark.TimestampType()),
+    **dict.fromkeys((pa.timestamp(u) for u in ("ms", "us", "ns")), spark.TimestampNTZType()),
 }
 _WIDENINGS = {
     (spark.ByteType, spark.IntegerType),
@@ -39,30 +34,47 @@ _WIDENINGS = {
     (spark.CharType, spark.StringType),
     (spark.VarcharType, spark.StringType),
 }
-_ADVICE: dict[type[spark.DataType], str] = {
-    spark.DecimalType: 'cast it to double, or to string to keep every digit, as in col("{}")'
-    '.cast("string")',
-    spark.NullType: 'it has no value in any row: give it a type, as in lit(None).cast("string")',
-    spark.DayTimeIntervalType: "write its length as a number, such as seconds in a long",
-    spark.YearMonthIntervalType: "write its length as a number, such as months in an int",
-    spark.CalendarIntervalType: "write its parts as numbers in columns of their own",
-    spark.TimeType: "write the microseconds since midnight as a long",
-    spark.VariantType: 'write it as JSON text, as in to_json(col("{}"))',
+_MOST_DIGITS = 38
+_NO_NUMBER = 1_000
+_DIGITS: dict[type[spark.DataType], int] = {
+    spark.ByteType: 3,
+    spark.ShortType: 5,
+    spark.IntegerType: 10,
+    spark.LongType: 19,
 }
+"""How many digits the numbers of a type may have."""
 
 
 def struct_of(schema: pa.Schema) -> spark.StructType:
-    """Return the dataframe schema of a channel: the same columns, order and nullability."""
+    """Return the dataframe schema of a channel: the same columns, order and nullability.
+
+    A fixed is binary, a UUID a string (or binary of 16 bytes), an enum a string. Raises
+    SchemaMismatch for a column that Spark has no type for, with its path and what to do.
+    """
+    for field in schema:
+        _require_held(field.type, field.name)
     return spark.StructType([_field(field) for field in schema])
 
 
-def arrow_of(struct: spark.StructType) -> pa.Schema:
-    """Return the Arrow schema of the channel that can carry a dataframe of this schema.
-
-    Byte and short become int, char and varchar become string. Raises UnsupportedType with the
-    path of the first column that no channel can carry, and what to do about it.
-    """
-    return pa.schema([_arrow_field(field, field.name) for field in struct.fields])
+def _require_held(type_: pa.DataType, path: str) -> None:
+    """Raise SchemaMismatch for a channel's type that Spark has no type for."""
+    if pa.types.is_struct(type_):
+        for field in type_.fields:
+            _require_held(field.type, f"{path}.{field.name}")
+    elif pa.types.is_list(type_):
+        _require_held(type_.value_type, f"{path}[]")
+    elif pa.types.is_map(type_):
+        _require_held(type_.item_type, f"{path}{{}}")
+    reason = None
+    if pa.types.is_decimal(type_) and type_.precision > _MOST_DIGITS:
+        reason = f"a decimal of {type_.precision} digits, and Spark's have at most {_MOST_DIGITS}"
+    elif pa.types.is_timestamp(type_) and type_.unit == "ns":
+        reason = "a timestamp in nanoseconds, and Spark's are in microseconds"
+    if reason:
+        raise SchemaMismatch(
+            f"the column {path!r} is {reason}: name the other columns in .schema(...), or read "
+            "the channel in Python"
+        )
 
 
 def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> None:
@@ -74,7 +86,7 @@ def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> 
     then; null is the default of every nullable column of a channel that was made from Spark.
     Raises SchemaMismatch, UnsupportedType.
     """
-    theirs = {field.name: field for field in struct_of(schema.arrow).fields}
+    theirs = {field.name: _field(field) for field in schema.arrow}
     for name in _doubled(struct):
         raise SchemaMismatch(f"the dataframe has the column {name!r} twice: rename or drop one")
     for field in struct.fields:
@@ -83,7 +95,7 @@ def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> 
                 f"the channel {channel!r} has no column {field.name!r}, only "
                 f"{', '.join(theirs)}: drop or rename the column"
             )
-        _arrow_type(field.dataType, field.name)
+        Schema.of(spark.StructType([field]))
         _require_fits(field.dataType, theirs[field.name].dataType, field.name, channel)
     for wanted in schema.record.fields:
         if wanted.name not in struct.names and wanted.default is None:
@@ -100,7 +112,7 @@ def require_readable(struct: spark.StructType, channel: str, schema: Schema) -> 
     Columns may be left out and reordered, with the channel's own types; a nullable one cannot be
     asked for as non-null. Raises SchemaMismatch.
     """
-    theirs = {field.name: field for field in struct_of(schema.arrow).fields}
+    theirs = {field.name: _field(field) for field in schema.arrow}
     for name in _doubled(struct):
         raise SchemaMismatch(f"the schema has the column {name!r} twice: leave one out")
     for field in struct.fields:
@@ -110,6 +122,7 @@ def require_readable(struct: spark.StructType, channel: str, schema: Schema) -> 
                 f"{', '.join(theirs)}: leave it out of .schema(...)"
             )
         their = theirs[field.name]
+        _require_held(schema.arrow.field(field.name).type, field.name)
         if field.dataType not in (their.dataType, _nullable(their.dataType)):
             raise SchemaMismatch(
                 f"the column {field.name!r} is {their.dataType.simpleString()} in the channel "
@@ -136,36 +149,11 @@ def _spark_type(arrow: pa.DataType) -> spark.DataType:
         )
     if pa.types.is_list(arrow):
         return spark.ArrayType(_spark_type(arrow.value_type), arrow.value_field.nullable)
+    if pa.types.is_decimal(arrow):
+        return spark.DecimalType(arrow.precision, arrow.scale)
+    if pa.types.is_fixed_size_binary(arrow):
+        return spark.BinaryType()
     return _TO_SPARK[arrow]
-
-
-def _arrow_field(field: spark.StructField, path: str) -> pa.Field:
-    return pa.field(field.name, _arrow_type(field.dataType, path), nullable=field.nullable)
-
-
-def _arrow_type(kind: spark.DataType, path: str) -> pa.DataType:
-    """Return the Arrow type for a Spark type; raise UnsupportedType where there is none."""
-    if isinstance(kind, spark.StructType):
-        if not kind.fields:
-            raise UnsupportedType(path=path, type_name="struct<>", hint="drop the column")
-        return pa.struct([_arrow_field(field, f"{path}.{field.name}") for field in kind.fields])
-    if isinstance(kind, spark.ArrayType):
-        return pa.list_(
-            pa.field("item", _arrow_type(kind.elementType, f"{path}[]"), kind.containsNull)
-        )
-    if isinstance(kind, spark.MapType):
-        if not isinstance(kind.keyType, spark.StringType):
-            raise UnsupportedType(
-                path=path,
-                type_name=kind.simpleString(),
-                hint="keys of a map are strings: cast them, as in transform_keys",
-            )
-        values = _arrow_type(kind.valueType, f"{path}{{}}")
-        return pa.map_(pa.string(), pa.field("value", values, kind.valueContainsNull))
-    if type(kind) not in _TO_ARROW:
-        advice = _ADVICE.get(type(kind), "convert it to another type, or drop the column")
-        raise UnsupportedType(path=path, type_name=kind.simpleString(), hint=advice.format(path))
-    return _TO_ARROW[type(kind)]
 
 
 def _require_fits(mine: spark.DataType, their: spark.DataType, path: str, channel: str) -> None:
@@ -178,15 +166,30 @@ def _require_fits(mine: spark.DataType, their: spark.DataType, path: str, channe
             _require_fits(mine.elementType, their.elementType, f"{path}[]", channel)
         case spark.MapType(), spark.MapType():
             _require_fits(mine.valueType, their.valueType, f"{path}{{}}", channel)
+        case _, spark.DecimalType() if _digits(mine, their.scale) <= their.precision - their.scale:
+            pass
+        case spark.DecimalType(), spark.DecimalType():
+            raise _misfit(mine, their, path, channel)
         case _ if type(mine) is type(their) and not isinstance(mine, spark.StructType):
             pass
         case _ if (type(mine), type(their)) in _WIDENINGS:
             pass
         case _:
-            raise SchemaMismatch(
-                f"the column {path!r} is {mine.simpleString()} in the dataframe and "
-                f"{their.simpleString()} in the channel {channel!r}: cast it to the channel's type"
-            )
+            raise _misfit(mine, their, path, channel)
+
+
+def _misfit(mine: spark.DataType, their: spark.DataType, path: str, channel: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"the column {path!r} is {mine.simpleString()} in the dataframe and "
+        f"{their.simpleString()} in the channel {channel!r}: cast it to the channel's type"
+    )
+
+
+def _digits(kind: spark.DataType, scale: int) -> int:
+    """Count the digits before the point; too many where `scale` digits behind it are too few."""
+    if isinstance(kind, spark.DecimalType) and kind.scale <= scale:
+        return kind.precision - kind.scale
+    return _DIGITS.get(type(kind), _NO_NUMBER)
 
 
 def _nullable(kind: spark.DataType) -> spark.DataType:
