@@ -66,6 +66,13 @@ class MessageStream:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         self._identity.verify(timeout_s=timeout_s, max_age_s=max_age_s)
 
+    def meet_new_partitions(self) -> None:
+        """Learn of partitions that the topic has grown by; else they stay unknown for minutes.
+
+        Raises KafkaUnavailable.
+        """
+        self._call(self._consumer.list_topics, self._topic, timeout=self._timeout_s)
+
     def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
         """Return the watermarks of each partition, asked for together."""
         begins = self._offsets(dict.fromkeys(partitions, _EARLIEST))
