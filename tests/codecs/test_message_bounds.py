@@ -133,6 +133,21 @@ def test_many_items_take_memory_in_proportion():
     )
 
 
+def test_long_values_that_take_one_byte_are_bounded_by_the_message():
+    run(
+        """
+        fixed = {"type": "fixed", "name": "f", "size": 1024}
+        enum = {"type": "enum", "name": "e", "symbols": ["A" * 1024]}
+        money = {"type": "bytes", "logicalType": "decimal", "precision": 76}
+        for item in (["null", fixed], enum, ["null", money]):
+            codec_ = AvroCodec(schema_of({"type": "array", "items": item}), 7)
+            value = PREFIX + number(20_000) + b"\\x00" * 20_000 + b"\\x00"
+            for batch in codec_.decode([value]).batches:
+                assert batch.nbytes < 1100 * len(value)
+        """
+    )
+
+
 def test_a_compressed_body_that_claims_gigabytes_is_not_opened():
     run(
         """
