@@ -3,13 +3,14 @@
 The one place that knows which Spark can do what in a stream.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from pyspark import __version__ as spark_version
 from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.types import StructType
 
 from sluiceway.errors import OptionError
 from sluiceway.spark.checkpoint import StreamOffset
@@ -26,7 +27,7 @@ __all__ = ["admitted", "stream_reader"]
 
 
 def stream_reader(
-    link: Link, options: StreamOptions, columns: Sequence[str]
+    link: Link, options: StreamOptions, columns: StructType
 ) -> DataSourceStreamReader:
     """Return the reader for this Spark. Raises OptionError for an option that needs a later one."""
     if limits is not None:

@@ -7,6 +7,7 @@ from typing import Final
 import pyarrow as pa
 from confluent_kafka import Message
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from sluiceway.codecs import Corrupt
 from sluiceway.decoding import decoder_for
@@ -15,6 +16,7 @@ from sluiceway.kafka.stream import MessageStream
 from sluiceway.schema import Schema
 from sluiceway.spark.arrow import held
 from sluiceway.spark.chunks import Chunks
+from sluiceway.spark.columns import chosen
 from sluiceway.spark.links import Link
 from sluiceway.spark.message_columns import MessageColumns
 from sluiceway.spark.options import ReadOptions, SourceOptions
@@ -39,10 +41,10 @@ class ChannelDataReader(Shipped, DataSourceReader):
     `columns` are the columns to give, in that order.
     """
 
-    def __init__(self, link: Link, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, link: Link, options: ReadOptions, columns: StructType) -> None:
         self._link = link
         self._options = options
-        self._columns = list(columns)
+        self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition a task."""
@@ -54,9 +56,7 @@ class ChannelDataReader(Shipped, DataSourceReader):
             yield from records(partition.value, self._options, self._columns)
 
 
-def records(
-    share: Share, options: SourceOptions, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+def records(share: Share, options: SourceOptions, columns: StructType) -> Iterator[pa.RecordBatch]:
     """Give the records of a task's share, in order, with `columns`.
 
     Raises KafkaFailure and CorruptMessage. Runs in a Python worker, whose Kafka clients it uses.
@@ -86,7 +86,7 @@ def records(
                 _judge(decoded.corrupt, messages, share, options)
             batches = [as_held(batch) for batch in decoded.batches]
             for batch in beside.attached(batches, messages, decoded.counts):
-                yield batch.select(columns)
+                yield chosen(batch, columns)
         stream.drop([share.offsets.partition])
 
 

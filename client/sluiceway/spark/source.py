@@ -62,13 +62,13 @@ class ChannelDataSource(Shipped, DataSource):
         """Plan a read of the columns of `schema`, all of the channel's or a choice of them."""
         settle()
         options = ReadOptions.parse(self.options)
-        return ChannelDataReader(self._checked_link(options, schema), options, schema.names)
+        return ChannelDataReader(self._checked_link(options, schema), options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Plan a stream of the columns of `schema`, all of the channel's or a choice of them."""
         settle()
         options = StreamOptions.parse(self.options)
-        return stream_reader(self._checked_link(options, schema), options, schema.names)
+        return stream_reader(self._checked_link(options, schema), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a write; everything that can be known before the first row is checked here."""
@@ -138,7 +138,7 @@ class ChannelDataSource(Shipped, DataSource):
             try:
                 return link.connection(max_age_s=_REFRESH_EVERY_S)
             except (ChannelNotFound, Conflict):
-                del _SINKS[key]
+                _SINKS.pop(key).close()
         link = _SINKS[key] = self._write_link(options, struct)
         return link.last
 

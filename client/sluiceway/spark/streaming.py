@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from sluiceway.spark.checkpoint import StreamOffset
 from sluiceway.spark.frontier import Frontier
@@ -24,10 +25,10 @@ class ChannelStreamReader(Shipped, DataSourceStreamReader):
     `admission`.
     """
 
-    def __init__(self, link: Link, options: StreamOptions, columns: Sequence[str]) -> None:
+    def __init__(self, link: Link, options: StreamOptions, columns: StructType) -> None:
         self._link = link
         self._options = options
-        self._columns = list(columns)
+        self._columns = columns
         self._frontier: Frontier | None = None
 
     @property
