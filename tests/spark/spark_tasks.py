@@ -1,9 +1,12 @@
-"""What tests of Spark's tasks share: the schema of channels made by hand, and fixtures' types."""
+"""What tests of Spark's tasks share: channels made by hand, what is in them, fixtures' types."""
 
 from collections.abc import Callable
 
 import pyarrow as pa
+from confluent_kafka import Message
 
+from sluiceway.channel import Channel
+from sluiceway.kafka.stream import MessageStream
 from sluiceway.protocol import Connection
 from sluiceway_gateway.embedded import KafkaServer
 
@@ -17,3 +20,41 @@ Fragile = tuple[KafkaServer, Connection]
 
 Measure = Callable[..., tuple[int, int]]
 """Runs an expression over a pickled task in a process of its own: records, growth in MB."""
+
+
+def fill(channel: Channel, ids: range, partition: int = 0) -> None:
+    """Write records with these ids into a partition, in order."""
+    with channel.writer(partition=partition) as writer:
+        writer.write([{"id": each, "s": str(each)} for each in ids])
+
+
+def ids_in(channel: Channel) -> dict[int, list[int]]:
+    """Return the ids in each partition that has some, in order."""
+    found = {}
+    for partition in range(channel.connection("read").partitions):
+        with channel.reader(until="now", partitions=[partition]) as reader:
+            ids = [record["id"] for record in reader]
+        if ids:
+            found[partition] = ids
+    return found
+
+
+def all_ids(channel: Channel) -> list[int]:
+    """Return the ids in all partitions, in ascending order."""
+    return sorted(each for ids in ids_in(channel).values() for each in ids)
+
+
+def messages_of(connection: Connection) -> list[Message]:
+    """Return a topic's messages as they lie in Kafka, partition by partition."""
+    stream = MessageStream(connection, timeout_s=30)
+    messages: list[Message] = []
+    for partition, end in stream.ends(range(connection.partitions)).items():
+        stream.assign({partition: 0})
+        of_partition: list[Message] = []
+        while not of_partition or of_partition[-1].offset() < end - 1:
+            if not end:
+                break
+            of_partition += stream.take(end, 10).messages
+        messages += of_partition
+    stream.close()
+    return messages

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 from confluent_kafka import Producer
-from spark_tasks import SCHEMA, Fragile, Measure, Produce
+from spark_tasks import SCHEMA, Fragile, Measure, Produce, fill, messages_of
 
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -15,11 +15,12 @@ from sluiceway.errors import (
     OptionError,
     TopicGone,
 )
-from sluiceway.kafka.stream import MessageStream
 from sluiceway.protocol import Connection
+from sluiceway.schema import Schema
 from sluiceway.spark.links import Link
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.reading import ChannelDataReader
+from sluiceway.spark.types import struct_of
 
 
 @pytest.fixture
@@ -27,20 +28,12 @@ def channel(gateway: Gateway, name: str) -> Channel:
     return gateway.channel(name, SCHEMA, partitions=2)
 
 
-def fill(channel: Channel, ids: range, partition: int = 0) -> None:
-    with channel.writer(partition=partition) as writer:
-        writer.write([{"id": each, "s": str(each)} for each in ids])
-
-
 def reader(connection: Connection, **options: str) -> ChannelDataReader:
     parsed = ReadOptions.parse({"path": connection.channel_name} | options)
-    made = ChannelDataReader(Link(connection, "read"), parsed, connection_columns(connection))
+    columns = struct_of(Schema.parse(connection.schema_definition).arrow)
+    made = ChannelDataReader(Link(connection, "read"), parsed, columns)
     copy: ChannelDataReader = pickle.loads(pickle.dumps(made))  # noqa: S301
     return copy
-
-
-def connection_columns(connection: Connection) -> list[str]:
-    return [field["name"] for field in connection.schema_definition["fields"]]
 
 
 def read(connection: Connection, **options: str) -> list[list[int]]:
@@ -115,24 +108,16 @@ def test_offsets_without_messages_are_passed_over(channel: Channel) -> None:
     """A transaction's marker takes an offset, here in the middle and at the end."""
     connection = channel.connection("read")
     fill(channel, range(1))
-    (value,) = raw_values(connection)
+    (message,) = messages_of(connection)
     producer = Producer({**connection.kafka, "transactional.id": connection.topic_name})
     producer.init_transactions(30)
     for _ in range(2):
         producer.begin_transaction()
-        producer.produce(connection.topic_name, value, partition=0)
+        producer.produce(connection.topic_name, message.value(), partition=0)
         producer.commit_transaction(30)
 
     assert read(connection) == [[0, 0, 0]]
     assert read(connection, maxrecordsperpartition="1") == [[0], [0], [], [0], []]
-
-
-def raw_values(connection: Connection) -> list[bytes]:
-    stream = MessageStream(connection, timeout_s=30)
-    stream.assign({0: 0})
-    values = [message.value() for message in stream.take(1, 30).messages]
-    stream.close()
-    return values
 
 
 @pytest.mark.parametrize("bad", [b"", b"not of this channel", None])

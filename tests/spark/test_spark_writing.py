@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from spark_tasks import SCHEMA, Fragile, Measure
+from spark_tasks import SCHEMA, Fragile, Measure, all_ids, ids_in
 
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -39,17 +39,6 @@ def batch(*ids: int | None, text: str | None = "x") -> pa.RecordBatch:
     return pa.record_batch(columns, names=["id", "s"])
 
 
-def partitions(channel: Channel) -> dict[int, list[int]]:
-    """Return the ids in each partition that has some, in order."""
-    found = {}
-    for partition in range(channel.partitions):
-        with channel.reader(until="now", partitions=[partition]) as reader:
-            ids = [record["id"] for record in reader]
-        if ids:
-            found[partition] = ids
-    return found
-
-
 @pytest.mark.parametrize(("task", "partition"), [(0, 0), (1, 1), (5, 2)])
 def test_a_task_writes_to_the_partition_of_its_number(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, task: int, partition: int
@@ -63,21 +52,17 @@ def test_a_task_writes_to_the_partition_of_its_number(
     wrote = writer(channel.connection("write")).write(iter([batch(1, 2), batch(3)]))
 
     assert wrote.records == 3
-    assert partitions(channel) == {partition: [1, 2, 3]}
-
-
-def everything(channel: Channel) -> list[int]:
-    return [each for ids in partitions(channel).values() for each in ids]
+    assert ids_in(channel) == {partition: [1, 2, 3]}
 
 
 def test_with_a_key_equal_values_go_to_one_partition(channel: Channel) -> None:
     rows = [batch(*range(20)), batch(*range(20))]
     writer(channel.connection("write"), key="id").write(iter(rows))
 
-    found = partitions(channel)
+    found = ids_in(channel)
 
     assert len(found) == 3
-    assert sorted(everything(channel)) == sorted([*range(20)] * 2)
+    assert sorted(all_ids(channel)) == sorted([*range(20)] * 2)
     assert sum(len(set(ids)) for ids in found.values()) == 20
 
 
@@ -88,7 +73,7 @@ def test_a_key_that_is_no_column_is_refused_before_anything_is_sent(channel: Cha
 
 def test_an_empty_task_writes_nothing(channel: Channel) -> None:
     assert writer(channel.connection("write")).write(iter([])).records == 0
-    assert partitions(channel) == {}
+    assert ids_in(channel) == {}
 
 
 def test_a_null_where_none_may_be_fails_its_batch_before_it_is_sent(channel: Channel) -> None:
@@ -96,7 +81,7 @@ def test_a_null_where_none_may_be_fails_its_batch_before_it_is_sent(channel: Cha
         writer(channel.connection("write")).write(iter([batch(1, 2), batch(3, None, 4)]))
 
     assert "2 records that this task wrote before it" in "".join(caught.value.__notes__)
-    assert not {3, 4} & set(everything(channel))
+    assert not {3, 4} & set(all_ids(channel))
 
 
 def test_messages_stay_below_the_topics_limit(gateway: Gateway, name: str) -> None:
@@ -105,7 +90,7 @@ def test_messages_stay_below_the_topics_limit(gateway: Gateway, name: str) -> No
 
     writer(channel.connection("write")).write(iter([batch(*ids, text="x" * 1000)]))
 
-    assert partitions(channel) == {0: [*ids]}
+    assert ids_in(channel) == {0: [*ids]}
 
 
 def test_a_record_larger_than_a_message_is_refused(gateway: Gateway, name: str) -> None:
@@ -113,7 +98,7 @@ def test_a_record_larger_than_a_message_is_refused(gateway: Gateway, name: str) 
 
     with pytest.raises(RecordTooLarge, match="record 0 takes"):
         writer(channel.connection("write")).write(iter([batch(1, text="x" * 30_000)]))
-    assert partitions(channel) == {}
+    assert ids_in(channel) == {}
 
 
 def test_a_writing_task_keeps_its_producer_for_the_next(channel: Channel) -> None:
@@ -124,7 +109,7 @@ def test_a_writing_task_keeps_its_producer_for_the_next(channel: Channel) -> Non
     after = {id(sink) for idle in sinks.SINKS._idle.values() for sink in idle}
 
     assert len(after - before) == 1
-    assert everything(channel) == [1, 2]
+    assert all_ids(channel) == [1, 2]
 
 
 def test_a_topic_that_is_gone_fails_the_task(channel: Channel) -> None:

@@ -60,7 +60,10 @@ class Frontier:
 
         Raises TopicGone, KafkaUnavailable, Conflict.
         """
+        known = self._link.last.partitions
         connection = self._link.connection(max_age_s=_REFRESH_EVERY_S)
+        if connection.partitions > known:
+            self._stream.meet_new_partitions()
         self._stream.verify(max_age_s=_VERIFY_EVERY_S)
         return StreamOffset.at(connection, self._stream.ends(range(connection.partitions)))
 
@@ -84,8 +87,9 @@ class Frontier:
         return shares(self._link.connection(), ranges, self._options)
 
     def close(self) -> None:
-        """Let go of the connections to Kafka."""
+        """Let go of the connections to Kafka and to the gateway."""
         self._stream.close()
+        self._link.close()
 
 
 def _moved(start: Mapping[int, int], end: Mapping[int, int]) -> dict[int, int]:

@@ -1,8 +1,6 @@
 """How a plan gets from a channel's name to its Connection, and to a newer one later."""
 
-import functools
 import logging
-import os
 import time
 from dataclasses import replace
 from typing import Final
@@ -24,7 +22,7 @@ class Link:
 
     The records flow without the gateway: while it does not answer, the last Connection is as
     good as any, and the gateway is left alone for a while. A reader's schema stays that of the
-    first Connection, since Spark's plan has its columns. Plain data; can be pickled. `gateway_url`
+    first Connection, since Spark's plan has its columns. Can be pickled. `gateway_url`
     None: there is no gateway to ask, the Connection stays as it is.
     """
 
@@ -35,6 +33,8 @@ class Link:
         self._access: Access = access
         self._gateway_url = gateway_url
         self._due_s = 0.0
+        self._gateway: Gateway | None = None
+        self._channel: Channel | None = None
 
     @property
     def last(self) -> Connection:
@@ -50,37 +50,47 @@ class Link:
         now_s = time.monotonic()
         if self._gateway_url is None or now_s < self._due_s + max_age_s:
             return self._connection
+        last = self._connection
         try:
-            last = self._connection
-            channel = _channel(self._gateway_url, last.channel_name, last.channel_uid, os.getpid())
-            found = channel.connection(self._access)
-            if self._access == "read":
-                found = replace(
-                    found,
-                    schema_id=last.schema_id,
-                    schema_definition=last.schema_definition,
-                )
-            self._connection = found
-            self._due_s = now_s
+            found = self._open(self._gateway_url).connection(self._access)
         except GatewayUnavailable as error:
             LOGGER.warning(
                 "channel %r: %s. The query goes on with what it knows of the channel",
-                self._connection.channel_name,
+                last.channel_name,
                 error,
             )
             self._due_s = now_s + _AFTER_FAILURE_S
-        return self._connection
+            return last
+        if self._access == "read":
+            found = replace(
+                found, schema_id=last.schema_id, schema_definition=last.schema_definition
+            )
+        self._connection = found
+        self._due_s = now_s
+        return found
 
+    def close(self) -> None:
+        """Let go of the gateway; it may be asked again."""
+        if self._gateway is not None:
+            self._gateway.close()
+        self._gateway = self._channel = None
 
-@functools.lru_cache(maxsize=64)
-def _channel(gateway_url: str, name: str, uid: str, pid: int) -> Channel:
-    """Return this process's own handle: connections to the gateway are not for forked children."""
-    del pid
-    channel = Gateway(gateway_url, timeout_s=_TIMEOUT_S).channel(name, wait_s=_TIMEOUT_S)
-    if channel.uid != uid:
-        raise Conflict(
-            f"the channel {name!r} was deleted and made anew under this query: it was {uid} and "
-            f"is {channel.uid} now, with other records. Stop the query and start it again",
-            code="uid_mismatch",
-        )
-    return channel
+    def __getstate__(self) -> dict[str, object]:
+        """Travel without what belongs to this process."""
+        return vars(self) | {"_gateway": None, "_channel": None}
+
+    def _open(self, gateway_url: str) -> Channel:
+        """Return the channel, opened once."""
+        if self._channel is None:
+            self._gateway = self._gateway or Gateway(gateway_url, timeout_s=_TIMEOUT_S)
+            name, uid = self._connection.channel_name, self._connection.channel_uid
+            found = self._gateway.channel(name, wait_s=_TIMEOUT_S)
+            if found.uid != uid:
+                raise Conflict(
+                    f"the channel {name!r} was deleted and made anew under this query: it was "
+                    f"{uid} and is {found.uid} now, with other records. Stop the query and start "
+                    "it again",
+                    code="uid_mismatch",
+                )
+            self._channel = found
+        return self._channel

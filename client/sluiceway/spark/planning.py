@@ -48,7 +48,10 @@ def plan(link: Link, options: ReadOptions) -> list[Share]:
         )
     finally:
         stream.close()
-    return shares(link.connection(), ranges, options)
+    try:
+        return shares(link.connection(), ranges, options)
+    finally:
+        link.close()
 
 
 def shares(

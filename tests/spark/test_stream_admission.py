@@ -1,0 +1,52 @@
+"""How much one micro-batch takes in."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import StructType
+
+from sluiceway.errors import OptionError
+from sluiceway.spark import admission
+from sluiceway.spark.admission import admitted
+from sluiceway.spark.links import Link
+from sluiceway.spark.options import StreamOptions
+
+Offsets = dict[int, int]
+some_offsets = st.dictionaries(st.integers(0, 20), st.integers(0, 10**6), max_size=20)
+
+
+def test_a_batch_within_the_limit_takes_all() -> None:
+    assert admitted({0: 5}, {0: 10, 1: 3}, 8) == {0: 10, 1: 3}
+
+
+def test_partitions_give_by_their_share() -> None:
+    assert admitted({0: 0, 1: 100}, {0: 300, 1: 200}, 40) == {0: 30, 1: 110}
+
+
+def test_what_rounding_leaves_goes_to_the_shortest_first() -> None:
+    assert admitted({}, {0: 1_000_000, 1: 1}, 2) == {0: 1, 1: 1}
+
+
+@given(some_offsets, some_offsets, st.integers(1, 10**7))
+def test_a_batch_goes_on_and_never_passes_limit_or_end(
+    start: Offsets, waiting: Offsets, limit: int
+) -> None:
+    end = {p: start.get(p, 0) + count for p, count in waiting.items()}
+
+    found = admitted(start, end, limit)
+
+    taken = {p: found[p] - start.get(p, 0) for p in found}
+    assert found.keys() == end.keys()
+    assert all(0 <= taken[p] <= waiting[p] for p in taken)
+    assert sum(taken.values()) == min(limit, sum(waiting.values()))
+
+
+def test_before_spark_4_2_a_limit_is_refused_with_the_version_that_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "limits", None)
+    options = StreamOptions.parse({"path": "c", "maxOffsetsPerTrigger": "5"})
+    link: Link = object()  # type: ignore[assignment]
+
+    with pytest.raises(OptionError, match=r"maxOffsetsPerTrigger needs Spark 4\.2 or later"):
+        admission.stream_reader(link, options, StructType().names)

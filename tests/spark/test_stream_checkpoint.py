@@ -1,0 +1,94 @@
+"""Offsets of a stream as a checkpoint keeps them."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway.errors import CheckpointMismatch
+from sluiceway.protocol import Connection
+from sluiceway.spark.checkpoint import StreamOffset
+
+AT = StreamOffset(channel="flights", uid="a" * 32, topic_id="T", next_offsets={0: 5, 1: 0})
+CONNECTION = Connection(
+    channel_name="flights",
+    channel_uid="a" * 32,
+    generation=1,
+    format="avro",
+    schema_id=1,
+    schema_definition={},
+    schemas=(),
+    topic_name="flights-aaaaaaaa",
+    topic_id="T",
+    partitions=2,
+    max_message_bytes=1_000_000,
+    kafka={},
+)
+
+
+@given(st.dictionaries(st.integers(0, 10_000), st.integers(0, 2**63 - 1)))
+def test_offsets_come_back_from_the_text_of_a_checkpoint(offsets: dict[int, int]) -> None:
+    stored = replace(AT, next_offsets=offsets)
+
+    assert StreamOffset.parse(json.loads(json.dumps(stored.to_json()))) == stored
+
+
+def test_equal_offsets_have_one_text() -> None:
+    """Spark compares texts, to see whether there is anything new."""
+    other = replace(AT, next_offsets={1: 0, 0: 5})
+
+    assert json.dumps(other.to_json()) == json.dumps(AT.to_json())
+
+
+def test_offsets_name_version_channel_and_topic() -> None:
+    assert AT.to_json() == {
+        "version": 1,
+        "channel": "flights",
+        "uid": "a" * 32,
+        "topic_id": "T",
+        "offsets": {"0": 5, "1": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (AT.to_json() | {"version": 2}, "the version 2, this client reads versions up to 1: inst"),
+        (AT.to_json() | {"version": "1"}, "the version '1'"),
+        ({"flights": {"0": 5}}, "which are no offsets of a channel. Give the query a new check"),
+        (AT.to_json() | {"offsets": [5]}, "which are no offsets"),
+        (AT.to_json() | {"offsets": {"x": 5}}, "which are no offsets"),
+        (None, "which are no offsets"),
+    ],
+)
+def test_what_is_no_offset_of_a_channel_is_refused(stored: Any, said: str) -> None:
+    with pytest.raises(CheckpointMismatch, match=said):
+        StreamOffset.parse(stored)
+
+
+def test_the_checkpoint_of_the_same_topic_is_taken() -> None:
+    AT.require_of(CONNECTION)
+    AT.require_of(replace(CONNECTION, partitions=7, topic_id=None))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"channel_uid": "b" * 32}, "'flights' was deleted and made anew since the checkpoint"),
+        (
+            {"channel_uid": "b" * 32, "channel_name": "trains"},
+            r"belongs to the channel 'flights' \(a+\), not to 'trains'",
+        ),
+        ({"topic_id": "U"}, "the topic of the channel 'flights' was deleted and made anew"),
+    ],
+)
+def test_the_checkpoint_of_another_topic_is_refused_with_what_to_do(
+    found: dict[str, str], said: str
+) -> None:
+    with pytest.raises(CheckpointMismatch, match=said) as caught:
+        AT.require_of(replace(CONNECTION, **found))  # type: ignore[arg-type]
+
+    assert "a new checkpointLocation to begin anew" in str(caught.value)

@@ -1,0 +1,224 @@
+"""Streaming queries on a real Spark, from channel to channel."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import Row
+from spark_tasks import SCHEMA, all_ids, fill, ids_in, messages_of
+
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.spark import admission
+from sluiceway.spark.stamps import HEADER
+from sluiceway_gateway.embedded import KafkaServer
+
+TIMEOUT_S = 120
+
+Run = Callable[..., StreamingQuery]
+
+
+@pytest.fixture
+def inlet(gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(f"{name}-in", SCHEMA, partitions=2)
+
+
+@pytest.fixture
+def outlet(gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(f"{name}-out", SCHEMA, partitions=2)
+
+
+def stream(spark: SparkSession, channel: Channel, **options: object) -> DataFrame:
+    return spark.readStream.format("channel").options(**options).load(channel.name)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Run]:
+    """Start a query from a dataframe to a channel, always from the same checkpoint."""
+    queries: list[StreamingQuery] = []
+
+    def start(frame: DataFrame, channel: Channel, mode: str = "append") -> StreamingQuery:
+        writer = frame.writeStream.format("channel").outputMode(mode)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        queries.append(writer.start(channel.name))
+        return queries[-1]
+
+    yield start
+    for query in queries:
+        query.stop()
+
+
+@pytest.fixture
+def drain(tmp_path: Path) -> Run:
+    """Run a query over what there is now, from the same checkpoint as before."""
+
+    def drain(frame: DataFrame, channel: Channel, **options: object) -> StreamingQuery:
+        writer = frame.writeStream.format("channel").options(**options)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start(channel.name)
+        assert query.awaitTermination(TIMEOUT_S)
+        return query
+
+    return drain
+
+
+def until(query: StreamingQuery, done: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not done():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_a_query_goes_on_where_it_stood_and_sees_new_partitions(
+    spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run
+) -> None:
+    frame = stream(spark, inlet)
+    fill(inlet, range(10))
+    drain(frame, outlet)
+    assert all_ids(outlet) == [*range(10)]
+
+    inlet.update(partitions=3)
+    fill(inlet, range(10, 15), partition=1)
+    fill(inlet, range(15, 20), partition=2)
+    drain(frame, outlet)
+
+    assert all_ids(outlet) == [*range(20)]
+
+
+def test_a_batch_that_is_replayed_is_the_same_batch_of_another_attempt(
+    spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run, tmp_path: Path
+) -> None:
+    """A query that ends between its write and Spark's note of it."""
+    frame = stream(spark, inlet)
+    fill(inlet, range(10))
+    drain(frame, outlet)
+    for note in (tmp_path / "checkpoint" / "commits").glob("*0*"):
+        note.unlink()
+    fill(inlet, range(10, 12))
+    drain(frame, outlet)  # before Spark 4.2 the replay alone
+    drain(frame, outlet)
+
+    told = [dict(each.headers() or ())[HEADER] for each in messages_of(outlet.connection("read"))]
+    batches: dict[bytes, dict[bytes, list[int]]] = {}
+    for value in told:
+        attempts = batches.setdefault(value[16:32], {})
+        attempts.setdefault(value[32:48], []).append(int.from_bytes(value[48:]))
+    assert all_ids(outlet) == sorted([*range(10), *range(12)])
+    assert sorted(len(attempts) for attempts in batches.values()) == [1, 2]
+    for attempts in batches.values():
+        assert all(numbers == [*range(len(numbers))] for numbers in attempts.values())
+
+
+def test_a_running_query_outlives_a_broker_that_stands_still(
+    spark: SparkSession, inlet: Channel, outlet: Channel, start: Run, kafka: KafkaServer
+) -> None:
+    fill(inlet, range(5))
+    query = start(stream(spark, inlet), outlet)
+    until(query, lambda: all_ids(outlet) == [*range(5)])
+    os.kill(kafka.pid, signal.SIGSTOP)
+    try:
+        # Idle, Spark asks for the end every few milliseconds; now the first of these never ends.
+        until(query, lambda: all("Getting offsets" in query.status["message"] for _ in range(50)))
+    finally:
+        os.kill(kafka.pid, signal.SIGCONT)
+    fill(inlet, range(5, 10))
+
+    until(query, lambda: all_ids(outlet) == [*range(10)])
+
+
+def test_a_channel_made_anew_is_not_read_by_an_old_checkpoint(
+    spark: SparkSession, gateway: Gateway, inlet: Channel, outlet: Channel, drain: Run
+) -> None:
+    fill(inlet, range(5))
+    drain(stream(spark, inlet), outlet)
+    inlet.delete()
+    fill(gateway.channel(inlet.name, SCHEMA, partitions=2), range(5))
+
+    with pytest.raises(StreamingQueryException, match="deleted and made anew since the checkpoint"):
+        drain(stream(spark, inlet), outlet)
+    assert all_ids(outlet) == [*range(5)]
+
+
+def test_inside_foreach_batch_channels_are_written_in_batches(
+    spark: SparkSession, inlet: Channel, outlet: Channel, tmp_path: Path
+) -> None:
+    fill(inlet, range(10))
+    counts = stream(spark, inlet).groupBy(SCHEMA.names[0]).count()
+
+    def write(batch: DataFrame, number: int) -> None:
+        del number
+        frame = batch.selectExpr("id", "cast(count as string) s")
+        frame.write.format("channel").mode("append").save(outlet.name)
+
+    query = (
+        counts.writeStream.outputMode("update")
+        .foreachBatch(write)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+    assert query.awaitTermination(TIMEOUT_S)
+    assert all_ids(outlet) == [*range(10)]
+
+
+def test_complete_results_are_added_each_time_and_updates_are_refused(
+    spark: SparkSession, inlet: Channel, outlet: Channel, start: Run
+) -> None:
+    fill(inlet, range(3))
+    counts = stream(spark, inlet).groupBy("id").agg({"s": "max"}).toDF("id", "s")
+    query = start(counts, outlet, mode="complete")
+    until(query, lambda: all_ids(outlet) == [0, 1, 2])
+    fill(inlet, range(3, 4))
+    until(query, lambda: all_ids(outlet) == [0, 0, 1, 1, 2, 2, 3])
+    query.stop()
+
+    refused = start(counts, outlet, mode="update")
+    with pytest.raises(StreamingQueryException, match="does not support Update mode"):
+        refused.awaitTermination(TIMEOUT_S)
+
+
+def test_a_limit_on_a_batch_is_kept_where_spark_can_and_refused_where_not(
+    spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run
+) -> None:
+    fill(inlet, range(10))
+    frame = stream(spark, inlet, maxOffsetsPerTrigger=4)
+    if admission.limits is None:
+        with pytest.raises(PySparkException, match=r"maxOffsetsPerTrigger needs Spark 4\.2"):
+            drain(frame, outlet)
+        return
+    query = drain(frame, outlet)
+
+    assert [each["numInputRows"] for each in query.recentProgress][:3] == [4, 4, 2]
+    assert ids_in(outlet) == {0: [*range(10)]}
+
+
+def test_messages_show_their_headers_and_their_place(
+    spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run
+) -> None:
+    fill(inlet, range(3))
+    drain(stream(spark, inlet), outlet)
+    options = {"includeHeaders": "true", "includeMetadata": "true"}
+
+    found = spark.read.format("channel").options(**options).load(outlet.name)
+    rows = found.orderBy("_metadata.offset").collect()
+
+    assert found.columns == ["id", "s", "headers", "_metadata"]
+    assert [row.id for row in rows] == [0, 1, 2]
+    assert [[header.key for header in row.headers] for row in rows] == [[HEADER]] * 3
+    assert [(row["_metadata"].partition, row["_metadata"].offset) for row in rows] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+    ]
+    assert rows[0]["_metadata"].timestamp.year > 2000
+    plain = spark.read.format("channel").options(**options).load(inlet.name)
+    assert plain.select("headers").distinct().collect() == [Row(headers=None)]
+    assert plain.select("_metadata.key").distinct().collect() == [Row(key=None)]

@@ -1,0 +1,197 @@
+"""What a task of a streaming write leaves in Kafka, without Spark around it."""
+
+import pickle
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Message
+from spark_tasks import SCHEMA, all_ids, ids_in, messages_of
+
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.codecs import Envelope, Provenance
+from sluiceway.errors import OptionError, SchemaMismatch
+from sluiceway.spark import sinks, writing
+from sluiceway.spark.options import WriteOptions
+from sluiceway.spark.source import ChannelDataSource
+from sluiceway.spark.stamps import HEADER, STAMP_BYTES, batch_key, topic_bytes
+from sluiceway.spark.types import struct_of
+from sluiceway.spark.writing import AttemptWrote, ChannelStreamWriter
+
+Run = Callable[..., AttemptWrote]
+
+QUERY = uuid.UUID("00000000-0000-4000-8000-000000000001")
+
+
+class Task:
+    """What Spark tells a task about itself."""
+
+    def __init__(self, number: int = 0, batch: int = 7) -> None:
+        self._number = number
+        self._properties = {
+            "sql.streaming.queryId": str(QUERY),
+            "streaming.sql.batchId": str(batch),
+        }
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
+        return self._number
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._properties.get(name)
+
+
+@pytest.fixture(params=["avro", "arrow"])
+def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(name, SCHEMA, partitions=3, format=request.param)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Run:
+    """Run a task of a micro-batch over batches of ids, and return what it reports."""
+
+    def run(*batches: range, task: Task | None = None, **options: str) -> AttemptWrote:
+        task = task or Task()
+        for module in (sinks, writing):
+            monkeypatch.setattr(f"{module.__name__}.TaskContext.get", lambda: task)
+        parsed = WriteOptions.parse({"path": channel.name} | options, streaming=True)
+        made = ChannelStreamWriter(channel.connection("write"), parsed)
+        shipped: ChannelStreamWriter = pickle.loads(pickle.dumps(made))  # noqa: S301
+        return shipped.write(iter([rows(each) for each in batches]))
+
+    return run
+
+
+def rows(ids: range) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"id": each, "s": str(each)} for each in ids], SCHEMA)
+
+
+def provenance(message: Message) -> tuple[Provenance, int]:
+    """Read what a message tells of itself, and how many records it holds."""
+    headers = dict(message.headers() or ())
+    if headers:
+        assert [*headers] == [HEADER]
+        assert len(HEADER) + len(headers[HEADER]) < STAMP_BYTES
+        return Provenance.unpack(headers[HEADER]), 1
+    head = Envelope.unpack(message.value())
+    assert head.provenance is not None
+    return head.provenance, head.records
+
+
+def sequences(channel: Channel) -> dict[tuple[bytes, bytes], dict[int, list[int]]]:
+    """Return the numbers of records by batch and attempt, then by partition."""
+    found: dict[tuple[bytes, bytes], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    connection = channel.connection("read")
+    for message in messages_of(connection):
+        told, records = provenance(message)
+        assert told.topic_id == topic_bytes(connection.topic_id)
+        numbers = range(told.sequence, told.sequence + records)
+        found[told.batch_id, told.attempt_id][message.partition()].extend(numbers)
+    return {key: dict(partitions) for key, partitions in found.items()}
+
+
+def test_each_record_tells_its_batch_its_attempt_and_its_number(channel: Channel, run: Run) -> None:
+    wrote = run(range(3), range(3, 5), task=Task(number=1))
+
+    assert wrote.records == 5
+    assert wrote.batch_id == batch_key(QUERY, 7)
+    assert sequences(channel) == {(wrote.batch_id, wrote.attempt_id): {1: [*range(5)]}}
+    assert all_ids(channel) == [*range(5)]
+
+
+def test_with_a_key_the_numbers_have_no_gap_in_any_partition(channel: Channel, run: Run) -> None:
+    wrote = run(range(30), range(30), key="id")
+
+    ((attempt, partitions),) = sequences(channel).items()
+    assert attempt == (wrote.batch_id, wrote.attempt_id)
+    assert len(partitions) == 3
+    assert all(numbers == [*range(len(numbers))] for numbers in partitions.values())
+    assert sum(map(len, partitions.values())) == 60
+
+
+def test_a_key_goes_where_a_plain_writer_sends_it(channel: Channel, run: Run) -> None:
+    run(range(30), key="id")
+    placed = ids_in(channel)
+    with channel.writer(key="id") as writer:
+        writer.write([{"id": each, "s": ""} for each in range(30)])
+
+    assert ids_in(channel) == {p: ids + ids for p, ids in placed.items()}
+
+
+def test_a_replay_has_the_same_batch_and_another_attempt(channel: Channel, run: Run) -> None:
+    first, again, other = run(range(2)), run(range(2)), run(range(2), task=Task(batch=8))
+
+    assert first.batch_id == again.batch_id != other.batch_id
+    assert len({first.attempt_id, again.attempt_id, other.attempt_id}) == 3
+    assert [*sequences(channel).values()] == [{0: [0, 1]}] * 3
+
+
+def test_a_task_without_rows_writes_nothing(channel: Channel, run: Run) -> None:
+    assert run().records == 0
+    assert messages_of(channel.connection("read")) == []
+
+
+def test_marked_messages_stay_below_the_topics_limit(gateway: Gateway, name: str) -> None:
+    for kind in ("avro", "arrow"):
+        channel = gateway.channel(
+            f"{name}-{kind}", SCHEMA, format=kind, config={"max.message.bytes": "20000"}
+        )
+        connection = channel.connection("write")
+        outlet = sinks.Outlet(connection, WriteOptions.parse({"path": channel.name}))
+        batch = pa.record_batch([pa.array(range(300)), pa.array(["x" * 1000] * 300)], schema=SCHEMA)
+        stamp = writing.Stamp(connection, bytes(16))
+
+        assert outlet.write(iter([batch]), stamp) == 300
+        assert all_ids(channel) == [*range(300)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"key": "x"}, "key is 'x'; the channel has the fields id, s"),
+        ({"checkpointLocatio": "/c"}, "there is no option 'checkpointlocatio'"),
+        ({"token": "slw_1_secret"}, "tokens are never options"),
+        ({"startingOffsets": "latest"}, "is an option of a read"),
+    ],
+)
+def test_a_streaming_write_that_makes_no_sense_is_refused(
+    gateway: Gateway, gateway_url: str, name: str, options: dict[str, str], said: str
+) -> None:
+    gateway.channel(name, SCHEMA)
+    source = ChannelDataSource({"path": name} | options, gateway_url=gateway_url)
+
+    with pytest.raises(OptionError, match=said):
+        source.streamWriter(struct_of(SCHEMA), overwrite=False)
+
+
+def test_columns_that_do_not_fit_are_refused(gateway: Gateway, gateway_url: str, name: str) -> None:
+    gateway.channel(name, SCHEMA)
+    source = ChannelDataSource({"path": name}, gateway_url=gateway_url)
+
+    with pytest.raises(SchemaMismatch, match="lacks the column 'id'"):
+        source.streamWriter(struct_of(pa.schema([("s", pa.string())])), overwrite=False)
+
+
+def test_a_sink_follows_a_channel_that_was_made_anew(
+    gateway: Gateway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.source._REFRESH_EVERY_S", 0.0)
+    source = ChannelDataSource({"path": name}, gateway_url=gateway_url)
+    channel = gateway.channel(name, SCHEMA)
+    first = source.streamWriter(struct_of(SCHEMA), overwrite=False)
+    channel.delete()
+    anew = gateway.channel(name, SCHEMA)
+    second = source.streamWriter(struct_of(SCHEMA), overwrite=False)
+
+    uids = [each._outlet.connection.channel_uid for each in (first, second)]
+    assert uids == [channel.uid, anew.uid]
+
+
+def test_a_batch_id_is_that_of_its_query_and_number() -> None:
+    other = uuid.UUID(int=QUERY.int + 1)
+
+    assert batch_key(QUERY, 7) == batch_key(QUERY, 7)
+    assert len({batch_key(QUERY, 7), batch_key(QUERY, 8), batch_key(other, 7)}) == 3
+    assert len(batch_key(QUERY, 7)) == 16

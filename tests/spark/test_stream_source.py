@@ -1,0 +1,335 @@
+"""What the driver's part of a streaming read does, without Spark around it."""
+
+import json
+import logging
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import LongType
+from spark_tasks import SCHEMA, Fragile, Produce, fill
+
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import (
+    CheckpointMismatch,
+    Conflict,
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    OptionError,
+    SchemaMismatch,
+    TopicGone,
+)
+from sluiceway.spark.checkpoint import StreamOffset
+from sluiceway.spark.frontier import Frontier
+from sluiceway.spark.links import Link
+from sluiceway.spark.options import StreamOptions
+from sluiceway.spark.source import ChannelDataSource
+from sluiceway.spark.streaming import ChannelStreamReader
+from sluiceway.spark.types import struct_of
+from sluiceway_gateway.embedded import KafkaServer
+
+Json = Mapping[str, Any]
+
+
+@pytest.fixture
+def channel(gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(name, SCHEMA, partitions=2)
+
+
+class Query:
+    """A streaming query's driver: what Spark asks, in the order in which it asks."""
+
+    def __init__(self, url: str, channel: str, **options: str) -> None:
+        source = ChannelDataSource({"path": channel} | options, gateway_url=url)
+        reader = source.streamReader(struct_of(SCHEMA))
+        assert isinstance(reader, ChannelStreamReader)
+        self.reader = reader
+        self.task: ChannelStreamReader = pickle.loads(pickle.dumps(reader))  # noqa: S301
+
+    def start(self) -> Json:
+        return stored(self.reader.initialOffset())
+
+    def end(self) -> Json:
+        return stored(self.reader.frontier.end().to_json())
+
+    def batch(self, start: Json, end: Json) -> dict[int, list[int]]:
+        """Plan and read a micro-batch, and return its ids by partition."""
+        pieces = self.reader.partitions(start, end)
+        found: dict[int, list[int]] = {}
+        for piece in pieces:
+            shipped: InputPartition = pickle.loads(pickle.dumps(piece))  # noqa: S301
+            ids = [
+                each for batch in self.task.read(shipped) for each in batch.column("id").to_pylist()
+            ]
+            found.setdefault(shipped.value.offsets.partition, []).extend(ids)
+        return found
+
+
+def stored(offset: Json) -> Json:
+    """Give an offset the way through a checkpoint."""
+    parsed: Json = json.loads(json.dumps(offset))
+    return parsed
+
+
+def offsets(offset: Json) -> dict[int, int]:
+    return dict(StreamOffset.parse(offset).next_offsets)
+
+
+@pytest.fixture
+def queries(gateway_url: str, channel: Channel) -> Iterator[Any]:
+    with ExitStack() as stack:
+
+        def query(name: str = channel.name, **options: str) -> Query:
+            made = Query(gateway_url, name, **options)
+            stack.callback(made.reader.stop)
+            return made
+
+        yield query
+
+
+def test_batches_follow_one_another_from_the_earliest(channel: Channel, queries: Any) -> None:
+    fill(channel, range(3))
+    query = queries()
+
+    start = query.start()
+    first = query.end()
+    fill(channel, range(3, 5))
+    fill(channel, range(5, 6), partition=1)
+    second = query.end()
+
+    assert [offsets(each) for each in (start, first, second)] == [
+        {0: 0, 1: 0},
+        {0: 3, 1: 0},
+        {0: 5, 1: 1},
+    ]
+    assert query.batch(start, first) == {0: [0, 1, 2]}
+    assert query.batch(first, second) == {0: [3, 4], 1: [5]}
+    assert query.batch(first, second) == {0: [3, 4], 1: [5]}
+    assert query.batch(second, second) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ({"startingOffsets": "latest"}, {0: 3, 1: 0}),
+        ({"startingOffsets": '{"0": 2, "1": -2}'}, {0: 2, 1: 0}),
+        ({"startingTimestamp": "0"}, {0: 0, 1: 0}),
+        ({"startingTimestamp": str(2**42)}, {0: 3, 1: 0}),
+    ],
+)
+def test_a_query_starts_where_it_is_told(
+    channel: Channel, queries: Any, options: dict[str, str], start: dict[int, int]
+) -> None:
+    fill(channel, range(3))
+
+    assert offsets(queries(**options).start()) == start
+
+
+def test_a_start_that_makes_no_sense_fails_before_the_first_batch(
+    channel: Channel, queries: Any
+) -> None:
+    with pytest.raises(OptionError, match="says nothing about partition 1"):
+        queries(startingOffsets='{"0": 0}').start()
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 7"):
+        queries(startingOffsets='{"0": 7, "1": 0}').start()
+
+
+def test_a_new_partition_begins_at_its_beginning(
+    channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.frontier._REFRESH_EVERY_S", 0.0)
+    query = queries(startingOffsets="latest")
+    start = query.start()
+    channel.update(partitions=3)
+    fill(channel, range(2), partition=2)
+
+    end = query.end()
+
+    assert offsets(end) == {0: 0, 1: 0, 2: 2}
+    assert query.batch(start, end) == {2: [0, 1]}
+
+
+def test_many_tasks_share_a_batch_where_asked(channel: Channel, queries: Any) -> None:
+    fill(channel, range(6))
+    query = queries(minPartitions="3")
+
+    assert len(query.reader.partitions(query.start(), query.end())) == 3
+    assert query.batch(query.start(), query.end()) == {0: [*range(6)]}
+
+
+def delete_before(channel: Channel, offset: int, partition: int = 0) -> None:
+    """Let Kafka forget a partition's messages, as retention does."""
+    connection = channel.connection("read")
+    admin = AdminClient(connection.kafka)
+    at = TopicPartition(connection.topic_name, partition, offset)
+    admin.delete_records([at])[at].result(30)
+
+
+def test_offsets_that_kafka_lost_fail_the_batch_before_it_is_read(
+    channel: Channel, queries: Any
+) -> None:
+    fill(channel, range(5))
+    query = queries()
+    start, end = query.start(), query.end()
+    delete_before(channel, 3)
+
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0: its range is 3 to 5"):
+        query.batch(start, end)
+
+
+def test_a_query_goes_on_without_what_is_lost_where_it_may(
+    channel: Channel, queries: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(channel, range(5))
+    query = queries(failOnDataLoss="false")
+    start, end = query.start(), query.end()
+    delete_before(channel, 3)
+
+    assert query.batch(start, end) == {0: [3, 4]}
+    told = [each.getMessage() for each in caplog.records if "failOnDataLoss" in each.getMessage()]
+    assert len(told) == 1
+    assert "partition 0 has no offset 0: its range is 3 to 5" in told[0]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_offsets_lost_between_plan_and_task_are_met_in_the_task(
+    channel: Channel, queries: Any, caplog: pytest.LogCaptureFixture, fail: bool
+) -> None:
+    fill(channel, range(5))
+    query = queries(failOnDataLoss=str(fail))
+    (piece,) = query.reader.partitions(query.start(), query.end())
+    delete_before(channel, 3)
+
+    if fail:
+        with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0"):
+            list(query.reader.read(piece))
+        return
+    (batch,) = query.reader.read(piece)
+    assert batch.column("id").to_pylist() == [3, 4]
+    assert "from offset 0 up to 3 are no longer kept" in caplog.text
+
+
+def test_a_checkpoint_of_another_channel_is_refused(
+    gateway: Gateway, channel: Channel, queries: Any
+) -> None:
+    other = gateway.channel(f"{channel.name}-other", SCHEMA)
+    start = queries(other.name).start()
+
+    with pytest.raises(CheckpointMismatch, match=f"belongs to the channel '{other.name}'"):
+        queries().batch(start, start)
+
+
+def test_a_checkpoint_of_the_channel_before_is_refused(
+    gateway: Gateway, channel: Channel, queries: Any
+) -> None:
+    start = queries().start()
+    channel.delete()
+    gateway.channel(channel.name, SCHEMA, partitions=2)
+
+    with pytest.raises(CheckpointMismatch, match="was deleted and made anew since the checkpoint"):
+        queries().batch(start, start)
+
+
+def test_a_channel_made_anew_under_a_query_ends_it(
+    gateway: Gateway, channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.frontier._REFRESH_EVERY_S", 0.0)
+    query = queries()
+    query.end()
+    channel.delete()
+    gateway.channel(channel.name, SCHEMA, partitions=2)
+
+    with pytest.raises(Conflict, match="made anew"):
+        query.end()
+
+
+def test_a_topic_that_vanishes_under_a_query_ends_it(
+    channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.frontier._VERIFY_EVERY_S", 0.0)
+    query = queries()
+    query.end()
+    connection = channel.connection("read")
+    admin = AdminClient(connection.kafka)
+    admin.delete_topics([connection.topic_name])[connection.topic_name].result(30)
+
+    with pytest.raises(TopicGone):
+        query.end()
+
+
+def test_columns_that_the_channel_has_not_are_refused(gateway_url: str, channel: Channel) -> None:
+    source = ChannelDataSource({"path": channel.name}, gateway_url=gateway_url)
+
+    with pytest.raises(SchemaMismatch, match="no column 'x'"):
+        source.streamReader(struct_of(SCHEMA).add("x", LongType()))
+
+
+def test_a_new_schema_is_read_as_the_one_that_the_query_began_with(
+    gateway: Gateway, channel: Channel, queries: Any
+) -> None:
+    fill(channel, range(1))
+    query = queries()
+    start = query.start()
+    channel.update(schema=SCHEMA.append(pa.field("t", pa.string())))
+    with gateway.channel(channel.name).writer(partition=0) as writer:
+        writer.write([{"id": 1, "s": "x", "t": "y"}])
+
+    assert query.batch(start, query.end()) == {0: [0, 1]}
+
+
+def test_while_the_gateway_is_away_a_query_goes_on(
+    channel: Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(channel, range(3))
+    link = Link(channel.connection("read"), "read", gateway_url="http://127.0.0.1:9")
+    reader = ChannelStreamReader(
+        link, StreamOptions.parse({"path": channel.name}), struct_of(SCHEMA)
+    )
+    caplog.set_level(logging.WARNING)
+
+    frontier = reader.frontier
+    shares = frontier.shares(frontier.start(), frontier.end())
+
+    assert [share.offsets.messages for share in shares] == [3]
+    told = [each for each in caplog.records if "goes on with what it knows" in each.getMessage()]
+    assert len(told) == 1
+    reader.stop()
+
+
+def test_a_query_outlives_its_broker(fragile: Fragile, produce: Produce) -> None:
+    """The broker ends, and starts again with its data, while the query wants to know its end."""
+    server, connection = fragile
+    frontier = Frontier(Link(connection, "read"), StreamOptions.parse({"path": "t"}))
+    produce(connection, b"1", b"2")
+    start = frontier.start()
+    before = frontier.end()
+    server.stop()
+
+    with KafkaServer.start(server.log_path.parent, port=server.port, heap_mb=256):
+        produce(connection, b"3")
+        after = frontier.end()
+        assert [dict(each.next_offsets) for each in (start, before, after)] == [
+            {0: 0},
+            {0: 2},
+            {0: 3},
+        ]
+        frontier.close()
+
+
+def test_a_broker_that_stays_away_fails_the_query_in_time(fragile: Fragile) -> None:
+    server, connection = fragile
+    options = StreamOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1500"})
+    frontier = Frontier(Link(connection, "read"), options)
+    frontier.end()
+    server.stop()
+
+    with pytest.raises(KafkaUnavailable):
+        frontier.end()
+    frontier.close()
