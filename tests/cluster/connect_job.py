@@ -1,0 +1,68 @@
+"""A job over Spark Connect; what came of it goes into a file, as JSON."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import sluiceway.spark
+
+
+def save(frame: DataFrame, name: str, format_: str) -> None:
+    options = {"create": "true", "format": format_, "partitions": 2}
+    frame.write.format("channel").mode("append").options(**options).save(name)
+
+
+def batch(spark: SparkSession, format_: str) -> list[int]:
+    """Write and read a channel; return what came back."""
+    frame = spark.range(1000).selectExpr("id", "cast(id as string) s")
+    save(frame, f"connect-{format_}", format_)
+    back = spark.read.format("channel").load(f"connect-{format_}")
+    return list(back.selectExpr("count(*)", "sum(id)", "sum(cast(s as bigint))").first() or ())
+
+
+def stream(spark: SparkSession) -> int:
+    """Copy a channel as a stream, in two runs on one checkpoint; return the copy's records."""
+    save(spark.range(0), "connect-copy", "avro")
+    with tempfile.TemporaryDirectory() as checkpoint:
+        for _ in range(2):
+            query = (
+                spark.readStream.format("channel")
+                .load("connect-avro")
+                .select("id")
+                .writeStream.format("channel")
+                .option("checkpointLocation", checkpoint)
+                .trigger(processingTime="0 seconds")
+                .start("connect-copy")
+            )
+            query.processAllAvailable()
+            query.stop()
+            save(spark.range(1000, 1500).selectExpr("id", "'' s"), "connect-avro", "avro")
+    return spark.read.format("channel").load("connect-copy").count()
+
+
+def failure(spark: SparkSession) -> str:
+    try:
+        spark.read.format("channel").load("no-such-channel").count()
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def main(url: str, file: str) -> None:
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    sluiceway.spark.register(spark, gateway=url)
+    found = {
+        "session": type(spark).__module__,
+        "avro": batch(spark, "avro"),
+        "arrow": batch(spark, "arrow"),
+        "streamed": stream(spark),
+        "failure": failure(spark),
+    }
+    Path(file).write_text(json.dumps(found))
+    spark.stop()
+
+
+main(*sys.argv[1:])
