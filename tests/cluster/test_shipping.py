@@ -10,7 +10,7 @@ import pyspark
 import pytest
 from pyspark import cloudpickle
 
-from sluiceway.spark import reading, source, writing
+from sluiceway.spark import admission, reading, source, streaming, writing
 from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.source import ChannelDataSource
 
@@ -99,7 +99,7 @@ def test_a_worker_whose_client_lacks_what_it_needs_names_the_module(
 def test_everything_that_spark_pickles_of_ours_is_shipped() -> None:
     ours = {
         each
-        for module in (source, reading, writing)
+        for module in (source, reading, streaming, admission, writing)
         for each in vars(module).values()
         if isinstance(each, type)
         and each.__module__.startswith("sluiceway.spark")
@@ -107,5 +107,5 @@ def test_everything_that_spark_pickles_of_ours_is_shipped() -> None:
         and each.__name__.endswith(("Source", "Reader", "Writer"))
     }
 
-    assert len(ours) >= 3
+    assert len(ours) >= 5
     assert {each for each in ours if not issubclass(each, Shipped)} == set()
