@@ -82,7 +82,7 @@ def test_overwriting_is_refused_with_what_to_do(
         (["id", "id s"], "column 's' is bigint in the dataframe and string in the channel"),
         (["id", "s", "1 x"], "no column 'x'"),
         (["s"], r"lacks the column 'id' \(bigint\)"),
-        (["id", "cast(id as decimal(9,2)) s"], r"'s' is decimal\(9,2\) in the dataframe and string"),
+        (["id", "cast(id as decimal(9,2)) s"], r"'s' is decimal\(9,2\) in the dataframe"),
     ],
 )
 def test_a_dataframe_that_does_not_fit_fails_before_the_first_row(
