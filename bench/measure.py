@@ -39,11 +39,21 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """One side's speed over another's, and what it is to reach, if there is a goal."""
+    """One side's speed over another's, and what it is to reach, if there is a goal.
+
+    `at_most`: the goal is one to stay below, as for the time of the one over that of the other.
+    """
 
     side: str
     to: str
     goal: float | None
+    at_most: bool = False
+
+    def met(self, reached: float) -> bool:
+        """Tell whether the goal is reached; true where there is none."""
+        if self.goal is None:
+            return True
+        return reached <= self.goal if self.at_most else reached >= self.goal
 
 
 Side = Callable[[], Measured]
@@ -95,6 +105,7 @@ def report(
         "name": name,
         "ratios": {key: round(value, 3) for key, value in reached.items()},
         "goals": {key: ratio.goal for key, ratio in ratios.items() if ratio.goal is not None},
+        "at_most": [key for key, ratio in ratios.items() if ratio.at_most],
         "figures": {
             side: {
                 "records_per_s": round(medians[side]),
@@ -145,6 +156,7 @@ def _ratios(ratios: Mapping[str, Ratio], reached: Mapping[str, float]) -> Table:
         if ratio.goal is None:
             table.add_row(key, f"{reached[key]:.2f}", "")
             continue
-        style = "green" if reached[key] >= ratio.goal else "red"
-        table.add_row(key, f"[{style}]{reached[key]:.2f}[/]", f"{ratio.goal:.1f}")
+        style = "green" if ratio.met(reached[key]) else "red"
+        goal = f"{'at most ' if ratio.at_most else ''}{ratio.goal:.1f}"
+        table.add_row(key, f"[{style}]{reached[key]:.2f}[/]", goal)
     return table
