@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 from generated import FAST, schemas, with_rows
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluiceway.codecs import codec
@@ -57,6 +57,7 @@ def test_a_value_is_the_prefix_of_registries_and_the_record():
     assert encoded.counts is None
 
 
+@settings(max_examples=20)
 @given(schemas(FAST))
 def test_nearly_every_type_goes_the_fast_way(schema):
     assert AvroCodec(schema, 7).columnar is not None
