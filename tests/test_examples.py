@@ -34,6 +34,13 @@ def test_readings_are_written_read_in_two_parts_and_summed_up_by_spark(gateway_u
     assert _run("warmest_by_spark.py", gateway_url) == ["10 stations written"]
 
 
+def test_a_stream_is_restarted_in_the_middle_and_counts_every_departure(gateway_url: str) -> None:
+    *hours, total = _run("delays_as_they_happen.py", gateway_url)
+    assert total == "24 hours, 720 departures"
+    assert hours[0] == "00:00  30 departures, 1.0 minutes late"
+    assert hours[-1] == "23:00  30 departures, 24.0 minutes late"
+
+
 def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []

@@ -67,6 +67,11 @@ def _values(array: pa.Array, field: pa.Field, path: str) -> list[Any]:
         return objects
     if not array.null_count:
         return _present(array, field.type, path)
+    if _is_flat(type_):
+        filled = _present(array.fill_null(pa.scalar(0).cast(type_)), field.type, path)
+        for place in np.flatnonzero(array.is_null()).tolist():
+            filled[place] = None
+        return filled
     places = np.flatnonzero(array.is_valid())
     values: list[Any] = [None] * len(array)
     for place, value in zip(
@@ -74,6 +79,11 @@ def _values(array: pa.Array, field: pa.Field, path: str) -> list[Any]:
     ):
         values[place] = value
     return values
+
+
+def _is_flat(type_: pa.DataType) -> bool:
+    """Tell whether 0 stands for a value, so that nulls may be filled with it and put back."""
+    return bool(types.is_integer(type_) or types.is_floating(type_) or types.is_timestamp(type_))
 
 
 def _uuid_of_bytes(value: bytes) -> UUID:
@@ -100,13 +110,10 @@ def _present(array: pa.Array, type_: pa.DataType, path: str) -> list[Any]:
         return _cut(_values(items, type_.value_field, f"{path}[]"), offsets.tolist())
     if types.is_map(type_):
         offsets, (keys, items) = contents(array)
-        bounds = offsets.tolist()
-        pairs = zip(
-            _cut(_values(keys, type_.key_field, path), bounds),
-            _cut(_values(items, type_.item_field, f"{path}{{}}"), bounds),
-            strict=True,
-        )
-        return [dict(zip(names, values, strict=True)) for names, values in pairs]
+        names = _values(keys, type_.key_field, path)
+        values = _values(items, type_.item_field, f"{path}{{}}")
+        entries = list(zip(names, values, strict=True))
+        return list(map(dict, _cut(entries, offsets.tolist())))
     return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
