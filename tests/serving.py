@@ -8,14 +8,15 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from sluiceway_gateway.http.sockets import bound_socket
+
 
 @contextmanager
 def serving(app: FastAPI) -> Iterator[str]:
     """Serve on a free loopback port, in a thread, while the block runs; give the URL."""
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="on")
-    )
-    thread = threading.Thread(target=server.run, daemon=True)
+    bound = bound_socket("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
     while not server.started:
@@ -23,7 +24,7 @@ def serving(app: FastAPI) -> Iterator[str]:
             raise RuntimeError("the gateway did not start")
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         # Requests that wait for a change would hold up the end, as the server waits for them.
         app.state.parts.watch.close()

@@ -3,6 +3,7 @@
 import pytest
 from running import Run, Sluiceway
 
+from logging_kept import logging_kept
 from sluiceway_gateway.cli import main
 
 
@@ -12,7 +13,7 @@ def sluiceway(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
     def run(*arguments: str, **variables: str) -> Run:
         capsys.readouterr()
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, logging_kept():
             for name, value in variables.items():
                 patch.setenv(f"SLUICEWAY_{name.upper()}", value)
             status = main(arguments)

@@ -1,6 +1,8 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -65,23 +67,31 @@ def test_closing_ends_the_idle_clients(pool: ClientPool[Client]) -> None:
 
 
 SETTLED = """
-import gc, sys, zipimport
+import gc, sys
 from sluiceway.spark.worker import settle
 
-sys.path.append("/nowhere/spark-core.jar")
-sys.path_importer_cache["/nowhere/spark-core.jar"] = None
+for archive in sys.argv[1:]:
+    sys.path.insert(0, archive)
+import sparks, mine
 settle()
 first = gc.get_freeze_count()
 settle()
-print([path for path in sys.path if path.endswith(".jar")], first > 0)
-print(gc.get_freeze_count() <= first, "/nowhere/spark-core.jar" in sys.path_importer_cache)
+print(0 < gc.get_freeze_count() <= first)
+print(sorted(path.rpartition("/")[2] for path in sys.path_importer_cache if ".zip/" in path))
+import sparks.late
 """
 
 
-def settled(**environment: str) -> list[str]:
-    """Return what SETTLED prints in a process with this environment."""
+def settled(directory: Path, **environment: str) -> list[str]:
+    """Return what SETTLED prints, with two archives, in a process with this environment."""
+    archives = {"sparks": directory / "pyspark.zip", "mine": directory / "mine.zip"}
+    for package, archive in archives.items():
+        with ZipFile(archive, "w") as made:
+            made.writestr(f"{package}/__init__.py", f"import {package}.part")
+            made.writestr(f"{package}/part.py", "")
+            made.writestr(f"{package}/late.py", "")
     done = subprocess.run(
-        [sys.executable, "-c", SETTLED],
+        [sys.executable, "-c", SETTLED, *map(str, archives.values())],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -91,9 +101,9 @@ def settled(**environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_settled_worker_has_no_jars_to_import_from_and_its_modules_are_no_garbage() -> None:
-    assert settled(SPARK_REUSE_WORKER="1") == ["[] True", "True False"]
+def test_a_settled_worker_reads_the_index_of_sparks_archives_no_more(tmp_path: Path) -> None:
+    assert settled(tmp_path, SPARK_REUSE_WORKER="1") == ["True", "['mine']"]
 
 
-def test_a_process_that_is_no_worker_of_sparks_is_left_as_it_is() -> None:
-    assert settled() == ["['/nowhere/spark-core.jar'] False", "True True"]
+def test_a_process_that_is_no_worker_of_sparks_is_left_as_it_is(tmp_path: Path) -> None:
+    assert settled(tmp_path) == ["False", "['mine', 'sparks']"]

@@ -7,35 +7,47 @@ touched by a child.
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Generic, TypeVar
+from zipimport import zipimporter
 
 C = TypeVar("C")
 
 _REUSED = "SPARK_REUSE_WORKER"
 """Set by Spark in Python workers that do one task after another."""
 
+_SPARKS_ARCHIVE = re.compile(r"(pyspark|py4j-.*-src)\.zip|spark-core_.*\.jar")
+"""The archives that Spark puts on the import path of its workers, by their file names."""
+
 _settled_pid: int | None = None
 
 
 def settle() -> None:
-    """Spare this worker process, for its later tasks, what Spark's worker does between tasks.
+    """Spare this worker process, before its next task, what Spark's worker does between tasks.
 
-    Spark clears Python's import caches before each task, which reads the index of every archive
-    on `sys.path` again, and collects garbage after it, which walks all that was ever imported:
-    a tenth of a second of work a task. The jars that Spark puts on the path hold no Python, and
-    modules are no garbage. Processes that Spark does not reuse are left as they are.
+    Before each task, Spark invalidates Python's import caches: the index of an archive is read
+    again for every folder in it that a module came from, which for Spark's own archives takes a
+    tenth of a second. They do not change while Spark runs, so they are left out of those caches.
+    After each task, Spark collects garbage, which walks all that was ever imported; modules are
+    no garbage. Processes that Spark does not reuse are left as they are.
     """
     global _settled_pid
-    if _settled_pid == os.getpid() or _REUSED not in os.environ:
+    if _REUSED not in os.environ:
         return
-    _settled_pid = os.getpid()
-    for path in [path for path in sys.path if path.endswith(".jar")]:
-        sys.path.remove(path)
-        sys.path_importer_cache.pop(path, None)
-    gc.freeze()
+    for path, importer in list(sys.path_importer_cache.items()):
+        if isinstance(importer, zipimporter) and _is_sparks(importer.archive):
+            del sys.path_importer_cache[path]
+    if _settled_pid != os.getpid():
+        _settled_pid = os.getpid()
+        gc.freeze()
+
+
+def _is_sparks(archive: str) -> bool:
+    return _SPARKS_ARCHIVE.fullmatch(Path(archive).name) is not None
 
 
 class ClientPool(Generic[C]):

@@ -18,6 +18,7 @@ from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.sinks import Outlet
 from sluiceway.spark.stamps import Stamp, batch_key
+from sluiceway.spark.worker import settle
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -55,6 +56,8 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing is left to do: every task waited for its acknowledgements."""
+        del messages
+        settle()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back: what other tasks wrote stays in the channel."""
@@ -84,6 +87,8 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing is left to do: every task waited for its acknowledgements."""
+        del messages, batchId
+        settle()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing can be taken back: what other tasks wrote stays in the channel."""

@@ -3,7 +3,6 @@
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import ExitStack
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 import uvicorn
 
 from sluiceway_gateway.app import create_app
+from sluiceway_gateway.http.sockets import bound_socket
 from sluiceway_gateway.settings import Settings
 
 #: What a request that is running may take when the process is asked to end.
@@ -47,18 +47,12 @@ def bind(host: str, port: int) -> socket.socket:
     Raises ClickException saying what stands against it.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        with ExitStack() as unless_bound:
-            bound = unless_bound.enter_context(socket.socket(family))
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((host, port))
-            unless_bound.pop_all()
+        return bound_socket(host, port)
     except OSError as error:
         raise click.ClickException(
             f"cannot listen on {host} port {port} ({error.strerror}): "
             "give another with --port, or --port 0 for a free one"
         ) from error
-    return bound
 
 
 def url(bound: socket.socket, settings: Settings) -> str:

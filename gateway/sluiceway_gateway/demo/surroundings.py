@@ -1,7 +1,6 @@
 """The demo's own broker and gateway, and the environment in which its jobs run."""
 
 import os
-import socket
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from sluiceway_gateway.app import create_app
 from sluiceway_gateway.demo.spark_home import spark_home
 from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.embedded.jars import Progress
+from sluiceway_gateway.http.sockets import bound_socket
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import PREFIX, Settings
@@ -65,7 +65,7 @@ def _serving(settings: Settings) -> Iterator[str]:
     app = create_app(settings)
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on")
     server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as bound:
+    with bound_socket("127.0.0.1", 0) as bound:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()
         try:
