@@ -38,6 +38,9 @@ SHARED = {
     ).items()
     if name in {"acks", "enable.idempotence", "compression.type", "linger.ms", "batch.size"}
 }
+# As the client's own consumers: the connector's wait half a second at a partition's end otherwise,
+# and what it asks after each fetch waits behind them.
+CONSUMER = {"kafka.check.crcs": "true", "kafka.fetch.max.wait.ms": "10"}
 SIDES = ("arrow_write", "avro_write", "jvm_write", "arrow_read", "avro_read", "jvm_read")
 GOALS = {
     "arrow_write_to_jvm": 1.2,
@@ -117,7 +120,7 @@ class Bench:
             self._spark.read.format("kafka")
             .option("kafka.bootstrap.servers", connection.kafka["bootstrap.servers"])
             .option("subscribe", connection.topic_name)
-            .option("kafka.check.crcs", "true")
+            .options(**CONSUMER)
             .load()
         )
         return messages.select(from_avro("value", self._shape.avro).alias("record")).select(
@@ -195,7 +198,7 @@ def main() -> None:
             "rounds": ROUNDS,
             "warm_up_rounds": 1,
             "producer": SHARED,
-            "consumer": {"check.crcs": "true"},
+            "consumer": CONSUMER,
             "processes": "one Spark, local[2], for all sides; its two tasks at a time work in "
             "two Python workers for channels, in Spark's own threads for the connector",
             "source": "spark.range and expressions, computed anew by every write of every side",

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 from bench.measure import Measured, Ratio, measure, report
 from bench.shapes import SHAPES
-from bench.spark import PARTITIONS, ROUNDS, SHARED, session
+from bench.spark import CONSUMER, PARTITIONS, ROUNDS, SHARED, session
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -171,7 +171,7 @@ class ConnectorSide(Side):
             .option("kafka.bootstrap.servers", connection.kafka["bootstrap.servers"])
             .option("subscribe", connection.topic_name)
             .option("startingOffsets", "earliest")
-            .option("kafka.check.crcs", "true")
+            .options(**CONSUMER)
             .load()
         )
         return messages.select(from_avro("value", _SHAPE.avro).alias("record")).select("record.*")
@@ -259,7 +259,7 @@ def main() -> None:
             "rounds": given.rounds,
             "warm_up_rounds": 1,
             "producer": SHARED,
-            "consumer": {"check.crcs": "true"},
+            "consumer": CONSUMER,
             "measure": "the triggerExecution of Spark's progress, of batches that had records",
             "processes": "one Spark, local[2], for all sides",
         },
