@@ -14,6 +14,15 @@ from serving import serving
 from sluiceway_gateway.embedded import KafkaServer
 
 
+_LONG = ("spark", "cluster", "security", "demo", "deploy", "cli", "embedded", "reconcile")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long, so that processes which share the tests end together."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in _LONG)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _logs() -> None:
     """Send structured logs the way of all others, which pytest shows for tests that fail."""
