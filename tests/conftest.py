@@ -13,7 +13,6 @@ import structlog
 from serving import serving
 from sluiceway_gateway.embedded import KafkaServer
 
-
 _LONG = ("spark", "cluster", "security", "demo", "deploy", "cli", "embedded", "reconcile")
 
 
