@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sluiceway.errors import KafkaUnavailable, SluicewayError, TopicGone
+from sluiceway.garbage import nothing_to_collect
 from sluiceway.kafka.failures import is_gone, is_unavailable, made, translated
 from sluiceway.kafka.properties import consumer_config
 from sluiceway.kafka.topic import TopicIdentity
@@ -105,7 +106,8 @@ class MessageStream:
         # One message with patience, then what is there: asking for many waits for all of them.
         got = self._call(self._consumer.consume, 1, wait_s)
         if got and limit > 1:
-            got += self._call(self._consumer.consume, limit - 1, _GATHER_S)
+            with nothing_to_collect():
+                got += self._call(self._consumer.consume, limit - 1, _GATHER_S)
         events = [each for each in got if each.error() is not None]
         if not events:
             return Taken(messages=got, ends={}, refused=None)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from sluiceway.errors import ValueOutOfRange
+from sluiceway.garbage import nothing_to_collect
 from sluiceway.records.constraints import contents
 from sluiceway.schema.arrow import noted
 from sluiceway.schema.types import Uuid, below
@@ -38,7 +39,8 @@ def to_records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     `batches()` can give.
     """
     fields = zip(batch.columns, batch.schema, strict=True)
-    return _dicts(batch.schema.names, [_values(c, field, field.name) for c, field in fields])
+    with nothing_to_collect():
+        return _dicts(batch.schema.names, [_values(c, field, field.name) for c, field in fields])
 
 
 def _dicts(names: list[str], columns: list[list[Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,30 @@
+import gc
+
+import pytest
+
+from sluiceway.garbage import nothing_to_collect
+
+
+def test_the_collector_waits_for_the_end_of_the_block() -> None:
+    with nothing_to_collect():
+        assert not gc.isenabled()
+        with nothing_to_collect():
+            pass
+        assert not gc.isenabled(), "the outer block goes on"
+    assert gc.isenabled()
+
+
+def test_a_block_that_fails_lets_the_collector_go_on() -> None:
+    with pytest.raises(KeyError), nothing_to_collect():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with nothing_to_collect():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
