@@ -22,7 +22,7 @@ from sluiceway.protocol import Connection
 __all__ = ["Intake"]
 
 _CHUNK_MESSAGES = {"avro": 8192, "arrow": 32}
-"""What lies ready is taken at once, up to so many; an `arrow` message holds thousands of records."""
+"""What lies ready is taken at once, up to so many; `arrow` messages hold many records each."""
 _SLICE_S = 0.25
 _PROBE_S = 2.0
 _IDENTITY_MAX_AGE_S = 5.0
