@@ -9,7 +9,15 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.broker import Kafka, check_for_clients
-from sluiceway_gateway.http import channels, cluster, connections, operation, problems, schemas
+from sluiceway_gateway.http import (
+    channels,
+    cluster,
+    connections,
+    docs,
+    operation,
+    problems,
+    schemas,
+)
 from sluiceway_gateway.http.document import document
 from sluiceway_gateway.http.guard import Authentication
 from sluiceway_gateway.http.limit import BodyLimit
@@ -115,7 +123,8 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         redoc_url=None,
     )
     app.state.parts = parts
-    for router in (each.router for each in (channels, schemas, connections, cluster, operation)):
+    pages = (channels, schemas, connections, cluster, operation, docs)
+    for router in (each.router for each in pages):
         # One flat list: whatever walks over the routes sees each of them.
         app.router.routes.extend(router.routes)
     problems.install(app)

@@ -47,9 +47,12 @@ def test_it_holds_every_module_and_what_modules_read(names: set[str]) -> None:
         for path in (ROOT / "migrations").rglob("*.py")
     }
     assert {"sluiceway/py.typed", "sluiceway_gateway/py.typed"} <= sources
+    assert "sluiceway_gateway/http/swagger_ui/swagger-ui-bundle.js" in sources
     assert "sluiceway_gateway/migrations/env.py" in migrations
     assert (sources | migrations) - names == set()
-    assert "sluiceway-0.1.0.dist-info/licenses/LICENSE" in names
+    licenses = "sluiceway-0.1.0.dist-info/licenses"
+    swagger_ui = f"{licenses}/gateway/sluiceway_gateway/http/swagger_ui"
+    assert {f"{licenses}/LICENSE", f"{swagger_ui}/LICENSE", f"{swagger_ui}/NOTICE"} <= names
 
 
 def test_its_description_names_the_extras_and_the_command(wheel: Path) -> None:

@@ -1,9 +1,8 @@
-"""Health, metrics and documentation."""
+"""Health and metrics."""
 
 from contextlib import suppress
 
-from fastapi import APIRouter, Request, Response
-from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
@@ -70,15 +69,3 @@ async def metrics(_anybody: Anybody, gateway: Gateway) -> Response:
         counts = await run_in_threadpool(gateway.channels.count_by_phase)
     text = gateway.metrics.render(channels=counts, waiting=gateway.watch.waiting)
     return Response(text, media_type=CONTENT_TYPE)
-
-
-@router.get("/openapi.json", include_in_schema=False)
-async def openapi(request: Request, _anybody: Anybody) -> Response:
-    """Give the OpenAPI document."""
-    return JSONResponse(request.app.openapi())
-
-
-@router.get("/docs", include_in_schema=False)
-async def docs(request: Request, _anybody: Anybody) -> Response:
-    """Show the OpenAPI document."""
-    return get_swagger_ui_html(openapi_url="/openapi.json", title=request.app.title)

@@ -71,11 +71,6 @@ def test_metrics_are_there_while_the_database_is_not(
     assert metric(rig, "sluiceway_channels", phase="ready") is None
 
 
-def test_the_documentation_is_served(rig: Rig) -> None:
-    assert rig.http.get("/openapi.json").json()["info"]["title"] == "Sluiceway"
-    assert "/openapi.json" in rig.http.get("/docs").text
-
-
 def test_what_nobody_foresaw_is_a_problem_and_in_the_log(
     rig: Rig, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,104 @@
+"""/docs is served by the gateway alone, from files that are those of npm's swagger-ui-dist."""
+
+import hashlib
+import re
+from html.parser import HTMLParser
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+from gateway_rig import Rig, code
+
+from sluiceway_gateway.http import docs
+
+DIRECTORY = docs._DIRECTORY
+(SUMS,) = DIRECTORY.glob("swagger-ui-dist-*.sha256")
+OURS = {"index.html", "start.js", SUMS.name}
+SUM_OF = {
+    name: digest for digest, name in (line.split("  ") for line in SUMS.read_text().splitlines())
+}
+
+
+class Page(HTMLParser):
+    """What a page asks the browser to fetch, and what it has it run from within itself."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.inline: list[str] = []
+        self._in_script = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_script = tag in ("script", "style")
+        self.references += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.inline += [name for name, _ in attrs if name.startswith("on") or name == "style"]
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002 - the name is the base's
+        self._in_script = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script and data.strip():
+            self.inline.append(data)
+
+
+def test_the_files_are_those_of_the_package_and_no_others() -> None:
+    assert {each.name for each in DIRECTORY.iterdir()} == OURS | SUM_OF.keys()
+    assert {"LICENSE", "NOTICE"} <= SUM_OF.keys()
+    for name, digest in SUM_OF.items():
+        assert hashlib.sha256((DIRECTORY / name).read_bytes()).hexdigest() == digest, name
+
+
+def test_the_page_refers_to_nothing_but_the_gateway(shared_rig: Rig) -> None:
+    answer = shared_rig.http.get("/docs")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    ours = answer.text + (DIRECTORY / "start.js").read_text()
+    assert re.findall(r"(?:https?:)?//\S+", ours) == []
+    page = Page(answer.text)
+    assert page.inline == []
+    assert len(page.references) == 4
+    for reference in page.references:
+        assert not urlsplit(reference).netloc
+        found = shared_rig.http.get(urljoin("/docs", reference))
+        assert found.status_code == 200, reference
+        assert found.content == (DIRECTORY / reference.removeprefix("docs/")).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("file", "media_type"),
+    [
+        ("swagger-ui-bundle.js", "text/javascript; charset=utf-8"),
+        ("start.js", "text/javascript; charset=utf-8"),
+        ("swagger-ui.css", "text/css; charset=utf-8"),
+        ("favicon-32x32.png", "image/png"),
+    ],
+)
+def test_files_have_their_types_and_browsers_guess_none(
+    shared_rig: Rig, file: str, media_type: str
+) -> None:
+    answer = shared_rig.http.get(f"/docs/{file}")
+    assert answer.headers["content-type"] == media_type
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_browser_may_ask_nobody_else_and_run_nothing_from_within_the_page(
+    shared_rig: Rig,
+) -> None:
+    policy = shared_rig.http.get("/docs").headers["content-security-policy"]
+    rules = dict(each.strip().split(" ", 1) for each in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == "'self'"
+    allowed = {source for sources in rules.values() for source in sources.split()}
+    assert allowed == {"'none'", "'self'", "data:"}
+
+
+@pytest.mark.parametrize("file", ["absent.js", "LICENSE", "..%2Fdocs.py", SUMS.name])
+def test_there_is_nothing_else_under_docs(shared_rig: Rig, file: str) -> None:
+    answer = shared_rig.http.get(f"/docs/{file}")
+    assert (answer.status_code, code(answer)) == (404, "not_found")
+
+
+def test_the_document_is_where_the_page_looks_for_it(shared_rig: Rig) -> None:
+    (place,) = re.findall(r'url: "([^"]+)"', (DIRECTORY / "start.js").read_text())
+    document = shared_rig.http.get(urljoin("/docs", place)).json()
+    assert document["info"]["title"] == "Sluiceway"
+    assert not [path for path in document["paths"] if path.startswith("/docs")]
