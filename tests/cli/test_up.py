@@ -106,7 +106,7 @@ def test_serve_ends_in_order(tmp_path: Path, number: int) -> None:
         url = serving.until(r"serving on (\S+)")
         assert httpx.get(f"{url}/livez").status_code == 200
         ready = httpx.get(f"{url}/readyz", timeout=30)
-        assert (ready.status_code, ready.json()) == (503, {"database": True, "kafka": False})
+        assert (ready.status_code, ready.json()["kafka"]) == (503, False)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(_wait_for_a_change, url)
             while "sluiceway_waiting_reads 1.0" not in httpx.get(f"{url}/metrics").text:

@@ -15,10 +15,11 @@ from sluiceway_gateway.domain.channel import (
     TopicRef,
     may_become,
 )
+from sluiceway_gateway.domain.lockout import Lockout, Misfit
 from sluiceway_gateway.domain.plan import plan
 from sluiceway_gateway.domain.rejection import Cause, Rejection
 from sluiceway_gateway.domain.topic import ObservedTopic
-from sluiceway_gateway.domain.verdict import desired_topic, judge, unreachable
+from sluiceway_gateway.domain.verdict import away, desired_topic, judge, unreachable
 from sluiceway_gateway.embedded import KafkaServer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -92,12 +93,17 @@ def test_a_verdict_is_a_legal_step_and_claims_no_more_than_was_seen(
         assert verdict.again_s is None or 1 <= verdict.again_s <= 60
 
 
-@given(channels, st.integers(min_value=0, max_value=100))
+lockouts = st.none() | st.builds(Lockout, misfit=st.sampled_from(Misfit), words=st.just("It is."))
+
+
+@given(channels, lockouts, st.integers(min_value=0, max_value=100))
 def test_an_outage_changes_no_phase_and_is_looked_at_again_soon(
-    channel: Channel, refusals: int
+    channel: Channel, lockout: Lockout | None, refusals: int
 ) -> None:
-    verdict = unreachable(channel, refusals=refusals, now=NOW)
+    verdict = unreachable(channel, lockout, refusals=refusals, now=NOW)
     assert verdict.channel is not None
+    if verdict.channel.conditions:
+        assert condition(verdict.channel, "Synced").reason == away(lockout)
     assert (verdict.channel.phase, verdict.channel.topic) == (channel.phase, channel.topic)
     assert (verdict.again_s, verdict.refusals) == (1.0, refusals)
 

@@ -19,6 +19,7 @@ from sluiceway.errors import GatewayAccessFailed
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.cli import main
 from sluiceway_gateway.domain.errors import KafkaUnavailable
+from sluiceway_gateway.domain.lockout import Misfit
 
 AT_ONCE_S = 10.0
 
@@ -80,6 +81,22 @@ def test_http_to_a_gateway_of_https_is_told_at_once(secured_service: SecuredGate
     assert time.monotonic() - began_s < AT_ONCE_S
 
 
+OF_CREDENTIALS = {"wrong password", "unknown mechanism"}
+OF_CERTIFICATES = {
+    "expired certificate",
+    "certificate of a foreign authority",
+    "another authority trusted",
+    "certificate of another host",
+    "no certificate of its own",
+}
+
+
+def kind(misfit: str) -> Misfit:
+    if misfit in OF_CREDENTIALS:
+        return Misfit.CREDENTIALS
+    return Misfit.CERTIFICATE if misfit in OF_CERTIFICATES else Misfit.PROTOCOL
+
+
 @pytest.mark.parametrize("misfit", MISFITS)
 def test_a_gateway_that_kafka_does_not_let_in_says_why(secured: SecuredKafka, misfit: str) -> None:
     properties = dict(MISFITS[misfit][0](secured))
@@ -87,6 +104,11 @@ def test_a_gateway_that_kafka_does_not_let_in_says_why(secured: SecuredKafka, mi
     kafka = Kafka(servers, properties, timeout_s=0.7)
     with pytest.raises(KafkaUnavailable, match="does not let the gateway in") as raised:
         kafka.describe_cluster()
+    with pytest.raises(KafkaUnavailable) as again:
+        kafka.describe_cluster()
+    assert raised.value.lockout is not None
+    assert raised.value.lockout.misfit is kind(misfit)
+    assert again.value.lockout == raised.value.lockout, "what lasts is nothing new"
     assert "SLUICEWAY_KAFKA_PROPERTIES" in str(raised.value)
     assert properties.get("sasl.password", "absent") not in str(raised.value)
 

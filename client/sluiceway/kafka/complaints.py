@@ -65,7 +65,7 @@ class Complaints:
         self._looked = True
         found = diagnosis(self._properties, timeout_s=_KNOCK_S)
         if found is not None:
-            raise self._failure(found, doing, topic)
+            raise self._failure(found.words, doing, topic)
 
     @staticmethod
     def _failure(why: str, doing: str, topic: str) -> KafkaAccessFailed:

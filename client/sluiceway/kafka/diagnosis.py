@@ -8,10 +8,12 @@ import socket
 import ssl
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 
 from sluiceway.tls import certificate_fault, speaks_tls
 
-__all__ = ["diagnosis"]
+__all__ = ["Finding", "Misfit", "diagnosis"]
 
 _MOST_SERVERS = 3
 # What a broker answers to anybody, be it with an error: the beginning of a login (SaslHandshake,
@@ -23,7 +25,23 @@ _UNKNOWN_MECHANISM = 33
 _CERTIFICATES = ("ssl.certificate.pem", "ssl.certificate.location", "ssl.keystore.location")
 
 
-def diagnosis(properties: Mapping[str, object], *, timeout_s: float) -> str | None:
+class Misfit(StrEnum):
+    """What of the Kafka properties and the broker does not go together."""
+
+    CREDENTIALS = "credentials"
+    CERTIFICATE = "certificate"
+    PROTOCOL = "protocol"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What keeps Kafka shut; `words` say it and what to do, alike as long as it is the same."""
+
+    misfit: Misfit
+    words: str
+
+
+def diagnosis(properties: Mapping[str, object], *, timeout_s: float) -> Finding | None:
     """Say what keeps these Kafka properties from working, and what to do; None: it cannot be seen.
 
     A broker that is not there is no finding. Credentials are not tried. Looks at the first few
@@ -53,18 +71,18 @@ class _Door:
         self._is_secured = protocol.endswith("SSL")
         self._has = f"security.protocol is {protocol}"
 
-    def fault(self) -> str | None:
+    def fault(self) -> Finding | None:
         """Say what is wrong, or None."""
         return self._over_tls() if self._is_secured else self._in_clear()
 
-    def _in_clear(self) -> str | None:
+    def _in_clear(self) -> Finding | None:
         answer = self._greeted_in_clear()
         if not _is_kafkas(answer) and speaks_tls(*self._address, self._timeout_s):
             fitting = "SASL_SSL" if self._logs_in else "SSL, or to SASL_SSL with a password"
-            return f"{self._place} speaks TLS, and {self._has}; set it to {fitting}"
+            return _protocol(f"{self._place} speaks TLS, and {self._has}; set it to {fitting}")
         return self._understood(answer)
 
-    def _over_tls(self) -> str | None:
+    def _over_tls(self) -> Finding | None:
         try:
             with (
                 self._connected() as plain,
@@ -74,34 +92,38 @@ class _Door:
             ):
                 return self._understood(_greeted(secured))
         except ssl.SSLCertVerificationError as error:
-            return certificate_fault(error, self._place, "ssl.ca.pem or ssl.ca.location")
+            words = certificate_fault(error, self._place, "ssl.ca.pem or ssl.ca.location")
+            return Finding(misfit=Misfit.CERTIFICATE, words=words)
         except OSError as error:
             return self._broken_off(error)
 
-    def _broken_off(self, error: OSError) -> str | None:
+    def _broken_off(self, error: OSError) -> Finding | None:
         """Say why TLS came to nothing: there is none, or the broker wants it otherwise."""
         if _is_kafkas(self._greeted_in_clear()):
-            return (
+            return _protocol(
                 f"{self._place} speaks without TLS, and {self._has}; name the port for TLS, or "
                 f"set it to {self._named(tls=False)}"
             )
         if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
             return None
         if "ALERT" not in (error.reason or ""):
-            return f"{self._place} does not speak TLS ({error.reason}); correct the address"
+            return _protocol(
+                f"{self._place} does not speak TLS ({error.reason}); correct the address"
+            )
         given = any(name in self._properties for name in _CERTIFICATES)
         does = "refuses this client's certificate" if given else "wants a client's certificate"
-        return (
+        words = (
             f"{self._place} {does} ({error.reason}); give one that it trusts, with its key, in "
             "ssl.certificate.pem and ssl.key.pem"
         )
+        return Finding(misfit=Misfit.CERTIFICATE, words=words)
 
-    def _understood(self, answer: bytes) -> str | None:
+    def _understood(self, answer: bytes) -> Finding | None:
         """Say what is wrong by a broker's answer; nothing, if there was none."""
         if answer and not _is_kafkas(answer):
-            return f"what answers at {self._place} is not Kafka; correct the address"
+            return _protocol(f"what answers at {self._place} is not Kafka; correct the address")
         if answer and _ANSWER.unpack(answer)[2] == _UNKNOWN_MECHANISM and not self._logs_in:
-            return (
+            return _protocol(
                 f"{self._place} wants a user and a password, and {self._has}; set it to "
                 f"SASL_{self._named(tls=self._is_secured)}, with sasl.mechanism, sasl.username "
                 "and sasl.password"
@@ -120,6 +142,10 @@ class _Door:
                 return _greeted(plain)
         except OSError:
             return b""
+
+
+def _protocol(words: str) -> Finding:
+    return Finding(misfit=Misfit.PROTOCOL, words=words)
 
 
 def _context(properties: Mapping[str, object]) -> ssl.SSLContext:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeGuard
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -11,12 +11,18 @@ from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.broker.errors import rejection
 from sluiceway_gateway.broker.properties import refusals
 from sluiceway_gateway.domain.errors import InvalidSettings, KafkaUnavailable
+from sluiceway_gateway.domain.lockout import Lockout, Misfit
 from sluiceway_gateway.domain.rejection import Cause, Rejection
 
 #: What a client may take beyond the timeout that it was given before it is given up.
 _GRACE_S = 5.0
 #: What one step of looking for the cause may take.
 _KNOCK_S = 1.0
+_WHENCE = "the gateway's Kafka properties are those of SLUICEWAY_KAFKA_PROPERTIES"
+_WRONG_CREDENTIALS = (
+    "it refuses the user, the password or the mechanism; correct sasl.username, sasl.password and "
+    "sasl.mechanism in SLUICEWAY_KAFKA_PROPERTIES, and start the gateway again"
+)
 _REFUSED = frozenset(
     {
         KafkaError._AUTHENTICATION,  # noqa: SLF001 - a public code's name
@@ -76,28 +82,30 @@ class Client:
     def unavailable(self, words: str) -> KafkaUnavailable:
         """Say that Kafka does not answer and, where it can be found out, why and what to do."""
         self.admin.poll(0)
+        last = self._last_error
+        lockout = self._lockout()
+        if lockout is None:
+            cause = (
+                f"does not answer ({words if last is None else last.str()}); see that it runs and "
+                "that the gateway can reach it"
+            )
+        else:
+            heard = f" (Kafka says: {last.str()})" if _is_refusal(last) else ""
+            cause = f"does not let the gateway in: {lockout.words}{heard}"
         return KafkaUnavailable(
-            f"Kafka at {self._bootstrap_servers} {self._cause(words)}. Nothing was lost: send the "
-            "request again when that is done."
+            f"Kafka at {self._bootstrap_servers} {cause}. Nothing was lost: send the request again "
+            "when that is done.",
+            lockout,
         )
 
-    def _cause(self, words: str) -> str:
-        last = self._last_error
-        if last is not None and last.code() in _REFUSED:
-            return (
-                f"does not let the gateway in ({last.str()}); correct sasl.username, "
-                "sasl.password and sasl.mechanism in SLUICEWAY_KAFKA_PROPERTIES"
-            )
+    def _lockout(self) -> Lockout | None:
+        if _is_refusal(self._last_error):
+            # Its own words hold how long it took.
+            return Lockout(misfit=Misfit.CREDENTIALS, words=_WRONG_CREDENTIALS)
         found = diagnosis(self._properties, timeout_s=_KNOCK_S)
-        if found is not None:
-            return (
-                f"does not let the gateway in: {found}. The gateway's Kafka properties are those "
-                "of SLUICEWAY_KAFKA_PROPERTIES"
-            )
-        return (
-            f"does not answer ({words if last is None else last.str()}); see that it runs and that "
-            "the gateway can reach it"
-        )
+        if found is None:
+            return None
+        return Lockout(misfit=Misfit(found.misfit), words=f"{found.words} ({_WHENCE})")
 
     def _note(self, error: KafkaError) -> None:
         # "All brokers are down" comes after each real reason and says nothing of its own.
@@ -137,6 +145,10 @@ def rejected(answers: Mapping[Any, Any], *, but: Iterable[Cause] = ()) -> dict[A
     return {
         k: v for k, v in answers.items() if isinstance(v, Rejection) and v.cause not in tuple(but)
     }
+
+
+def _is_refusal(error: KafkaError | None) -> TypeGuard[KafkaError]:
+    return error is not None and error.code() in _REFUSED
 
 
 def _is_unavailable(answer: object) -> bool:

@@ -15,6 +15,7 @@ from sluiceway_gateway.domain.channel import (
     may_become,
     with_condition,
 )
+from sluiceway_gateway.domain.lockout import Lockout, Misfit
 from sluiceway_gateway.domain.plan import AlterConfig, Plan, Standing
 from sluiceway_gateway.domain.rejection import Cause, Rejection
 from sluiceway_gateway.domain.topic import DesiredTopic, ObservedTopic
@@ -37,6 +38,9 @@ class Reason(StrEnum):
     DRIFT_REVERTED = "DriftReverted"
     PARTITIONS_EXCEED_SPEC = "PartitionsExceedSpec"
     BROKER_UNAVAILABLE = "BrokerUnavailable"
+    KAFKA_CREDENTIALS_REFUSED = "KafkaCredentialsRefused"
+    KAFKA_CERTIFICATE_REFUSED = "KafkaCertificateRefused"
+    KAFKA_PROTOCOL_MISMATCH = "KafkaProtocolMismatch"
     INVALID_REPLICATION = "InvalidReplication"
     CONFIG_REJECTED = "ConfigRejected"
     KAFKA_REFUSED = "KafkaRefused"
@@ -56,6 +60,11 @@ _REFUSED: Mapping[Cause, tuple[Reason, str]] = {
         "let the gateway's Kafka user create, alter, describe and delete this topic",
     ),
     Cause.UNAVAILABLE: (Reason.BROKER_UNAVAILABLE, "it is tried again until Kafka does it"),
+}
+_LOCKED_OUT: Mapping[Misfit, Reason] = {
+    Misfit.CREDENTIALS: Reason.KAFKA_CREDENTIALS_REFUSED,
+    Misfit.CERTIFICATE: Reason.KAFKA_CERTIFICATE_REFUSED,
+    Misfit.PROTOCOL: Reason.KAFKA_PROTOCOL_MISMATCH,
 }
 #: Others were quicker, or one broker had not heard of it yet; the next look tells.
 RACES = frozenset({Cause.TOPIC_EXISTS, Cause.TOPIC_ABSENT, Cause.INVALID_PARTITIONS})
@@ -130,17 +139,31 @@ def unfulfilled(channel: Channel, rejection: Rejection, *, refusals: int, now: d
     return _behind(channel, reason, message, refusals, now)
 
 
-def unreachable(channel: Channel, *, refusals: int, now: datetime) -> Verdict:
-    """Judge a channel while Kafka as a whole does not answer.
+def unreachable(
+    channel: Channel, lockout: Lockout | None, *, refusals: int, now: datetime
+) -> Verdict:
+    """Judge a channel while Kafka as a whole does not answer, or does not let the gateway in.
 
     One at rest keeps its status: nothing is known against it.
     """
     at_rest = channel.phase in (Phase.READY, Phase.CLOSED, Phase.FAILED)
     if at_rest and not _has_changes(channel):
         return Verdict(channel=channel, again_s=SOON_S, refusals=refusals)
-    message = "Kafka does not answer; this goes on by itself when Kafka is back."
-    verdict = _behind(channel, Reason.BROKER_UNAVAILABLE, message, refusals, now)
+    reason = away(lockout)
+    if lockout is None:
+        message = "Kafka does not answer; this goes on by itself when Kafka is back."
+    else:
+        message = (
+            f"Kafka does not let the gateway in: {lockout.words}. This goes on by itself when it "
+            "does."
+        )
+    verdict = _behind(channel, reason, message, refusals, now)
     return replace(verdict, again_s=SOON_S, refusals=refusals)
+
+
+def away(lockout: Lockout | None) -> Reason:
+    """Return the word for why Kafka as a whole is of no use."""
+    return Reason.BROKER_UNAVAILABLE if lockout is None else _LOCKED_OUT[lockout.misfit]
 
 
 def _has_changes(channel: Channel) -> bool:

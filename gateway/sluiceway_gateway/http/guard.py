@@ -22,7 +22,7 @@ from sluiceway_gateway.http.problems import problem_response
 from sluiceway_gateway.services.tokens import LOOPBACK, Tokens
 
 PUBLIC = frozenset({"/livez", "/readyz"})
-"""The paths that anybody may ask for; they say nothing but yes or no."""
+"""The paths that anybody may ask for; they say yes, or no with a word for what is away."""
 
 _STATE = "sluiceway.principal"
 

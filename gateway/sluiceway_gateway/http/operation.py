@@ -25,10 +25,11 @@ class Live(BaseModel):
 
 
 class Ready(BaseModel):
-    """Which parts answer."""
+    """Which parts answer, and for each that does not, the reason, a word."""
 
     database: bool
     kafka: bool
+    reasons: dict[str, str]
 
 
 @router.get("/livez", tags=["health"], summary="Is the process alive?", response_model=Live)
@@ -47,7 +48,9 @@ async def livez() -> Response:
 async def readyz(gateway: Gateway) -> Response:
     """Ask the database and Kafka."""
     found = await gateway.health.readiness()
-    body = {"database": found.database, "kafka": found.kafka}
+    whys = {"database": found.database, "kafka": found.kafka}
+    reasons = {part: why for part, why in whys.items() if why is not None}
+    body = {**{part: part not in reasons for part in whys}, "reasons": reasons}
     return JSONResponse(body, 200 if found.ready else 503)
 
 

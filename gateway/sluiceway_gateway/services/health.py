@@ -1,10 +1,11 @@
-"""Whether the parts that the gateway needs answer."""
+"""Whether the parts that the gateway needs answer, and why not."""
 
 from dataclasses import dataclass
 
 from anyio import CapacityLimiter, to_thread
 
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, KafkaUnavailable, WrongRevision
+from sluiceway_gateway.domain.verdict import away
 from sluiceway_gateway.services.ports import Cluster
 from sluiceway_gateway.store import revision
 from sluiceway_gateway.store.engine import Database
@@ -12,15 +13,18 @@ from sluiceway_gateway.store.engine import Database
 
 @dataclass(frozen=True, kw_only=True)
 class Readiness:
-    """Which parts answer."""
+    """For each part the word for why it is of no use; None where it answers.
 
-    database: bool
-    kafka: bool
+    Anybody may see the words, so they name no address and no user.
+    """
+
+    database: str | None
+    kafka: str | None
 
     @property
     def ready(self) -> bool:
-        """Whether all do."""
-        return self.database and self.kafka
+        """Whether all answer."""
+        return self.database is None and self.kafka is None
 
 
 class Health:
@@ -33,21 +37,23 @@ class Health:
         self._threads = CapacityLimiter(2)
 
     async def readiness(self) -> Readiness:
-        """Return which parts answer within the timeout."""
-        database = await to_thread.run_sync(self._database_answers, limiter=self._threads)
-        kafka = await to_thread.run_sync(self._kafka_answers, limiter=self._threads)
+        """Say which parts answer within the timeout."""
+        database = await to_thread.run_sync(self._without_database, limiter=self._threads)
+        kafka = await to_thread.run_sync(self._without_kafka, limiter=self._threads)
         return Readiness(database=database, kafka=kafka)
 
-    def _database_answers(self) -> bool:
+    def _without_database(self) -> str | None:
         try:
             revision.check(self._database)
-        except (DatabaseUnavailable, WrongRevision):
-            return False
-        return True
+        except DatabaseUnavailable:
+            return "DatabaseUnavailable"
+        except WrongRevision:
+            return "WrongRevision"
+        return None
 
-    def _kafka_answers(self) -> bool:
+    def _without_kafka(self) -> str | None:
         try:
             self._cluster.describe_cluster(self._timeout_s)
-        except KafkaUnavailable:
-            return False
-        return True
+        except KafkaUnavailable as error:
+            return str(away(error.lockout))
+        return None

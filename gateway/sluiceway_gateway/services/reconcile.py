@@ -18,6 +18,7 @@ from sluiceway_gateway.domain.topic import DesiredTopic, ObservedTopic
 from sluiceway_gateway.domain.verdict import (
     RACES,
     Verdict,
+    away,
     desired_topic,
     judge,
     unfulfilled,
@@ -87,22 +88,27 @@ class Reconciler:
         forgotten = [each for each in page if _is_forgotten(each)]
         others = [each for each in page if not _is_forgotten(each)]
         verdicts = {each.channel.uid: Verdict(channel=None) for each in forgotten}
-        done, away = Done(), False
+        done, is_away = Done(), False
         try:
             done, judged = self._bring_up(others)
         except KafkaUnavailable as error:
-            away = True
-            _log.warning("kafka is away", reason=str(error), channels=len(others))
+            is_away = True
+            _log.warning(
+                "kafka is away",
+                cause=str(away(error.lockout)),
+                reason=str(error),
+                channels=len(others),
+            )
             judged = {
                 each.channel.uid: unreachable(
-                    each.channel, refusals=each.refusals, now=self._clock()
+                    each.channel, error.lockout, refusals=each.refusals, now=self._clock()
                 )
                 for each in others
             }
         changed, removed, conflicts = self._record(page, verdicts | judged)
         self._take_back([each for each in conflicts if each.channel.topic.name in done.created])
         return Counts(
-            checked=0 if away else len(others),
+            checked=0 if is_away else len(others),
             changed=changed,
             created=len(done.created),
             grown=len(done.grown),
@@ -111,7 +117,7 @@ class Reconciler:
             removed=removed,
             refused=sum(each.cause not in RACES for each in done.rejections.values()),
             conflicts=len(conflicts),
-            unreachable=len(others) if away else 0,
+            unreachable=len(others) if is_away else 0,
             more=len(page) == self._page_size,
         )
 

@@ -72,6 +72,7 @@ def test_a_database_that_is_away_is_503_everywhere_until_it_is_back(
         check_away(rig, uid)
         ready = rig.http.get("/readyz")
         assert (ready.status_code, ready.json()["database"]) == (503, False)
+        assert ready.json()["reasons"]["database"] == "DatabaseUnavailable"
         operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true".encode())
         until(lambda: rig.http.get("/v1/channels/flights").status_code == 200)
 

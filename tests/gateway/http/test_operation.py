@@ -33,7 +33,8 @@ def lines() -> Iterator[io.StringIO]:
 def test_a_gateway_lives_and_tells_which_parts_answer(rig: Rig) -> None:
     assert rig.http.get("/livez").json() == {"live": True}
     ready = rig.http.get("/readyz")
-    assert (ready.status_code, ready.json()) == (503, {"database": True, "kafka": False})
+    body = {"database": True, "kafka": False, "reasons": {"kafka": "BrokerUnavailable"}}
+    assert (ready.status_code, ready.json()) == (503, body)
 
 
 def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from sluiceway_gateway.domain.errors.root import SluicewayGatewayError
+from sluiceway_gateway.domain.lockout import Lockout
 
 
 class Unavailable(SluicewayGatewayError):
@@ -22,11 +23,15 @@ class DatabaseUnavailable(Unavailable):
 
 
 class KafkaUnavailable(Unavailable):
-    """Kafka does not answer in time."""
+    """Kafka does not answer in time; `lockout` says why where it does not let the gateway in."""
 
     code = "kafka_unavailable"
     title = "Kafka is not available"
     retry_after_s = 2
+
+    def __init__(self, detail: str, lockout: Lockout | None = None) -> None:
+        super().__init__(detail)
+        self.lockout = lockout
 
 
 class TooManyWaiters(Unavailable):

@@ -1,0 +1,116 @@
+"""A gateway that Kafka does not let in says which of its properties are wrong, and recovers."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from secured_kafka import PASSWORDS, SecuredKafka
+
+from serving import serving
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.services.migration import migrate
+from sluiceway_gateway.settings import Settings
+
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+PATH = "/v1/channels/shut-out"
+WRONG = "pw-nobody-0000"
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    """One database is enough here: it is Kafka that stays shut."""
+    url = f"sqlite:///{tmp_path / 'gateway.db'}"
+    migrate(url)
+    return url
+
+
+@contextmanager
+def gateway(database_url: str, properties: Mapping[str, str]) -> Iterator[httpx.Client]:
+    """Run a gateway that reaches Kafka by these properties."""
+    others = dict(properties)
+    settings = Settings(
+        database_url=database_url,
+        kafka_bootstrap_servers=others.pop("bootstrap.servers"),
+        kafka_properties=json.dumps(others),
+        kafka_timeout_ms=1000,
+        resync_s=1,
+    )
+    with (
+        serving(create_app(settings)) as url,
+        httpx.Client(base_url=url, timeout=DEADLINE_S) as http,
+    ):
+        yield http
+
+
+def ready_condition(channel: httpx.Response) -> dict[str, str]:
+    (found,) = [each for each in channel.json()["status"]["conditions"] if each["type"] == "Ready"]
+    return dict(found)
+
+
+def until_reason(http: httpx.Client, reason: str) -> httpx.Response:
+    """Wait until the channel's condition has this reason, or is true."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    channel = http.get(PATH)
+    while ready_condition(channel)["reason"] != reason:
+        assert time.monotonic() < deadline_s, channel.text
+        etag = channel.headers["etag"]
+        answer = http.get(PATH, params={"wait": 5}, headers={"If-None-Match": etag})
+        channel = channel if answer.status_code == 304 else answer
+    return channel
+
+
+LOCKOUTS: dict[str, tuple[Any, str]] = {
+    "KafkaCredentialsRefused": (
+        lambda kafka: kafka.scram("gateway", sasl_password=WRONG),
+        "correct sasl.username, sasl.password and sasl.mechanism in SLUICEWAY_KAFKA_PROPERTIES",
+    ),
+    "KafkaCertificateRefused": (
+        lambda kafka: kafka.scram("gateway", ssl_ca_pem=kafka.foreign.pem),
+        "none of the trusted authorities; name the one that signed it by ssl.ca.pem",
+    ),
+    "KafkaProtocolMismatch": (
+        lambda kafka: kafka.scram("gateway", security_protocol="SASL_PLAINTEXT"),
+        "speaks TLS, and security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", LOCKOUTS)
+def test_a_channel_says_why_kafka_is_shut_and_is_made_by_a_gateway_that_is_let_in(
+    secured: SecuredKafka, database_url: str, caplog: pytest.LogCaptureFixture, reason: str
+) -> None:
+    properties, words = LOCKOUTS[reason]
+    with caplog.at_level(logging.WARNING), gateway(database_url, properties(secured)) as http:
+        assert http.put(PATH, json={"spec": {"schema": SCHEMA}}).status_code == 201
+        channel = until_reason(http, reason)
+        assert channel.json()["status"]["phase"] == "provisioning"
+        condition = ready_condition(channel)
+        assert condition["status"] == "False"
+        assert words in condition["message"]
+        seen = {"wait": 2.5}
+        again = http.get(PATH, params=seen, headers={"If-None-Match": channel.headers["etag"]})
+        assert again.status_code == 304, f"the same is said once: {again.text}"
+        ready = http.get("/readyz")
+        body = {"database": True, "kafka": False, "reasons": {"kafka": reason}}
+        assert (ready.status_code, ready.json()) == (503, body)
+        refused = http.get("/v1/cluster")
+        assert (refused.status_code, refused.json()["code"]) == (503, "kafka_unavailable")
+        assert words in refused.json()["detail"]
+    logged = [each for each in caplog.records if each.message == "kafka is away"]
+    assert {vars(each)["cause"] for each in logged} == {reason}
+    assert len(logged) > 1
+    assert words in vars(logged[0])["reason"]
+    for secret in (WRONG, PASSWORDS["gateway"]):
+        assert secret not in f"{condition} {vars(logged[0])}"
+
+    with gateway(database_url, secured.scram("gateway")) as http:
+        channel = until_reason(http, "TopicCreated")
+        assert channel.json()["status"]["phase"] == "ready"
+        assert http.get("/readyz").json()["reasons"] == {}
