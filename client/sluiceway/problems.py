@@ -43,6 +43,7 @@ BY_CODE: Mapping[str, type[GatewayError]] = {
     "precondition_failed": Conflict,
     "replication_exceeds_brokers": Conflict,
     "schema_incompatible": Conflict,
+    "too_many_schemas": Conflict,
     "topic_not_found": Conflict,
     "topic_taken": Conflict,
     "too_many_waiters": GatewayUnavailable,

@@ -7,6 +7,9 @@ from enum import StrEnum
 from typing import Literal
 
 MAX_PARTITIONS = 10_000
+#: Of one channel, and the characters of their definitions: a connection carries all of them.
+MAX_SCHEMA_VERSIONS = 1_000
+MAX_SCHEMA_CHARACTERS = 16 * 1024 * 1024
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 
 

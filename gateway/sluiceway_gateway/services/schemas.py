@@ -9,8 +9,18 @@ from typing import Any
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
-from sluiceway_gateway.domain.channel import Compatibility, SchemaVersion
-from sluiceway_gateway.domain.errors import InvalidSchema, SchemaIncompatible, Violation
+from sluiceway_gateway.domain.channel import (
+    MAX_SCHEMA_CHARACTERS,
+    MAX_SCHEMA_VERSIONS,
+    Compatibility,
+    SchemaVersion,
+)
+from sluiceway_gateway.domain.errors import (
+    InvalidSchema,
+    SchemaIncompatible,
+    TooManySchemas,
+    Violation,
+)
 from sluiceway_gateway.store import schemas
 from sluiceway_gateway.store.engine import WriteTransaction
 
@@ -51,10 +61,16 @@ def version_of(
 ) -> SchemaVersion:
     """Return which of the `kept` versions this schema is, or the next one, which is not kept yet.
 
-    Raises SchemaIncompatible where it breaks the rule with one of the others.
+    Raises SchemaIncompatible where it breaks the rule with one of the others, TooManySchemas
+    where there is room for no more.
     """
-    same = next((each for each in kept if _parsed(each.definition) == given.schema), None)
-    _require(given.schema, [each for each in kept if each is not same], rule)
+    parsed = [(each.version, _parsed(each.definition)) for each in kept]
+    same = next(
+        (each for each, (_, its) in zip(kept, parsed, strict=True) if its == given.schema), None
+    )
+    if same is None:
+        _require_room(given.schema, kept)
+    _require(given.schema, [each for each in parsed if each[1] != given.schema], rule)
     if same is not None:
         return same
     schema = given.schema
@@ -73,11 +89,23 @@ def is_same(definition: str, given: ParsedSchema) -> bool:
     return _parsed(definition) == given.schema
 
 
-def _require(schema: Schema, others: Sequence[SchemaVersion], rule: Compatibility) -> None:
+def _require_room(schema: Schema, kept: Sequence[SchemaVersion]) -> None:
+    characters = len(schema.canonical) + sum(len(each.definition) for each in kept)
+    if not kept or (len(kept) < MAX_SCHEMA_VERSIONS and characters <= MAX_SCHEMA_CHARACTERS):
+        return
+    raise TooManySchemas(
+        f"The channel keeps {len(kept)} versions of its schema, and another one is beyond what a "
+        f"channel may keep: {MAX_SCHEMA_VERSIONS} versions, {MAX_SCHEMA_CHARACTERS} characters in "
+        "all. None is taken away, for messages may carry its id: use one of these versions again, "
+        "or make another channel for this schema."
+    )
+
+
+def _require(schema: Schema, others: Sequence[tuple[int, Schema]], rule: Compatibility) -> None:
     broken = [
         Violation(pointer=_POINTER, message=reason)
-        for each in others
-        for reason in _broken(schema, each, rule)
+        for version, other in others
+        for reason in _broken(schema, version, other, rule)
     ]
     if not broken:
         return
@@ -92,17 +120,17 @@ def _require(schema: Schema, others: Sequence[SchemaVersion], rule: Compatibilit
     )
 
 
-def _broken(schema: Schema, other: SchemaVersion, rule: Compatibility) -> list[str]:
+def _broken(schema: Schema, version: int, before: Schema, rule: Compatibility) -> list[str]:
     """Say what stands against `schema` beside another version, a sentence for each rule."""
-    before, found = _parsed(other.definition), []
+    found = []
     if rule in (Compatibility.BACKWARD, Compatibility.FULL):
         found += [
-            f"records of version {other.version} cannot be read with it: {reason}"
+            f"records of version {version} cannot be read with it: {reason}"
             for reason in incompatibilities(schema, before)
         ]
     if rule in (Compatibility.FORWARD, Compatibility.FULL):
         found += [
-            f"its records cannot be read with version {other.version}: {reason}"
+            f"its records cannot be read with version {version}: {reason}"
             for reason in incompatibilities(before, schema)
         ]
     return found

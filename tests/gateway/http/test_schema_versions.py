@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -5,7 +6,14 @@ import httpx
 import pytest
 from gateway_rig import SCHEMA, Rig, code
 
-from sluiceway_gateway.domain.channel import Phase
+from sluiceway.schema import Schema
+from sluiceway_gateway.domain.channel import (
+    MAX_SCHEMA_CHARACTERS,
+    MAX_SCHEMA_VERSIONS,
+    Phase,
+    SchemaVersion,
+)
+from sluiceway_gateway.store import channels, schemas
 
 PATH = "/v1/channels/flights"
 
@@ -141,6 +149,54 @@ def test_a_schema_of_too_many_fields_is_refused_with_the_limit(shared_rig: Rig) 
     answer = shared_rig.put("wide", schema={**SCHEMA, "fields": wide})
     assert (answer.status_code, code(answer)) == (422, "invalid_schema")
     assert "10000 fields" in answer.json()["detail"]
+
+
+def fill(rig: Rig, count: int, definition: Callable[[int], dict[str, Any]]) -> None:
+    """Have the channel keep this many versions, but the last ones by rows of their own."""
+    with rig.database.write() as tx:
+        channel = channels.hold(tx, "flights")
+        assert channel is not None
+        for number in range(channel.schema_version + 1, count + 1):
+            schema = Schema.parse(definition(number))
+            id_ = schemas.register(
+                tx, fingerprint=schema.fingerprint, definition=schema.canonical, now=rig.clock.now
+            )
+            version = SchemaVersion(
+                id=id_, version=number, definition=schema.canonical, created_at=rig.clock.now
+            )
+            schemas.assign(tx, channel_uid=channel.uid, version=version)
+
+
+def test_a_channel_keeps_a_thousand_versions_and_no_more(rig: Rig) -> None:
+    rig.put()
+    fill(rig, MAX_SCHEMA_VERSIONS - 1, lambda number: schema(**{f"b{number}": ""}))
+    assert update(rig, schema=schema(last="")).status_code == 200
+    rig.observe("flights", Phase.READY)
+    refused = update(rig, schema=schema(more=""))
+    assert (refused.status_code, code(refused)) == (409, "too_many_schemas")
+    assert "1000 versions" in refused.json()["detail"]
+    assert "make another channel" in refused.json()["detail"]
+    again = update(rig, schema=schema(b7=""))
+    assert again.json()["status"]["schema"]["version"] == 7, "what is kept can be used"
+    body = rig.http.get(f"{PATH}/connection", params={"access": "read"}).json()
+    assert [each["version"] for each in body["schemas"]] == list(range(1, 1001))
+    assert len(versions(rig)) == 1000
+
+
+def test_the_versions_of_a_channel_are_bounded_in_size_too(rig: Rig) -> None:
+    wide = MAX_SCHEMA_CHARACTERS // 20
+    rig.put()
+    fill(rig, 22, lambda number: {**SCHEMA, "name": f"R{number}", **padded(wide)})
+    refused = update(rig, schema=schema(more=""), compatibility="none")
+    assert (refused.status_code, code(refused)) == (409, "too_many_schemas")
+    assert "16777216 characters" in refused.json()["detail"]
+
+
+def padded(characters: int) -> dict[str, Any]:
+    """Return fields whose definition takes about as many characters."""
+    symbols = [f"s{number:098d}" for number in range(characters // 100)]
+    kind = {"type": "enum", "name": "E", "symbols": symbols}
+    return {"fields": [{"name": "e", "type": kind}]}
 
 
 def test_a_schema_is_found_by_the_id_that_messages_carry(rig: Rig) -> None:

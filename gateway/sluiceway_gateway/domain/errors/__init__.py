@@ -16,6 +16,7 @@ SluicewayGatewayError
 │   ├── ChannelPinned
 │   ├── ImmutableField
 │   ├── SchemaIncompatible
+│   ├── TooManySchemas
 │   ├── ChannelAdopted
 │   ├── ChannelClosed
 │   ├── ChannelDeleting
@@ -53,6 +54,7 @@ from sluiceway_gateway.domain.errors.conflicts import (
     PartitionsShrink,
     ReplicationExceedsBrokers,
     SchemaIncompatible,
+    TooManySchemas,
     TopicNotFound,
     TopicTaken,
     UidMismatch,
@@ -111,6 +113,7 @@ __all__ = [
     "SchemaIncompatible",
     "SluicewayGatewayError",
     "StartupRefused",
+    "TooManySchemas",
     "TooManyWaiters",
     "TopicNotFound",
     "TopicTaken",

@@ -45,6 +45,13 @@ class SchemaIncompatible(Conflict):
     title = "The schema is not compatible"
 
 
+class TooManySchemas(Conflict):
+    """The channel keeps as many versions of its schema as one may."""
+
+    code = "too_many_schemas"
+    title = "The channel keeps too many schemas"
+
+
 class ChannelAdopted(Conflict):
     """The channel's topic was there before it, and is left as it is."""
 
