@@ -10,6 +10,7 @@ from process import Process, process
 
 from sluiceway import Gateway
 from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.store import leases
 from sluiceway_gateway.store.engine import Database
 
@@ -27,8 +28,7 @@ def test_another_replica_takes_over_when_the_leader_is_gone(
         "SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "SLUICEWAY_LEASE_MS": str(LEASE_MS),
     }
-    with process("migrate", **variables) as migrated:
-        assert migrated.wait() == 0
+    migrate(url)
     with ExitStack() as stack:
         replicas = [
             stack.enter_context(process("serve", "--port", "0", **variables)) for _ in range(2)

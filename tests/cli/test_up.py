@@ -9,6 +9,7 @@ from process import process
 
 from sluiceway import Gateway
 from sluiceway_gateway.embedded import free_ports
+from sluiceway_gateway.services.migration import migrate
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - what is refused
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
@@ -100,8 +101,7 @@ def test_serve_ends_in_order(tmp_path: Path, number: int) -> None:
         "SLUICEWAY_DATABASE_URL": f"sqlite:///{tmp_path / 'gateway.db'}",
         "SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_ports(1)[0]}",
     }
-    with process("migrate", **variables) as migrated:
-        assert migrated.wait() == 0
+    migrate(variables["SLUICEWAY_DATABASE_URL"])
     with process("serve", "--port", "0", **variables) as serving:
         url = serving.until(r"serving on (\S+)")
         assert httpx.get(f"{url}/livez").status_code == 200

@@ -10,6 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer, free_ports
 
+HEAP_MB = 256
+
 
 def _alive(pid: int) -> bool:
     try:
@@ -27,12 +29,12 @@ def _wait_until_gone(pid: int) -> None:
 
 
 def test_a_stopped_broker_keeps_its_topics_for_the_next_start(tmp_path: Path) -> None:
-    with KafkaServer.start(tmp_path) as first:
+    with KafkaServer.start(tmp_path, heap_mb=HEAP_MB) as first:
         admin = AdminClient({"bootstrap.servers": first.bootstrap_servers})
         admin.create_topics([NewTopic("kept", 3, 1)])["kept"].result(timeout=20)
         pid = first.pid
     assert not _alive(pid)
-    with KafkaServer.start(tmp_path) as second:
+    with KafkaServer.start(tmp_path, heap_mb=HEAP_MB) as second:
         admin = AdminClient({"bootstrap.servers": second.bootstrap_servers})
         topics = admin.list_topics(timeout=20).topics
         assert len(topics["kept"].partitions) == 3
@@ -43,7 +45,7 @@ def test_a_broker_does_not_outlive_an_owner_that_was_killed(tmp_path: Path) -> N
     program = (
         "import sys, time; from pathlib import Path\n"
         "from sluiceway_gateway.embedded import KafkaServer\n"
-        "server = KafkaServer.start(Path(sys.argv[1]))\n"
+        "server = KafkaServer.start(Path(sys.argv[1]), heap_mb=256)\n"
         "print(server.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -62,12 +64,14 @@ def test_a_broker_does_not_outlive_an_owner_that_was_killed(tmp_path: Path) -> N
 
 def test_a_broker_that_ends_at_its_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(BrokerStartFailed, match=r"log\.segment\.bytes"):
-        KafkaServer.start(tmp_path, properties={"log.segment.bytes": "not-a-number"})
+        KafkaServer.start(
+            tmp_path, heap_mb=HEAP_MB, properties={"log.segment.bytes": "not-a-number"}
+        )
 
 
 def test_a_port_in_use_is_named(tmp_path: Path, kafka: KafkaServer) -> None:
     with pytest.raises(BrokerStartFailed, match="Address already in use"):
-        KafkaServer.start(tmp_path, port=kafka.port)
+        KafkaServer.start(tmp_path, port=kafka.port, heap_mb=HEAP_MB)
 
 
 def test_free_ports_are_different() -> None:

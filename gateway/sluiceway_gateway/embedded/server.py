@@ -1,10 +1,12 @@
 """One Kafka broker (KRaft, combined mode) as a child process on the loopback interface."""
 
+import base64
 import logging
 import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +24,7 @@ _START_TIMEOUT_S = 90
 _STOP_TIMEOUT_S = 40
 _POLL_S = 0.05
 _SMALL_HEAP_MB = 512
+_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _PORT_ATTEMPTS = 5
 _CLIENT, _CONTROLLER = "CLIENT", "CONTROLLER"
 _LOGGING = """status = error
@@ -220,7 +223,7 @@ def _java_options(data_dir: Path, heap_mb: int) -> list[str]:
     logging_file = data_dir / "log4j2.properties"
     logging_file.write_text(_LOGGING)
     # A small broker has little to do: the optimising compiler would cost more than it saves.
-    small = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"] if heap_mb < _SMALL_HEAP_MB else []
+    small = _SHORT_LIVED if heap_mb < _SMALL_HEAP_MB else ()
     return [
         f"-Xmx{heap_mb}m",
         *small,
@@ -259,17 +262,22 @@ def _configuration(
 
 
 def _format(java: list[str], properties: Path) -> None:
-    def tool(*arguments: str) -> str:
-        done = subprocess.run(
-            [*java, "kafka.tools.StorageTool", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=_START_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise BrokerStartFailed(f"Kafka's storage tool failed:\n{done.stdout}{done.stderr}")
-        return done.stdout.strip()
+    tool = [*java, *_SHORT_LIVED, "kafka.tools.StorageTool"]
+    done = subprocess.run(
+        [*tool, "format", "--cluster-id", _cluster_id(), "--config", str(properties)],
+        capture_output=True,
+        text=True,
+        timeout=_START_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BrokerStartFailed(f"Kafka's storage tool failed:\n{done.stdout}{done.stderr}")
 
-    cluster_id = tool("random-uuid").splitlines()[-1]
-    tool("format", "-t", cluster_id, "-c", str(properties))
+
+def _cluster_id() -> str:
+    """Return a new id as Kafka's own tool makes them, which would take a JVM of its own."""
+    while True:
+        made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Kafka has none that a command would take for an option.
+        if not made.startswith("-"):
+            return made
