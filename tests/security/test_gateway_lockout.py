@@ -1,7 +1,7 @@
 """A gateway that Kafka does not let in says which of its properties are wrong, and recovers."""
 
+import io
 import json
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,8 +12,10 @@ import httpx
 import pytest
 from secured_kafka import PASSWORDS, SecuredKafka
 
+from logging_kept import logging_kept
 from serving import serving
 from sluiceway_gateway.app import create_app
+from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import Settings
 
@@ -29,6 +31,15 @@ def database_url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path / 'gateway.db'}"
     migrate(url)
     return url
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """What is logged, as JSON lines."""
+    stream = io.StringIO()
+    with logging_kept():
+        configure_logs(level="warning", format="json", stream=stream)
+        yield stream
 
 
 @contextmanager
@@ -84,10 +95,10 @@ LOCKOUTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("reason", LOCKOUTS)
 def test_a_channel_says_why_kafka_is_shut_and_is_made_by_a_gateway_that_is_let_in(
-    secured: SecuredKafka, database_url: str, caplog: pytest.LogCaptureFixture, reason: str
+    secured: SecuredKafka, database_url: str, lines: io.StringIO, reason: str
 ) -> None:
     properties, words = LOCKOUTS[reason]
-    with caplog.at_level(logging.WARNING), gateway(database_url, properties(secured)) as http:
+    with gateway(database_url, properties(secured)) as http:
         assert http.put(PATH, json={"spec": {"schema": SCHEMA}}).status_code == 201
         channel = until_reason(http, reason)
         assert channel.json()["status"]["phase"] == "provisioning"
@@ -103,12 +114,13 @@ def test_a_channel_says_why_kafka_is_shut_and_is_made_by_a_gateway_that_is_let_i
         refused = http.get("/v1/cluster")
         assert (refused.status_code, refused.json()["code"]) == (503, "kafka_unavailable")
         assert words in refused.json()["detail"]
-    logged = [each for each in caplog.records if each.message == "kafka is away"]
-    assert {vars(each)["cause"] for each in logged} == {reason}
-    assert len(logged) > 1
-    assert words in vars(logged[0])["reason"]
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    told = [each for each in logged if each["event"] == "kafka is away"]
+    assert len(told) > 1
+    assert {each["cause"] for each in told} == {reason}
+    assert words in told[0]["reason"]
     for secret in (WRONG, PASSWORDS["gateway"]):
-        assert secret not in f"{condition} {vars(logged[0])}"
+        assert secret not in f"{condition} {lines.getvalue()}"
 
     with gateway(database_url, secured.scram("gateway")) as http:
         channel = until_reason(http, "TopicCreated")
