@@ -1,12 +1,15 @@
-"""The decoder of a channel's messages, made of what a Connection says."""
+"""Decoding a channel's messages by what a Connection says, and refusing those that cannot be."""
 
 from collections.abc import Callable, Collection, Mapping
 
-from sluiceway.codecs import Decoder, decoder
+from confluent_kafka import Message
+
+from sluiceway.codecs import Corrupt, Decoder, decoder
+from sluiceway.errors import CorruptMessage, SchemaMismatch
 from sluiceway.protocol import Connection
 from sluiceway.schema import Schema
 
-__all__ = ["decoder_for"]
+__all__ = ["decoder_for", "refusal"]
 
 
 def decoder_for(
@@ -18,8 +21,8 @@ def decoder_for(
     """Make the decoder of the channel's messages, whatever schema of its own they have.
 
     It gives records of `target`, by default of the schema that the connection says this job uses.
-    `refresh` asks the gateway for the connection as it is now, when a message has a schema that
-    `connection` does not know yet. Raises InvalidSchema, UnsupportedType.
+    `refresh` gives the connection as it is now, when a message has a schema that `connection` does
+    not know yet; what it raises, decoding raises. Raises InvalidSchema, UnsupportedType.
     """
 
     def learn(_: Collection[int]) -> Mapping[int, Schema]:
@@ -28,6 +31,20 @@ def decoder_for(
     if target is None:
         target = Schema.parse(connection.schema_definition)
     return decoder(connection.format, target, _schemas(connection), learn=learn)
+
+
+def refusal(channel: str, message: Message, corrupt: Corrupt) -> CorruptMessage | SchemaMismatch:
+    """Return what to raise for a message that gave no records."""
+    partition, offset = message.partition(), message.offset()
+    if corrupt.skippable:
+        return CorruptMessage(
+            channel=channel, partition=partition, offset=offset, reason=corrupt.reason
+        )
+    return SchemaMismatch(
+        f"channel {channel!r}, partition {partition}, offset {offset}: {corrupt.reason}. It is a "
+        "record of the channel, so it is never skipped: read on from there with a schema that "
+        "can, as the channel's newest may, or begin behind it"
+    )
 
 
 def _schemas(connection: Connection) -> dict[int, Schema]:

@@ -7,12 +7,11 @@ from confluent_kafka import Message
 
 from sluiceway.chunk import Chunk
 from sluiceway.codecs import Decoder
+from sluiceway.decoding import refusal
 from sluiceway.errors import (
-    CorruptMessage,
     KafkaFailure,
     KafkaUnavailable,
     OffsetOutOfRange,
-    SchemaMismatch,
     SluicewayError,
 )
 from sluiceway.kafka.stream import MessageStream
@@ -91,7 +90,8 @@ class Intake:
         """Return True once `chunk` has a record; False at the end or at the deadline.
 
         Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for a schema that the gateway has
-        to be asked for, GatewayError, when everything before them has been handed out.
+        to be asked for, GatewayError or EndpointClosed, when everything before them has been
+        handed out.
         """
         while self.chunk.empty:
             self.position()
@@ -165,17 +165,7 @@ class Intake:
         self.corrupt_messages += chunk.skipped_messages
         if chunk.failed is None or chunk.failed_message is None:
             return
-        partition, offset = chunk.failed_message.partition(), chunk.failed_message.offset()
-        channel, reason = self._connection.channel_name, chunk.failed.reason
-        if chunk.failed.skippable:
-            self._failure = CorruptMessage(
-                channel=channel, partition=partition, offset=offset, reason=reason
-            )
-        else:
-            self._failure = SchemaMismatch(
-                f"channel {channel!r}, partition {partition}, offset {offset}: {reason}. Read on "
-                "from this position with a schema that can, as the channel's newest may"
-            )
+        self._failure = refusal(self._connection.channel_name, chunk.failed_message, chunk.failed)
 
     def _end(self, partitions: set[int]) -> None:
         self._open -= partitions

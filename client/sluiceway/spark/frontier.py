@@ -84,7 +84,7 @@ class Frontier:
             self._stream.watermarks(moved),
             loss_handler(self._options),
         )
-        return shares(self._link.connection(), ranges, self._options)
+        return shares(self._link.known(), ranges, self._options)
 
     def close(self) -> None:
         """Let go of the connections to Kafka and to the gateway."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sluiceway.channel import Channel
@@ -15,6 +15,17 @@ LOGGER = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 3.0
 _AFTER_FAILURE_S: Final = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known of a channel; `current`: it is as young as it was asked for.
+
+    Otherwise the gateway was away, and the channel may have got schemas that are not in here.
+    """
+
+    connection: Connection
+    current: bool
 
 
 class Link:
@@ -32,7 +43,8 @@ class Link:
         self._connection = connection
         self._access: Access = access
         self._gateway_url = gateway_url
-        self._due_s = 0.0
+        self._given_s = float("-inf")
+        self._left_alone_until_s = float("-inf")
         self._gateway: Gateway | None = None
         self._channel: Channel | None = None
 
@@ -44,13 +56,22 @@ class Link:
     def connection(self, *, max_age_s: float = 0.0) -> Connection:
         """Return a Connection no older than `max_age_s`, or the last one there was.
 
+        Raises what `known` raises.
+        """
+        return self.known(max_age_s=max_age_s).connection
+
+    def known(self, *, max_age_s: float = 0.0) -> Known:
+        """Return a Connection no older than `max_age_s`, or the last one and that it is older.
+
         Raises ChannelNotFound, Conflict (the name is another channel's now) and whatever else the
         gateway says.
         """
-        now_s = time.monotonic()
-        if self._gateway_url is None or now_s < self._due_s + max_age_s:
-            return self._connection
         last = self._connection
+        now_s = time.monotonic()
+        if self._gateway_url is None or now_s < self._given_s + max_age_s:
+            return Known(connection=last, current=True)
+        if now_s < self._left_alone_until_s:
+            return Known(connection=last, current=False)
         try:
             found = self._open(self._gateway_url).connection(self._access)
         except GatewayUnavailable as error:
@@ -59,15 +80,15 @@ class Link:
                 last.channel_name,
                 error,
             )
-            self._due_s = now_s + _AFTER_FAILURE_S
-            return last
+            self._left_alone_until_s = now_s + _AFTER_FAILURE_S
+            return Known(connection=last, current=False)
         if self._access == "read":
             found = replace(
                 found, schema_id=last.schema_id, schema_definition=last.schema_definition
             )
         self._connection = found
-        self._due_s = now_s
-        return found
+        self._given_s = now_s
+        return Known(connection=found, current=True)
 
     def close(self) -> None:
         """Let go of the gateway; it may be asked again."""

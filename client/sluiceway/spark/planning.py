@@ -7,9 +7,8 @@ from typing import Final
 
 from sluiceway.errors import OffsetOutOfRange
 from sluiceway.kafka.stream import MessageStream
-from sluiceway.protocol import Connection
 from sluiceway.spark.bounds import AtTime, Bound, OffsetRange, OnLoss, refuse_loss, resolve
-from sluiceway.spark.links import Link
+from sluiceway.spark.links import Known, Link
 from sluiceway.spark.options import ReadOptions, SourceOptions
 from sluiceway.spark.splits import DEFAULT_MAX_MESSAGES, split
 
@@ -20,9 +19,13 @@ _ASK_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one task reads, and the Connection that it reads by."""
+    """What one task reads, and what is known of the channel.
 
-    connection: Connection
+    Where that is current, it is younger than the offsets' end, so it has the schema of every
+    message in them. Where it is not, a message of another schema is no stranger's for sure.
+    """
+
+    known: Known
     offsets: OffsetRange
 
 
@@ -49,21 +52,16 @@ def plan(link: Link, options: ReadOptions) -> list[Share]:
     finally:
         stream.close()
     try:
-        return shares(link.connection(), ranges, options)
+        return shares(link.known(), ranges, options)
     finally:
         link.close()
 
 
-def shares(
-    connection: Connection, ranges: tuple[OffsetRange, ...], options: SourceOptions
-) -> list[Share]:
-    """Cut ranges into what tasks read.
-
-    `connection` is younger than the ranges' ends, so it has the schema of every message in them.
-    """
-    max_messages = options.max_messages or DEFAULT_MAX_MESSAGES[connection.format]
+def shares(known: Known, ranges: tuple[OffsetRange, ...], options: SourceOptions) -> list[Share]:
+    """Cut ranges into what tasks read; `known` was asked for when their ends were there."""
+    max_messages = options.max_messages or DEFAULT_MAX_MESSAGES[known.connection.format]
     return [
-        Share(connection=connection, offsets=piece)
+        Share(known=known, offsets=piece)
         for piece in split(ranges, max_messages=max_messages, min_splits=options.min_splits)
     ]
 

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, NoReturn
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -10,8 +11,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sluiceway.codecs import Corrupt
-from sluiceway.decoding import decoder_for
-from sluiceway.errors import CorruptMessage
+from sluiceway.decoding import decoder_for, refusal
+from sluiceway.errors import GatewayUnavailable
 from sluiceway.kafka.stream import MessageStream
 from sluiceway.schema import Schema
 from sluiceway.spark.arrow import held
@@ -51,7 +52,7 @@ class ChannelDataReader(Shipped, DataSourceReader):
         return [InputPartition(share) for share in plan(self._link, self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Give the records of one piece, in order. Raises KafkaFailure, CorruptMessage."""
+        """Give the records of one piece, in order; what `records` raises fails the task."""
         if partition is not None:  # Spark's word for a plan without pieces
             yield from records(partition.value, self._options, self._columns)
 
@@ -59,11 +60,15 @@ class ChannelDataReader(Shipped, DataSourceReader):
 def records(share: Share, options: SourceOptions, columns: StructType) -> Iterator[pa.RecordBatch]:
     """Give the records of a task's share, in order, with `columns`.
 
-    Raises KafkaFailure and CorruptMessage. Runs in a Python worker, whose Kafka clients it uses.
+    Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for messages of a schema that may have
+    come while the gateway was away, GatewayUnavailable. Runs in a Python worker, whose Kafka
+    clients it uses.
     """
     settle()
-    connection = share.connection
-    decoding = decoder_for(connection)
+    connection = share.known.connection
+    # Tasks never ask the gateway: the driver did, or could not.
+    refresh = None if share.known.current else partial(_refuse_unknown, connection.channel_name)
+    decoding = decoder_for(connection, refresh=refresh)
     as_held = held(Schema.parse(connection.schema_definition))
     beside = MessageColumns(options)
     config = {**_TUNING, **options.kafka}
@@ -83,29 +88,32 @@ def records(share: Share, options: SourceOptions, columns: StructType) -> Iterat
         for messages in chunks:
             decoded = decoding.decode([message.value() for message in messages])
             if decoded.corrupt:
-                _judge(decoded.corrupt, messages, share, options)
+                _judge(decoded.corrupt, messages, connection.channel_name, options)
             batches = [as_held(batch) for batch in decoded.batches]
             for batch in beside.attached(batches, messages, decoded.counts):
                 yield chosen(batch, columns)
         stream.drop([share.offsets.partition])
 
 
+def _refuse_unknown(channel: str) -> NoReturn:
+    raise GatewayUnavailable(
+        f"channel {channel!r}: there are messages of a schema that was not known when this batch "
+        "was planned, since the gateway did not answer then. None was passed over: run the job "
+        "again, or start the query again, when the gateway answers"
+    )
+
+
 def _judge(
-    corrupt: Sequence[Corrupt], messages: list[Message], share: Share, options: SourceOptions
+    corrupt: Sequence[Corrupt], messages: list[Message], channel: str, options: SourceOptions
 ) -> None:
     skip = options.on_corrupt == "skip"
     first = next((each for each in corrupt if not (skip and each.skippable)), corrupt[0])
     where = messages[first.index]
     if not (skip and first.skippable):
-        raise CorruptMessage(
-            channel=share.connection.channel_name,
-            partition=where.partition(),
-            offset=where.offset(),
-            reason=first.reason,
-        )
+        raise refusal(channel, where, first)
     LOGGER.warning(
         "channel %r, partition %d: %d corrupt messages skipped, the first at offset %d: %s",
-        share.connection.channel_name,
+        channel,
         where.partition(),
         len(corrupt),
         where.offset(),

@@ -50,7 +50,7 @@ class ChannelStreamReader(Shipped, DataSourceStreamReader):
         return [InputPartition(share) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the records of one piece, in order. Raises KafkaFailure, CorruptMessage."""
+        """Give the records of one piece, in order; what `records` raises fails the task."""
         return records(partition.value, self._options, self._columns)
 
     def stop(self) -> None:

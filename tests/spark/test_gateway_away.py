@@ -1,0 +1,143 @@
+"""What Spark's tasks do about messages whose schema came while nobody could ask the gateway.
+
+Real topics, plans and tasks as Spark pickles them, and a gateway that is not there.
+"""
+
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import InputPartition
+from spark_tasks import SCHEMA, Produce, fill
+
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import GatewayUnavailable
+from sluiceway.protocol import Connection
+from sluiceway.spark.links import Link
+from sluiceway.spark.options import ReadOptions, StreamOptions
+from sluiceway.spark.reading import ChannelDataReader
+from sluiceway.spark.streaming import ChannelStreamReader
+from sluiceway.spark.types import struct_of
+
+NOWHERE = "http://127.0.0.1:9"
+NEWER = SCHEMA.append(pa.field("t", pa.string()))
+STRANGER = b"\0" + struct.pack(">I", 2**31 - 7) + b"\x02"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A reader as tasks get it, and what its driver planned, by Kafka's partitions."""
+
+    reader: ChannelDataReader | ChannelStreamReader
+    pieces: Sequence[InputPartition]
+
+    def ids(self, partition: int) -> list[int]:
+        found: list[int] = []
+        for piece in self.pieces:
+            if piece.value.offsets.partition == partition:
+                for batch in self.reader.read(piece):
+                    found += batch.column("id").to_pylist()
+        return found
+
+
+def batch(link: Link) -> Planned:
+    options = ReadOptions.parse({"path": link.last.channel_name, "onCorrupt": "skip"})
+    reader = ChannelDataReader(link, options, struct_of(SCHEMA))
+    return shipped(Planned(reader=reader, pieces=reader.partitions()))
+
+
+def stream(link: Link) -> Planned:
+    options = StreamOptions.parse({"path": link.last.channel_name, "onCorrupt": "skip"})
+    reader = ChannelStreamReader(link, options, struct_of(SCHEMA))
+    frontier = reader.frontier
+    pieces = reader.partitions(frontier.start().to_json(), frontier.end().to_json())
+    reader.stop()
+    return shipped(Planned(reader=reader, pieces=pieces))
+
+
+Plan = Callable[[Link], Planned]
+
+
+def shipped(planned: Planned) -> Planned:
+    copy: Planned = pickle.loads(pickle.dumps(planned))  # noqa: S301
+    return copy
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluiceway.spark.links._TIMEOUT_S", 0.3)
+
+
+@pytest.fixture
+def channel(gateway: Gateway, name: str) -> Channel:
+    channel = gateway.channel(name, SCHEMA, partitions=2)
+    fill(channel, range(3))
+    fill(channel, range(3, 5), partition=1)
+    return channel
+
+
+@pytest.fixture
+def early(channel: Channel, gateway: Gateway) -> Connection:
+    """What a job knew before the channel got a newer schema, and a record of it in partition 1."""
+    connection = channel.connection("read")
+    gateway.channel(channel.name).update(schema=NEWER)
+    with gateway.channel(channel.name).writer(partition=1) as writer:
+        writer.write({"id": 5, "s": "5", "t": "new"})
+    return connection
+
+
+@pytest.mark.parametrize("plan", [batch, stream])
+def test_a_record_of_a_schema_that_nobody_could_ask_for_is_not_skipped(
+    early: Connection, plan: Plan
+) -> None:
+    planned = plan(Link(early, "read", gateway_url=NOWHERE))
+
+    assert planned.ids(0) == [0, 1, 2]
+    with pytest.raises(GatewayUnavailable, match=r"None was passed over: run the job again"):
+        planned.ids(1)
+
+
+@pytest.mark.parametrize("plan", [batch, stream])
+def test_it_is_read_when_the_gateway_is_back_and_strangers_are_skipped(
+    early: Connection, gateway_url: str, produce: Produce, plan: Plan
+) -> None:
+    produce(early, STRANGER, partition=1)
+
+    planned = plan(Link(early, "read", gateway_url=gateway_url))
+
+    assert planned.ids(0) == [0, 1, 2]
+    assert planned.ids(1) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("plan", [batch, stream])
+def test_a_stranger_may_be_the_channels_while_nobody_can_ask(
+    channel: Channel, produce: Produce, plan: Plan
+) -> None:
+    connection = channel.connection("read")
+    produce(connection, STRANGER)
+
+    planned = plan(Link(connection, "read", gateway_url=NOWHERE))
+
+    with pytest.raises(GatewayUnavailable):
+        planned.ids(0)
+    assert planned.ids(1) == [3, 4]
+
+
+def test_a_gateway_that_is_left_alone_for_a_while_makes_nothing_current(early: Connection) -> None:
+    link = Link(early, "read", gateway_url=NOWHERE)
+
+    assert [link.known(max_age_s=60.0).current for _ in range(2)] == [False, False]
+
+
+def test_what_was_asked_for_lately_is_current(channel: Channel, gateway_url: str) -> None:
+    link = Link(channel.connection("read"), "read", gateway_url=gateway_url)
+    assert link.known().current
+    link._gateway_url = NOWHERE
+    link.close()
+
+    assert link.known(max_age_s=60.0).current
+    assert not link.known().current
