@@ -110,7 +110,10 @@ class Gateway:
             yield Channel(self._control, resource)
 
     def close(self) -> None:
-        """Close the connections to the gateway. Readers and writers do not need them."""
+        """Close the connections to the gateway; later calls raise EndpointClosed.
+
+        Writers do not need them, readers only when they meet a schema that came after them.
+        """
         self._control.close()
 
     def __enter__(self) -> Self:

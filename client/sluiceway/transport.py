@@ -11,6 +11,7 @@ import httpx
 
 from sluiceway._version import __version__
 from sluiceway.errors import (
+    EndpointClosed,
     GatewayAccessFailed,
     GatewayUnavailable,
     IncompatibleGateway,
@@ -70,7 +71,8 @@ class Transport:
     ) -> httpx.Response:
         """Return a successful answer, or 304; raise GatewayError for the others.
 
-        GatewayAccessFailed says that a certificate or the protocol does not fit: at once.
+        GatewayAccessFailed says that a certificate or the protocol does not fit: at once. A
+        transport that was closed raises EndpointClosed.
         `wait_s` is how long the gateway was asked to wait before it answers.
         """
         deadline_s = self._monotonic() + self._timeout_s + wait_s
@@ -86,6 +88,14 @@ class Transport:
                     f"the gateway at {self.url} does not answer: {error or type(error).__name__}. "
                     "Is it running, and is the URL right?"
                 )
+            except RuntimeError as error:
+                if not self._http.is_closed:
+                    raise
+                raise EndpointClosed(
+                    f"the Gateway of {self.url} was closed. Open a new one, and its channels anew; "
+                    "let it be open as long as they are used, and readers that are to learn of "
+                    "new schemas"
+                ) from error
             else:
                 if answer.is_success or answer.status_code == 304:
                     return answer

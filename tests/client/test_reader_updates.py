@@ -8,7 +8,7 @@ import pytest
 from real_topics import Topics, readings
 
 from sluiceway import Gateway
-from sluiceway.errors import CorruptMessage, SchemaMismatch
+from sluiceway.errors import CorruptMessage, EndpointClosed, SchemaMismatch
 from sluiceway.position import Position
 
 
@@ -103,6 +103,46 @@ def test_a_schema_is_updated_while_readers_read(gateway: Gateway, name: str) -> 
             assert place == {0: Position(offset=20)}
     with gateway.channel(name).reader(until="now", start=place) as reader:
         assert list(reader) == [{"text": "hello"}]
+
+
+def test_a_closed_gateway_cannot_be_asked_for_a_new_schema_and_no_record_is_lost(
+    gateway: Gateway, gateway_url: str, name: str, each_format: str
+) -> None:
+    gateway.channel(name, schema=Reading, format=each_format)
+    with Gateway(gateway_url) as closed:
+        channel = closed.channel(name)
+        reader = channel.reader(until=None, on_corrupt="skip")
+    changed = gateway.channel(name)
+    with changed.writer() as writer:
+        writer.write(readings(10))
+    with reader:
+        assert reader.read(10, timeout=None) == readings(10)
+        changed.update(schema=Judged)
+        with changed.writer() as writer:
+            writer.write(judged(readings(10, 10)))
+        for _ in range(2):
+            with pytest.raises(
+                EndpointClosed, match=r"the Gateway of http.* was closed\. Open a new"
+            ):
+                reader.read(1, timeout=None)
+        place = reader.position()
+    with gateway.channel(name).reader(until="now", start=place) as again:
+        assert list(again) == judged(readings(10, 10))
+
+
+def test_a_closed_gateway_takes_no_calls(gateway_url: str, name: str) -> None:
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(name, schema=Reading)
+    for call in (
+        lambda: gateway.channel(name),
+        lambda: list(gateway.channels()),
+        lambda: gateway.channel(f"{name}-other", schema=Reading),
+        lambda: channel.connection("read"),
+        channel.refresh,
+        channel.delete,
+    ):
+        with pytest.raises(EndpointClosed, match="Open a new one"):
+            call()
 
 
 def test_an_adopted_topic_keeps_what_others_wrote(

@@ -29,7 +29,7 @@
     ├── ValueOutOfRange            a value that Python cannot express, only Arrow
     ├── CheckpointMismatch         a streaming query's checkpoint is of another channel
     ├── OptionError                an argument or a setting that makes no sense
-    ├── EndpointClosed             the writer or reader cannot be used any more
+    ├── EndpointClosed             the gateway, writer or reader cannot be used any more
     └── SluicewayTimeout           what was waited for did not happen in time
 
 `code` is stable and meant for programs; `retriable` says whether the same call

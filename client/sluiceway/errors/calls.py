@@ -16,7 +16,7 @@ class CheckpointMismatch(SluicewayError):
 
 
 class EndpointClosed(SluicewayError):
-    """The writer or reader was closed, or failed before; open a new one."""
+    """The gateway, writer or reader was closed, or failed before; open a new one."""
 
     code = "endpoint_closed"
 
