@@ -24,13 +24,14 @@ class Answer:
 
     def at(self, *keys: str) -> "Answer":
         """Return what lies there, whatever it is."""
-        value, path = self.value, self.path
+        # No local of a frame that raises has the value: there may be passwords in it.
+        found = self
         for key in keys:
-            path = f"{path}.{key}"
-            if not isinstance(value, Mapping) or key not in value:
+            path = f"{found.path}.{key}"
+            if not isinstance(found.value, Mapping) or key not in found.value:
                 raise self._wrong(path, "is missing")
-            value = value[key]
-        return Answer(value, path)
+            found = Answer(found.value[key], path)
+        return found
 
     def given(self, key: str) -> "Answer | None":
         """Return what lies under `key`, None where an older gateway leaves it out."""

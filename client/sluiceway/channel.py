@@ -8,6 +8,7 @@ from typing import Any, Literal
 from sluiceway import choice, extent
 from sluiceway.control import Access, Control
 from sluiceway.errors import ChannelNotFound, ChannelNotReady, Conflict, SluicewayTimeout
+from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.partitioning import Key, Partitioner
 from sluiceway.protocol import (
     ChannelResource,
@@ -152,6 +153,7 @@ class Channel:
         config: Mapping[str, object] | None = None,
     ) -> ChannelWriter:
         """Open a writer; ChannelWriter says what the arguments mean."""
+        config = MaskedProperties(config or {})
         return ChannelWriter(
             self.connection("write"),
             key=key,
@@ -174,6 +176,7 @@ class Channel:
         config: Mapping[str, object] | None = None,
     ) -> ChannelReader:
         """Open a reader; ChannelReader says what the arguments mean."""
+        config = MaskedProperties(config or {})
         return ChannelReader(
             self.connection("read"),
             until=until,

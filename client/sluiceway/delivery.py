@@ -4,12 +4,12 @@ import itertools
 import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.failures import made, translated
+from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.outgoing import Messages
 
 __all__ = ["Delivery"]
@@ -33,7 +33,7 @@ class Delivery:
     def __init__(
         self,
         topic: str,
-        config: dict[str, Any],
+        config: MaskedProperties,
         *,
         connect_timeout_s: float,
         delivery_timeout_s: float,
@@ -45,7 +45,7 @@ class Delivery:
         self._first_failure: tuple[int | None, KafkaError] | None = None
         self._unconfirmed_records = 0
         self._accepted_records = 0
-        self._producer = made(Producer, config | {"on_delivery": self._on_failure})
+        self._producer = made(Producer, config.over({"on_delivery": self._on_failure}))
         self._connect(connect_timeout_s)
 
     @property

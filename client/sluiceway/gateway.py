@@ -13,6 +13,7 @@ from sluiceway.control import Control
 from sluiceway.errors import ChannelNotFound, Conflict
 from sluiceway.protocol import ChannelResource, Retention
 from sluiceway.schema import Schema
+from sluiceway.token import Token
 from sluiceway.transport import Transport
 
 __all__ = ["Gateway"]
@@ -37,7 +38,9 @@ class Gateway:
         listener: str | None = None,
         timeout_s: float = 30.0,
     ) -> None:
-        transport = Transport(url, token=token, ca=ca, timeout_s=timeout_s)
+        given = Token.of(token)
+        del token
+        transport = Transport(url, token=given, ca=ca, timeout_s=timeout_s)
         self.url = transport.url
         self._control = Control(
             transport, listener=listener or os.environ.get("SLUICEWAY_LISTENER")
@@ -128,7 +131,8 @@ class Gateway:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Gateway {self.url}>"
+        # Shown, too, where it could not be made.
+        return f"<Gateway {getattr(self, 'url', None)}>"
 
     def _opened(
         self,

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from sluiceway.answer import Answer
+from sluiceway.kafka.masked import MaskedProperties
 
 __all__ = [
     "ChannelResource",
@@ -160,7 +161,7 @@ class Connection:
     oldest first; a connection that is made without them knows that one alone.
 
     Plain data: it can be pickled and sent to where the work is done. `kafka` may hold
-    credentials, so it is left out of `repr`.
+    credentials, so it is left out of `repr`, and masked in its own.
     """
 
     channel_name: str
@@ -180,11 +181,13 @@ class Connection:
         if not self.schemas:
             only = SchemaVersion(id=self.schema_id, version=1, definition=self.schema_definition)
             object.__setattr__(self, "schemas", (only,))
+        object.__setattr__(self, "kafka", MaskedProperties(self.kafka))
 
     @classmethod
     def parse(cls, answer: object) -> "Connection":
         """Read the JSON of a connection; older gateways name one schema alone."""
         read = Answer(answer, "connection")
+        del answer  # error reporters render locals, and there may be passwords in it
         used = SchemaVersion.parse(read.at("schema"))
         kept = read.given("schemas")
         return cls(

@@ -14,6 +14,7 @@ from sluiceway import extent
 from sluiceway.decoding import decoder_for
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
 from sluiceway.intake import Intake
+from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.stream import MessageStream
 from sluiceway.position import Position
 from sluiceway.protocol import Connection
@@ -61,6 +62,7 @@ class ChannelReader:
         the connection anew, for messages of a schema that came after it. Raises OptionError,
         OffsetOutOfRange, TopicGone, KafkaUnavailable.
         """
+        config = MaskedProperties(config or {})
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt is {on_corrupt!r}; it takes 'raise' or 'skip'")
         if not isinstance(timeout_s, int | float) or not 1 <= timeout_s <= 86_400:

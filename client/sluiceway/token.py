@@ -1,11 +1,42 @@
-"""Where the client's bearer token comes from."""
+"""Where the client's bearer token comes from, and how it goes into requests."""
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import httpx
 
 from sluiceway.errors import OptionError
 
-__all__ = ["TokenSource"]
+__all__ = ["Token", "TokenSource"]
+
+
+@dataclass(frozen=True)
+class Token:
+    """A bearer token, whose text is in no `repr`: error reporters render the locals of frames."""
+
+    _text: str = field(repr=False)
+
+    @classmethod
+    def of(cls, given: "str | Token | None") -> "Token | None":
+        """Return what was given as a token, unchecked."""
+        return Token(given) if isinstance(given, str) else given
+
+    def checked(self, name: str) -> "Token":
+        """Return it without white space around it; OptionError for what cannot be a token."""
+        bare = Token(self._text.strip())
+        if not bare._fits():
+            raise OptionError(f"{name} holds no token; one looks like slw_ID_SECRET")
+        return bare
+
+    def authorize(self, request: httpx.Request) -> httpx.Request:
+        """Put it into a request."""
+        request.headers["Authorization"] = f"Bearer {self._text}"
+        return request
+
+    def _fits(self) -> bool:
+        text = self._text
+        return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 class TokenSource:
@@ -15,11 +46,11 @@ class TokenSource:
     are replaced while jobs run, and tells whether there is another one now.
     """
 
-    def __init__(self, token: str | None = None) -> None:
+    def __init__(self, token: Token | None = None) -> None:
         self._given = token
         self._token = self._found()
 
-    def current(self) -> str | None:
+    def current(self) -> Token | None:
         """Return the token."""
         return self._token
 
@@ -28,27 +59,17 @@ class TokenSource:
         before, self._token = self._token, self._found()
         return self._token != before
 
-    def __repr__(self) -> str:
-        return f"TokenSource({'**********' if self._token else None})"
-
-    def _found(self) -> str | None:
+    def _found(self) -> Token | None:
         if self._given is not None:
-            return _checked(self._given, "token")
-        if token := os.environ.get("SLUICEWAY_TOKEN"):
-            return _checked(token, "SLUICEWAY_TOKEN")
+            return self._given.checked("token")
+        if os.environ.get("SLUICEWAY_TOKEN"):
+            return Token(os.environ["SLUICEWAY_TOKEN"]).checked("SLUICEWAY_TOKEN")
         path = os.environ.get("SLUICEWAY_TOKEN_FILE")
         if not path:
             return None
         try:
-            return _checked(Path(path).read_text(encoding="utf-8"), "SLUICEWAY_TOKEN_FILE")
+            return Token(Path(path).read_text(encoding="utf-8")).checked("SLUICEWAY_TOKEN_FILE")
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(
                 f"the file {path} of SLUICEWAY_TOKEN_FILE cannot be read: {error}"
             ) from error
-
-
-def _checked(token: str, name: str) -> str:
-    token = token.strip()
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise OptionError(f"{name} holds no token; one looks like slw_ID_SECRET")
-    return token

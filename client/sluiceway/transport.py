@@ -19,7 +19,8 @@ from sluiceway.errors import (
 )
 from sluiceway.problems import problem
 from sluiceway.tls import certificate_fault, speaks_tls
-from sluiceway.token import TokenSource
+from sluiceway.token import Token, TokenSource
+from sluiceway.tracebacks import forget_frames
 
 __all__ = ["Transport"]
 
@@ -40,12 +41,13 @@ class Transport:
         self,
         url: str | None = None,
         *,
-        token: str | None = None,
+        token: str | Token | None = None,
         ca: str | None = None,
         timeout_s: float = 30.0,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        token = Token.of(token)
         self.url = _checked_url(url or os.environ.get("SLUICEWAY_URL") or DEFAULT_URL)
         if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 86_400:
             raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds up to 86400")
@@ -82,6 +84,7 @@ class Transport:
             try:
                 answer = self._attempt(method, path, params, headers, body, wait_s)
             except httpx.TransportError as error:
+                forget_frames(error)
                 self._refuse(error, first=cause is None)
                 cause = error
                 failure = GatewayUnavailable(
@@ -92,9 +95,9 @@ class Transport:
                 if not self._http.is_closed:
                     raise
                 raise EndpointClosed(
-                    f"the Gateway of {self.url} was closed. Open a new one, and its channels anew; "
-                    "let it be open as long as they are used, and readers that are to learn of "
-                    "new schemas"
+                    f"the Gateway of {self.url} was closed. Open a new one, and the channel anew; "
+                    "let it be open as long as its channels are used, and readers that may meet "
+                    "a new schema"
                 ) from error
             else:
                 if answer.is_success or answer.status_code == 304:
@@ -115,6 +118,7 @@ class Transport:
         try:
             return response.json()
         except ValueError as error:
+            forget_frames(error)
             raise IncompatibleGateway(
                 f"{response.request.url} answered no JSON; is {self.url} the gateway's URL?",
                 status=response.status_code,
@@ -158,10 +162,9 @@ class Transport:
                 method,
                 path,
                 params=params,
-                headers={
-                    **(headers or {}),
-                    **({"Authorization": f"Bearer {token}"} if token else {}),
-                },
+                headers=headers,
+                # Not one of the headers here: httpx has these in locals, and masks its own.
+                auth=None if token is None else token.authorize,
                 json=body,
                 timeout=httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s),
             )

@@ -14,6 +14,7 @@ from sluiceway.errors import (
     KafkaUnavailable,
     OptionError,
 )
+from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.properties import producer_config
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.outgoing import Messages, outgoing
@@ -63,6 +64,7 @@ class ChannelWriter:
         most, whether the topic is still the channel's. Raises OptionError, TopicGone,
         KafkaUnavailable.
         """
+        config = MaskedProperties(config or {})
         if type(batch_records) is not int or batch_records < 1:
             raise OptionError(f"batch_records is {batch_records!r}; it takes a number from 1")
         for name, value in (("delivery_timeout_s", delivery_timeout_s), ("timeout_s", timeout_s)):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sluiceway.errors import OptionError
+from sluiceway.kafka.masked import MaskedProperties
 
 __all__ = ["found_credentials", "merged"]
 
@@ -25,34 +26,39 @@ _ALTERNATIVES = (
 """Properties that say the same: of each group librdkafka takes one."""
 
 
-def found_credentials() -> dict[str, object]:
+def found_credentials() -> MaskedProperties:
     """Return the properties that this process's environment names, unchecked but for their form.
 
     Raises OptionError, without any value, where there is no JSON object.
     """
-    text, source = os.environ.get(_VARIABLE), _VARIABLE
     path = os.environ.get(f"{_VARIABLE}_FILE")
-    if path:
-        if text:
-            raise OptionError(f"{_VARIABLE} and {_VARIABLE}_FILE are both set: keep one of them")
-        text, source = _content(path), f"the file {path} of {_VARIABLE}_FILE"
-    if not text:
-        return {}
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    if path and os.environ.get(_VARIABLE):
+        raise OptionError(f"{_VARIABLE} and {_VARIABLE}_FILE are both set: keep one of them")
+    found = _parsed(_content(path) if path else os.environ.get(_VARIABLE, ""))
+    if found is None:
+        source = f"the file {path} of {_VARIABLE}_FILE" if path else _VARIABLE
         raise OptionError(
             f'{source} holds no JSON object like {{"sasl.username": "...", "sasl.password": "..."}}'
         )
     return found
 
 
-def merged(given: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
+def merged(given: Mapping[str, object], own: Mapping[str, object]) -> MaskedProperties:
     """Return `given` with `own` over it; what says the same as one of `own` gives way to it."""
     replaced = {name for group in _ALTERNATIVES if group & own.keys() for name in group}
-    return {name: value for name, value in given.items() if name not in replaced} | dict(own)
+    kept = MaskedProperties({name: given[name] for name in given if name not in replaced})
+    return kept.over(own)
+
+
+def _parsed(text: str) -> MaskedProperties | None:
+    """Return what the text says, nothing where it is empty, None where it is no JSON object."""
+    if not text:
+        return MaskedProperties()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return MaskedProperties(found) if isinstance(found, dict) else None
 
 
 def _content(path: str) -> str:

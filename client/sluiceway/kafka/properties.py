@@ -6,10 +6,10 @@ from the gateway or from a caller is on a list here, or it is refused by name.
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
 
 from sluiceway.errors import OptionError
 from sluiceway.kafka.credentials import found_credentials, merged
+from sluiceway.kafka.masked import MaskedProperties
 
 __all__ = ["consumer_config", "producer_config", "refuse_unlisted"]
 
@@ -118,7 +118,7 @@ _CONSUMER_DEFAULTS = {
 def refuse_unlisted(properties: Mapping[str, object], *allowed: frozenset[str]) -> None:
     """Raise OptionError naming the first property that is in none of the `allowed` lists."""
     known = frozenset().union(*allowed)
-    for name, value in properties.items():
+    for name in properties:
         if name not in known:
             close = difflib.get_close_matches(str(name), known, n=1)
             advice = _INSTEAD.get(str(name)) or (f"did you mean {close[0]!r}?" if close else "")
@@ -126,9 +126,9 @@ def refuse_unlisted(properties: Mapping[str, object], *allowed: frozenset[str]) 
                 f"the Kafka property {name!r} is not one that can be set"
                 + (f"; {advice}" if advice else "")
             )
-        if not isinstance(value, str | int | float | bool):
+        if not isinstance(properties[name], str | int | float | bool):
             raise OptionError(
-                f"the Kafka property {name!r} is {type(value).__name__}; "
+                f"the Kafka property {name!r} is {type(properties[name]).__name__}; "
                 "it takes a string, a number or a boolean"
             )
 
@@ -139,7 +139,7 @@ def producer_config(
     *,
     delivery_timeout_ms: int,
     max_message_bytes: int,
-) -> dict[str, Any]:
+) -> MaskedProperties:
     """Return librdkafka's configuration of a writer.
 
     `connection` is what the gateway gave, `overrides` what the caller wants; both are checked,
@@ -148,38 +148,40 @@ def producer_config(
     batch larger than `max_message_bytes`, since the topic would refuse it.
     """
     refuse_unlisted(overrides or {}, CONNECTION, PRODUCER)
-    return {
+    tuning = {
         **_DEFAULTS,
         **_PRODUCER_DEFAULTS,
         "delivery.timeout.ms": delivery_timeout_ms,
         "message.max.bytes": max(1000, max_message_bytes),
         "batch.size": max(1, min(1_000_000, max_message_bytes)),
         "partitioner": "murmur2_random",
-        **_reached(connection, overrides or {}),
     }
+    return MaskedProperties(tuning).over(_reached(connection, overrides or {}))
 
 
 def consumer_config(
     connection: Mapping[str, str], overrides: Mapping[str, object] | None = None
-) -> dict[str, Any]:
+) -> MaskedProperties:
     """Return librdkafka's configuration of a reader; both mappings are checked."""
     refuse_unlisted(overrides or {}, CONNECTION, CONSUMER)
-    return {**_DEFAULTS, **_CONSUMER_DEFAULTS, **_reached(connection, overrides or {})}
+    tuning = MaskedProperties({**_DEFAULTS, **_CONSUMER_DEFAULTS})
+    return tuning.over(_reached(connection, overrides or {}))
 
 
 def admin_config(
     connection: Mapping[str, str], overrides: Mapping[str, object] | None = None
-) -> dict[str, Any]:
+) -> MaskedProperties:
     """Return librdkafka's configuration for asking about topics.
 
     Of `overrides`, those of a writer or reader, it takes what concerns the connection.
     """
     refuse_unlisted(overrides or {}, CONNECTION, PRODUCER, CONSUMER)
-    concerned = {name: value for name, value in (overrides or {}).items() if name in CONNECTION}
-    return {**_DEFAULTS, **_reached(connection, concerned)}
+    given = MaskedProperties(overrides or {})
+    concerned = MaskedProperties({name: given[name] for name in given if name in CONNECTION})
+    return MaskedProperties(_DEFAULTS).over(_reached(connection, concerned))
 
 
-def _reached(connection: Mapping[str, str], overrides: Mapping[str, object]) -> dict[str, object]:
+def _reached(connection: Mapping[str, str], overrides: Mapping[str, object]) -> MaskedProperties:
     """Return what reaches Kafka: the gateway's word, the process's own, then the caller's."""
     refuse_unlisted(connection, CONNECTION)
     own = found_credentials()

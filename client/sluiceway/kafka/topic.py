@@ -36,7 +36,7 @@ class TopicIdentity:
         self._connection = connection
         properties = admin_config(connection.kafka, config)
         self._complaints = Complaints(properties)
-        self._admin = made(AdminClient, {**properties, "error_cb": self._complaints.note})
+        self._admin = made(AdminClient, properties.over({"error_cb": self._complaints.note}))
         self._verified_at_s = float("-inf")
 
     def verify(self, *, timeout_s: float, max_age_s: float = 0.0) -> None:

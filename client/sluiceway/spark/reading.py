@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from sluiceway.codecs import Corrupt
 from sluiceway.decoding import decoder_for, refusal
 from sluiceway.errors import GatewayUnavailable
+from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.stream import MessageStream
 from sluiceway.schema import Schema
 from sluiceway.spark.arrow import held
@@ -72,8 +73,8 @@ def records(share: Share, options: SourceOptions, columns: StructType) -> Iterat
     as_held = held(Schema.parse(connection.schema_definition))
     beside = MessageColumns(options)
     config = {**_TUNING, **options.kafka}
-    properties = sorted({**connection.kafka, **config}.items())
-    key = (connection.topic_name, connection.topic_id, *properties)
+    properties = MaskedProperties(connection.kafka).over(config)
+    key = (connection.topic_name, connection.topic_id, properties)
     timeout_s = options.poll_timeout_ms / 1000
     with STREAMS.borrow(
         key, lambda: MessageStream(connection, config, timeout_s=min(30.0, timeout_s))

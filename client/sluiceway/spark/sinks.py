@@ -11,6 +11,7 @@ from pyspark import TaskContext
 from sluiceway.codecs import Envelope, codec
 from sluiceway.delivery import Delivery
 from sluiceway.errors import DeliveryFailed, RecordError
+from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.properties import producer_config
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.outgoing import Messages, Outgoing, outgoing
@@ -113,10 +114,10 @@ class Outlet:
 
     def _key(self) -> tuple[object, ...]:
         connection, options = self.connection, self._options
-        properties = sorted({**connection.kafka, **options.kafka}.items())
+        properties = MaskedProperties(connection.kafka).over(options.kafka)
         return (
             *(connection.topic_name, connection.topic_id, connection.max_message_bytes),
-            *(connection.format, options.delivery_timeout_ms, *properties),
+            *(connection.format, options.delivery_timeout_ms, properties),
         )
 
     def _open(self) -> Sink:

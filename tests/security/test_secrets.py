@@ -1,0 +1,344 @@
+"""No token and no password in logs at their most talkative, nor in tracebacks that show locals."""
+
+import io
+import json
+import logging
+import os
+import pickle
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from rich.console import Console
+from rich.traceback import Traceback
+from secured_gateway import SecuredGateway
+from secured_kafka import PASSWORDS, SecuredKafka
+from test_kafka_access import connection
+
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import (
+    CorruptMessage,
+    GatewayUnavailable,
+    IncompatibleGateway,
+    InvalidRecord,
+    KafkaAccessFailed,
+    KafkaUnavailable,
+    OptionError,
+    SluicewayError,
+    Unauthenticated,
+)
+from sluiceway.kafka.masked import MaskedProperties
+from sluiceway.protocol import Connection
+from sluiceway.reader import ChannelReader
+from sluiceway.schema import Schema
+from sluiceway.spark.links import Link
+from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.reading import ChannelDataReader
+from sluiceway.spark.types import struct_of
+from sluiceway.writer import ChannelWriter
+
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+RECORDS = [{"a": each} for each in range(100)]
+HUSH = "hush-6c1f"
+"""A secret that is no good, for calls that fail by it."""
+
+
+def secrets(kafka: SecuredKafka) -> list[str]:
+    """Return all that may be shown nowhere but the tokens."""
+    key_lines = kafka.client.key.splitlines()[1:-1]
+    return [*PASSWORDS.values(), *key_lines]
+
+
+def used(channel: Channel) -> None:
+    with channel.writer() as writer:
+        writer.write(RECORDS)
+    with channel.reader(until="now") as reader:
+        assert len(list(reader)) == len(RECORDS)
+
+
+def test_http_at_debug_shows_no_secret(
+    environment: SecuredGateway,
+    secured: SecuredKafka,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is logged: the method, the URL, the answer's status and headers, and no request's."""
+    refused = environment.token("admin")
+    environment.revoke(refused)
+    tokens = [Path(os.environ["SLUICEWAY_TOKEN_FILE"]).read_text(), refused]
+    caplog.set_level(logging.DEBUG)
+    with Gateway() as gateway:
+        used(gateway.channel("logged-http", SCHEMA))
+    monkeypatch.delenv("SLUICEWAY_TOKEN_FILE")
+    monkeypatch.setenv("SLUICEWAY_TOKEN", refused)
+    with Gateway() as gateway, pytest.raises(Unauthenticated):
+        gateway.channel("logged-http")
+
+    assert "send_request_headers.started request=<Request [b'GET']>" in caplog.text
+    assert "HTTP Request: GET https://" in caplog.text
+    assert " 401 " in caplog.text
+    for place in (caplog.text, environment.log_path.read_text()):
+        assert [each for each in (*tokens, *secrets(secured)) if each in place] == []
+
+
+@pytest.mark.parametrize("listener", ["scram", "mutual"])
+def test_librdkafka_at_debug_shows_no_secret(
+    environment: SecuredGateway,
+    secured: SecuredKafka,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    listener: str,
+) -> None:
+    monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", json.dumps({"debug": "all"}))
+    caplog.set_level(logging.DEBUG)
+    with Gateway(listener=listener) as gateway:
+        used(gateway.channel(f"logged-{listener}", SCHEMA))
+
+    printed = capfd.readouterr()
+    told = f"{caplog.text}{printed.out}{printed.err}"
+    assert "security.protocol" in told  # the configuration is among what is logged
+    assert "[redacted]" in told
+    assert [each for each in secrets(secured) if each in told] == []
+
+
+def test_librdkafka_at_debug_is_for_the_process_to_say_and_not_for_a_call(
+    secured: SecuredKafka,
+) -> None:
+    for kind in (ChannelWriter, reader_to_now):
+        with pytest.raises(OptionError, match="'debug' is not one that can be set"):
+            kind(connection(secured.scram()), config={"debug": "all"})
+
+
+def reader_to_now(connection: Connection, **options: Any) -> ChannelReader:
+    return ChannelReader(connection, until="now", **options)
+
+
+# Calls that fail, and what they raise. None has a secret among its own locals.
+Failure = Callable[[SecuredKafka], object]
+BAD = {"sasl_password": HUSH}
+
+
+def away(secured: SecuredKafka) -> Connection:
+    return connection(secured.scram(bootstrap_servers="127.0.0.1:1", **BAD))
+
+
+KAFKA_FAILURES: dict[str, tuple[Failure, type[SluicewayError]]] = {
+    "a writer's wrong password": (
+        lambda kafka: ChannelWriter(connection(kafka.scram(**BAD))),
+        KafkaAccessFailed,
+    ),
+    "a reader's wrong password": (
+        lambda kafka: reader_to_now(connection(kafka.scram(**BAD))),
+        KafkaAccessFailed,
+    ),
+    "a call's own wrong password": (
+        lambda kafka: ChannelWriter(connection(kafka.scram()), config={"sasl.password": HUSH}),
+        KafkaAccessFailed,
+    ),
+    "no broker for a writer": (
+        lambda kafka: ChannelWriter(away(kafka), timeout_s=1),
+        KafkaUnavailable,
+    ),
+    "no broker for a reader": (
+        lambda kafka: reader_to_now(away(kafka), timeout_s=1),
+        KafkaUnavailable,
+    ),
+    "no broker for a task's plan": (
+        lambda kafka: spark_reader(away(kafka), pollTimeoutMs="1000").partitions(),
+        KafkaUnavailable,
+    ),
+    "a property that librdkafka refuses": (
+        lambda kafka: ChannelWriter(connection(kafka.scram(security_protocol="NONE", **BAD))),
+        OptionError,
+    ),
+    "a property that is not on the list": (
+        lambda kafka: ChannelWriter(
+            connection(kafka.scram()), config={"sasl.password": HUSH, "acks": 0}
+        ),
+        OptionError,
+    ),
+    "a password of another type": (
+        lambda kafka: reader_to_now(
+            connection(kafka.scram()), config={"sasl.password": HUSH.encode()}
+        ),
+        OptionError,
+    ),
+}
+
+
+def spark_reader(connection: Connection, **options: str) -> ChannelDataReader:
+    named = {f"kafkaConsumer.{name}": value for name, value in options.items()}
+    parsed = ReadOptions.parse({"path": connection.channel_name} | named)
+    return ChannelDataReader(Link(connection, "read"), parsed, struct_of(Schema.of(SCHEMA).arrow))
+
+
+@pytest.mark.parametrize("failure", KAFKA_FAILURES)
+def test_tracebacks_of_kafkas_failures_show_no_secret(secured: SecuredKafka, failure: str) -> None:
+    call, kind = KAFKA_FAILURES[failure]
+    with pytest.raises(kind) as raised:
+        call(secured)
+    assert_hushed(raised.value, HUSH, *secrets(secured))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"sasl.password": "{HUSH}"',
+        f'["{HUSH}"]',
+        f'{{"sasl.password": "{HUSH}", "acks": 0}}',
+        f'{{"sasl.password": ["{HUSH}"]}}',
+    ],
+)
+def test_tracebacks_of_credentials_that_cannot_be_show_none(
+    secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch, text: str, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", text)
+    with pytest.raises(OptionError) as raised:
+        ChannelWriter(connection(secured.tls("SCRAM")))
+    assert_hushed(raised.value, HUSH)
+
+
+def test_tracebacks_of_records_show_none(
+    environment: SecuredGateway, secured: SecuredKafka
+) -> None:
+    with Gateway() as gateway:
+        channel = gateway.channel("hushed", SCHEMA)
+        found = channel.connection("read")
+        with channel.writer() as writer, pytest.raises(InvalidRecord) as invalid:
+            writer.write({"a": "no number"})
+        producer = Producer(dict(found.kafka))
+        producer.produce(found.topic_name, b"not of this channel", partition=0)
+        assert producer.flush(30) == 0
+        with channel.reader(until="now") as reader, pytest.raises(CorruptMessage) as corrupt:
+            list(reader)
+        task = pickle.loads(pickle.dumps(spark_reader(found)))  # noqa: S301
+        (piece,) = task.partitions()
+        with pytest.raises(CorruptMessage) as failed:
+            list(task.read(piece))
+    for raised in (invalid, corrupt, failed):
+        assert_hushed(raised.value, *secrets(secured))
+
+
+@contextmanager
+def answering(body: bytes | None) -> Iterator[str]:
+    """Give this answer to all requests; None hangs up."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if body is None:
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+LACKING = json.dumps({"kafka": {"sasl.password": HUSH}, "format": "avro"}).encode()
+GATEWAY_FAILURES: dict[str, tuple[bytes | None, type[SluicewayError]]] = {
+    "it hangs up": (None, GatewayUnavailable),
+    "its answer is no JSON": (LACKING[:-1], IncompatibleGateway),
+    "its answer lacks something": (LACKING, IncompatibleGateway),
+    "its answer has another type": (
+        json.dumps({"channel": {"sasl.password": HUSH, "name": [HUSH]}}).encode(),
+        IncompatibleGateway,
+    ),
+}
+
+
+@pytest.mark.parametrize("failure", GATEWAY_FAILURES)
+def test_tracebacks_of_the_gateways_failures_show_no_secret(
+    monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    body, kind = GATEWAY_FAILURES[failure]
+    monkeypatch.setenv("SLUICEWAY_TOKEN", f"slw_a_{HUSH}")
+    with (
+        answering(body) as url,
+        Gateway(url, timeout_s=0.3) as gateway,
+        pytest.raises(kind) as raised,
+    ):
+        gateway._control.connection("flights", "read")
+    assert_hushed(raised.value, HUSH)
+
+
+def test_tracebacks_of_a_gateway_that_is_away_show_no_token() -> None:
+    with (
+        Gateway("http://127.0.0.1:9", token=f"slw_a_{HUSH}", timeout_s=0.3) as gateway,
+        pytest.raises(GatewayUnavailable) as raised,
+    ):
+        gateway.channel("flights")
+    assert_hushed(raised.value, HUSH)
+
+
+@pytest.mark.parametrize("options", [{"token": f"slw {HUSH}"}, {"url": "nowhere"}])
+def test_tracebacks_of_arguments_that_make_no_sense_show_no_token(options: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as raised:
+        Gateway(**{"token": f"slw_a_{HUSH}", **options})
+    assert_hushed(raised.value, HUSH)
+
+
+def test_what_a_token_is_sent_with_is_not_kept_by_a_request_that_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An interrupt, while the gateway thinks, is nobody's named error, and has httpx's frames."""
+    monkeypatch.setenv("SLUICEWAY_TOKEN", f"slw_a_{HUSH}")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("h11.Connection.next_event", interrupt)
+    with answering(b"{}") as url, Gateway(url) as gateway, pytest.raises(KeyboardInterrupt) as it:
+        gateway.channel("flights")
+    assert_hushed(it.value, HUSH)
+
+
+def test_properties_show_what_is_no_secret() -> None:
+    properties = MaskedProperties({"sasl.username": "job", "sasl.password": HUSH})
+    assert repr(properties) == "{'sasl.username': 'job', 'sasl.password': '**********'}"
+    assert properties["sasl.password"] == HUSH
+    assert pickle.loads(pickle.dumps(properties)) == properties  # noqa: S301
+
+
+def assert_hushed(error: BaseException, *hushed: str) -> None:
+    """Look for secrets in what reporters make of an error: its frames with all their locals."""
+    place = error.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename == __file__:
+        place = place.tb_next  # this test knows the secrets
+    assert place is not None
+    error = error.with_traceback(place)
+    told = "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+    assert "    self = " in told
+    pretty = io.StringIO()
+    console = Console(file=pretty, width=1000)
+    shown = Traceback.from_exception(
+        type(error),
+        error,
+        place,
+        show_locals=True,
+        locals_max_length=None,
+        locals_max_string=None,
+        locals_hide_dunder=False,
+    )
+    console.print(shown)
+    for text in (told, pretty.getvalue()):
+        assert [line for line in text.splitlines() if any(each in line for each in hushed)] == []
