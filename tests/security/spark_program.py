@@ -1,33 +1,48 @@
 """A Spark program that knows its gateway by the environment alone; run by test_spark_secrets.py.
 
-Arguments: a directory for Spark's files, and where the event log goes. Prints plans and results.
+Arguments: a directory for Spark's files, event log among them, and the file in which executors find
+their own credentials, as JSON objects by what they are good for. Prints plans and results.
 """
 
+import json
 import logging
 import sys
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import sluiceway.spark
 
-directory = Path(sys.argv[1])
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+VARIABLE = "SLUICEWAY_KAFKA_CREDENTIALS_FILE"
+
+directory, file = map(Path, sys.argv[1:])
+credentials = json.loads(file.read_text())
 logging.basicConfig(level=logging.DEBUG)
 (directory / "events").mkdir()
+file.write_text("{}")
 spark = (
     SparkSession.builder.master("local-cluster[1,2,1024]")
     .config("spark.driver.host", "127.0.0.1")
     .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+    .config("spark.executor.extraJavaOptions", SHORT_LIVED)
+    .config(f"spark.executorEnv.{VARIABLE}", str(file))
     .config("spark.eventLog.enabled", "true")
     .config("spark.eventLog.dir", f"file://{directory / 'events'}")
     .config("spark.ui.enabled", "false")
     .config("spark.sql.shuffle.partitions", "2")
     .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+    .config("spark.task.maxFailures", "1")
     .getOrCreate()
 )
 sluiceway.spark.register(spark)
 frame = spark.range(1000).withColumnRenamed("id", "a")
-frame.write.format("channel").option("create", "true").mode("append").save("by-spark")
+writer = frame.write.format("channel").option("create", "true").mode("append")
+
+# By what the gateway gives.
+writer.save("by-spark")
 read = spark.read.format("channel").load("by-spark")
 read.explain(extended=True)
 print("sum", read.selectExpr("sum(a)").first()[0])  # noqa: T201
@@ -36,11 +51,19 @@ query = (
     stream.writeStream.format("channel")
     .option("checkpointLocation", str(directory / "checkpoint"))
     .option("create", "true")
-    .trigger(processingTime="0 seconds")
+    .trigger(availableNow=True)
     .start("by-stream")
 )
-query.processAllAvailable()
+query.awaitTermination()
 query.explain(True)
-query.stop()
-print("streamed", spark.read.format("channel").load("by-stream").count())  # noqa: T201
+
+# By the executors' own credentials, which each new Kafka client reads anew. Planning a write asks
+# the gateway alone: Kafka is met by executors only.
+file.write_text(json.dumps(credentials["good"]))
+writer.save("by-own-user")
+file.write_text(json.dumps(credentials["bad"]))
+try:
+    writer.save("by-nobody")
+except PySparkException as error:
+    print("refused", error)  # noqa: T201
 spark.stop()

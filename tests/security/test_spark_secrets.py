@@ -1,31 +1,50 @@
 """Spark over passwords and TLS: batch and streaming work, and no secret is left anywhere."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 
+from sluiceway import Gateway
 from sluiceway_gateway.demo.spark_home import spark_home
 
 PROGRAM = Path(__file__).parent / "spark_program.py"
+# One user is the gateway's gift, the other the executors' own.
+OWN = {"sasl.username": "gateway", "sasl.password": PASSWORDS["gateway"]}
+WRONG = "pw-wrong-93ab"
 
 
-def test_spark_works_over_tls_and_leaves_no_secret(
-    environment: SecuredGateway, secured: SecuredKafka, tmp_path: Path
-) -> None:
-    directory = tmp_path / "spark"
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What the program printed, and the directory of its files."""
+
+    output: str
+    errors: str
+    directory: Path
+    token: str
+
+
+@pytest.fixture(scope="module")
+def ran(secured_service: SecuredGateway, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    place = tmp_path_factory.mktemp("program")
+    directory = place / "spark"
     directory.mkdir()
-    variables = {
+    file = place / "executors.json"
+    file.write_text(json.dumps({"good": OWN, "bad": OWN | {"sasl.password": WRONG}}))
+    variables = secured_service.environment(place) | {
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(spark_home(tmp_path / "home")),
-        "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
+        "SPARK_HOME": str(spark_home(place / "home")),
+        "SPARK_LOCAL_DIRS": str(place / "local"),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(directory)],
+        [sys.executable, str(PROGRAM), str(directory), str(file)],
         capture_output=True,
         text=True,
         timeout=240,
@@ -33,15 +52,44 @@ def test_spark_works_over_tls_and_leaves_no_secret(
         env=os.environ | variables,
     )
     assert done.returncode == 0, done.stderr
-    assert "sum 499500" in done.stdout
-    assert "streamed 1000" in done.stdout
-    texts = {"output": done.stdout, "errors and logs": done.stderr}
-    texts["the gateway's log"] = environment.log_path.read_text()
-    written = [path for path in directory.rglob("*") if path.is_file()]
-    assert {"events", "checkpoint"} <= {path.relative_to(directory).parts[0] for path in written}
+    return Ran(
+        output=done.stdout,
+        errors=done.stderr,
+        directory=directory,
+        token=Path(variables["SLUICEWAY_TOKEN_FILE"]).read_text(),
+    )
+
+
+def records(channel: str) -> int:
+    with Gateway() as gateway, gateway.channel(channel).reader(until="now") as reader:
+        return len(list(reader))
+
+
+def test_spark_works_over_tls(ran: Ran, environment: SecuredGateway) -> None:
+    assert "sum 499500" in ran.output
+    assert records("by-stream") == 1000
+
+
+def test_executors_bring_credentials_of_their_own(ran: Ran, environment: SecuredGateway) -> None:
+    assert records("by-own-user") == 1000
+    refused = ran.output.partition("refused ")[2]
+    assert "KafkaAccessFailed" in refused
+    assert "check sasl.username, sasl.password" in refused
+    assert "spark/sinks.py" in refused  # a task's code
+
+
+def test_spark_leaves_no_secret(
+    ran: Ran, secured_service: SecuredGateway, secured: SecuredKafka
+) -> None:
+    texts = {"output": ran.output, "errors and logs": ran.errors}
+    texts["the gateway's log"] = secured_service.log_path.read_text()
+    written = [path for path in ran.directory.rglob("*") if path.is_file()]
+    assert {"events", "checkpoint"} <= {
+        path.relative_to(ran.directory).parts[0] for path in written
+    }
     texts |= {str(path): path.read_bytes().decode("latin-1") for path in written}
     assert "DEBUG" in texts["errors and logs"]
-    token = Path(os.environ["SLUICEWAY_TOKEN_FILE"]).read_text()
-    secrets = {**PASSWORDS, "token": token, "key": secured.client.key.splitlines()[1]}
+    secrets = {**PASSWORDS, "wrong": WRONG, "token": ran.token}
+    secrets["key"] = secured.client.key.splitlines()[1]
     leaks = [(name, place) for name, it in secrets.items() for place in texts if it in texts[place]]
     assert leaks == []

@@ -122,8 +122,11 @@ class Outlet:
 
     def _open(self) -> Sink:
         connection, options = self.connection, self._options
+        identity = TopicIdentity(connection, options.kafka)
+        # Before there is a producer, which says of a wrong password that nobody answers.
+        identity.verify(timeout_s=_VERIFY_TIMEOUT_S)
         return Sink(
-            identity=TopicIdentity(connection, options.kafka),
+            identity=identity,
             delivery=Delivery(
                 connection.topic_name,
                 producer_config(
