@@ -1,0 +1,34 @@
+"""What Spark's own Python workers hold while a long partition goes through them."""
+
+import pyarrow as pa
+import pytest
+from bench.workers import watched_workers
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as sql
+
+from sluiceway import Gateway
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
+ROWS, TEXT_BYTES = 420_000, 1000
+MOST_MB = 512
+
+
+@pytest.mark.parametrize("format_", ["avro", "arrow"])
+def test_a_long_partition_is_written_and_read_by_small_workers(
+    spark: SparkSession, gateway: Gateway, name: str, format_: str
+) -> None:
+    """420 MB in one partition, written by one task and read by one."""
+    gateway.channel(name, SCHEMA, format=format_)
+    text = f"rpad(cast(id as string), {TEXT_BYTES}, 'the quick brown fox ') text"
+    frame = spark.range(0, ROWS, 1, 1).selectExpr("id", text)
+
+    with watched_workers() as memory:
+        frame.write.format("channel").mode("append").save(name)
+        read = spark.read.format("channel").load(name)
+        found = read.select(
+            sql.count("*").alias("rows"), sql.sum(sql.length("text")).alias("text")
+        ).collect()
+
+    assert found == [Row(rows=ROWS, text=ROWS * TEXT_BYTES)]
+    assert memory.workers
+    assert memory.grown_mb < MOST_MB
