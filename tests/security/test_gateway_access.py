@@ -14,6 +14,7 @@ from secured_gateway import SecuredGateway
 from secured_kafka import SecuredKafka
 from test_kafka_access import MISFITS
 
+from logging_kept import logging_kept
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
 from sluiceway_gateway.broker import Kafka
@@ -120,6 +121,7 @@ def test_serving_https_needs_a_certificate_with_its_key(
     monkeypatch.setenv("SLUICEWAY_DATABASE_URL", f"sqlite:///{tmp_path / 'gateway.db'}")
     monkeypatch.setenv("SLUICEWAY_TLS_CERTIFICATE_FILE", str(ours.issue("one").file))
     monkeypatch.setenv("SLUICEWAY_TLS_KEY_FILE", str(ours.issue("two").key_file))
-    assert main(["migrate"]) == 0
-    assert main(["serve", "--port", "0"]) == 1
+    with logging_kept():
+        assert main(["migrate"]) == 0
+        assert main(["serve", "--port", "0"]) == 1
     assert "cannot serve HTTPS with the certificate" in capsys.readouterr().err

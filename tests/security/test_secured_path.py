@@ -7,6 +7,7 @@ import pytest
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 
+from logging_kept import logging_kept
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import InvalidRequest, KafkaAccessFailed, OptionError, Unauthenticated
@@ -35,7 +36,8 @@ def test_the_environment_alone_leads_to_the_records(
     assert connection.kafka["security.protocol"] == "SASL_SSL"
     assert PASSWORDS["job"] not in repr(connection)
     capsys.readouterr()
-    assert main(["tail", "by-environment", "--no-follow"]) == 0
+    with logging_kept():
+        assert main(["tail", "by-environment", "--no-follow"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sorted((json.loads(line) for line in lines), key=lambda each: each["a"]) == RECORDS
 
