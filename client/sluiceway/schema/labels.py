@@ -22,4 +22,6 @@ def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
     The caller vouches that both have the same layout in memory, field by field.
     """
-    return pa.record_batch(_Relabelled(batch, schema))
+    made = pa.record_batch(_Relabelled(batch, schema))
+    # pyarrow 18 forgets on the way in what the fields of a map had noted.
+    return pa.RecordBatch.from_arrays(made.columns, schema=schema)
