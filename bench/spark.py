@@ -1,9 +1,9 @@
 """Channels in Spark beside Spark's own Kafka connector with `to_avro` and `from_avro`.
 
 One Spark session (`local[2]`), one broker. For each shape of records all sides write the same
-generated rows, each turn into a fresh topic, and read them into the sink that drops every row
-after computing it. Sides take turns; each has one turn before the measured rounds, so that all
-are as warm.
+generated rows, each turn into a fresh topic, and then read them into the sink that drops every
+row after computing it. Sides take turns, first at writing and then at reading, as jobs do one or
+the other; each has one turn before the measured rounds, so that all are as warm.
 """
 
 import argparse
@@ -41,7 +41,6 @@ SHARED = {
 # As the client's own consumers: the connector's wait half a second at a partition's end otherwise,
 # and what it asks after each fetch waits behind them.
 CONSUMER = {"kafka.check.crcs": "true", "kafka.fetch.max.wait.ms": "10"}
-SIDES = ("arrow_write", "avro_write", "jvm_write", "arrow_read", "avro_read", "jvm_read")
 GOALS = {
     "arrow_write_to_jvm": 1.2,
     "arrow_read_to_jvm": 2.0,
@@ -52,7 +51,7 @@ GOALS = {
 
 
 class Bench:
-    """The sides of one shape; a write makes the topic that the read of the same round takes."""
+    """The sides of one shape; reads take the topic that was written last."""
 
     def __init__(self, spark: SparkSession, gateway: Gateway, name: str, rows: int) -> None:
         self._spark = spark
@@ -63,17 +62,21 @@ class Bench:
         self._numbers = itertools.count(1)
         self._channels: dict[str, str] = {}
 
-    def sides(self) -> dict[str, Callable[[], Measured]]:
-        """Return each side by its name, writes before reads."""
-        turns: tuple[Callable[[], Measured], ...] = (
-            lambda: self._write("arrow", self._channel_write),
-            lambda: self._write("avro", self._channel_write),
-            lambda: self._write("jvm", self._jvm_write),
-            lambda: self._read("arrow", self._channel_read),
-            lambda: self._read("avro", self._channel_read),
-            lambda: self._read("jvm", self._jvm_read),
-        )
-        return {f"{self._name}_{side}": turn for side, turn in zip(SIDES, turns, strict=True)}
+    def writes(self) -> dict[str, Callable[[], Measured]]:
+        """Return each side of writing by its name."""
+        return {
+            f"{self._name}_arrow_write": lambda: self._write("arrow", self._channel_write),
+            f"{self._name}_avro_write": lambda: self._write("avro", self._channel_write),
+            f"{self._name}_jvm_write": lambda: self._write("jvm", self._jvm_write),
+        }
+
+    def reads(self) -> dict[str, Callable[[], Measured]]:
+        """Return each side of reading by its name."""
+        return {
+            f"{self._name}_arrow_read": lambda: self._read("arrow", self._channel_read),
+            f"{self._name}_avro_read": lambda: self._read("avro", self._channel_read),
+            f"{self._name}_jvm_read": lambda: self._read("jvm", self._jvm_read),
+        }
 
     def _write(self, side: str, write: Callable[[DataFrame, str], None]) -> Measured:
         # The JVM side gets a topic made in the same way.
@@ -180,9 +183,10 @@ def main() -> None:
                 sluiceway.spark.register(spark, gateway=url)
                 for shape in given.shapes:
                     rows = int(SHAPES[shape].rows * given.part)
-                    sides = Bench(spark, gateway, shape, rows).sides()
-                    measure(sides, rounds=1)
-                    measured |= measure(sides, rounds=ROUNDS)
+                    bench = Bench(spark, gateway, shape, rows)
+                    for sides in (bench.writes(), bench.reads()):
+                        measure(sides, rounds=1)
+                        measured |= measure(sides, rounds=ROUNDS)
     report(
         "spark" if given.part == 1.0 and given.shapes == list(SHAPES) else None,
         measured,
