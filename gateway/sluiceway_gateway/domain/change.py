@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final
 
 from sluiceway_gateway.domain.channel import (
+    Beat,
     Channel,
     ChannelSpec,
     Compatibility,
@@ -26,7 +27,9 @@ from sluiceway_gateway.domain.errors import (
     ChannelNotReady,
     ChannelPinned,
     ImmutableField,
+    InvalidRequest,
     PartitionsShrink,
+    Violation,
 )
 
 
@@ -56,6 +59,8 @@ class Change:
     retention_ms: int | Unset | None = UNSET
     retention_bytes: int | Unset | None = UNSET
     config: Mapping[str, str] | Unset = UNSET
+    interval_ms: int | Unset = UNSET
+    patience_ms: int | Unset = UNSET
     topic: str | Unset | None = UNSET
     """The name of the topic that is adopted; None: the channel has one of its own."""
 
@@ -230,7 +235,7 @@ def _refuse_partitions(channel: Channel, partitions: int) -> None:
 
 
 def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
-    """Return the spec with what the change gives."""
+    """Return the spec with what the change gives; raises InvalidRequest if that cannot be."""
     ms, size = change.retention_ms, change.retention_bytes
     return replace(
         spec,
@@ -246,4 +251,18 @@ def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
             bytes=spec.retention.bytes if size is UNSET else size,
         ),
         config=spec.config if change.config is UNSET else change.config,
+        beat=_merged_beat(spec.beat, change),
     )
+
+
+def _merged_beat(beat: Beat, change: Change) -> Beat:
+    interval_ms, patience_ms = change.interval_ms, change.patience_ms
+    interval_ms = beat.interval_ms if interval_ms is UNSET else interval_ms
+    patience_ms = beat.patience_ms if patience_ms is UNSET else patience_ms
+    if patience_ms < 3 * interval_ms:
+        message = f"{patience_ms} is less than three beats, of {interval_ms} ms each"
+        raise InvalidRequest(
+            f"An endpoint would be lost before it is suspect: patience_ms {message}.",
+            (Violation(pointer="/spec/beat/patience_ms", message=message),),
+        )
+    return Beat(interval_ms=interval_ms, patience_ms=patience_ms)

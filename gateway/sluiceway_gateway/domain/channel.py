@@ -11,6 +11,8 @@ MAX_PARTITIONS = 10_000
 MAX_SCHEMA_VERSIONS = 1_000
 MAX_SCHEMA_CHARACTERS = 16 * 1024 * 1024
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+MIN_BEAT_MS, MAX_BEAT_MS = 100, 60_000
+MAX_PATIENCE_MS = 3_600_000
 
 
 class Phase(StrEnum):
@@ -92,6 +94,14 @@ class Retention:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Beat:
+    """How often endpoints say that they live, and how long the gateway is patient without."""
+
+    interval_ms: int = 2_000
+    patience_ms: int = 120_000
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChannelSpec:
     """What the channel's owner wants."""
 
@@ -107,6 +117,7 @@ class ChannelSpec:
     retention: Retention = field(default_factory=Retention)
     config: Mapping[str, str] = field(default_factory=dict)
     """Further topic settings, by Kafka's names."""
+    beat: Beat = field(default_factory=Beat)
 
 
 @dataclass(frozen=True, kw_only=True)

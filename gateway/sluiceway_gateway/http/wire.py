@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.domain.change import UNSET, Change, Unset
-from sluiceway_gateway.domain.channel import MAX_PARTITIONS, Channel, Compatibility, Format
+from sluiceway_gateway.domain.channel import (
+    MAX_BEAT_MS,
+    MAX_PARTITIONS,
+    MAX_PATIENCE_MS,
+    MIN_BEAT_MS,
+    Channel,
+    Compatibility,
+    Format,
+)
 from sluiceway_gateway.domain.label import MAX_LABELS, check_labels
 from sluiceway_gateway.domain.name import TOPIC_PATTERN, check_topic
 
@@ -17,7 +25,7 @@ Uid = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
 Labels = Annotated[dict[str, str], Field(max_length=MAX_LABELS), AfterValidator(check_labels)]
 
 
-class _Asked(BaseModel):
+class Asked(BaseModel):
     """A part of a request: nothing but what is known, in exactly its types."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -27,21 +35,28 @@ class _Asked(BaseModel):
         return getattr(self, field) if field in self.model_fields_set else UNSET
 
 
-class MetadataPut(_Asked):
+class MetadataPut(Asked):
     """Whom the request means, and labels."""
 
     uid: Uid | None = Field(default=None, description="Means this incarnation and no other")
     labels: Labels = Field(default_factory=dict, description="Replaces all labels")
 
 
-class RetentionPut(_Asked):
+class RetentionPut(Asked):
     """How long records are kept; null leaves it to the broker, -1 is for ever."""
 
     ms: int | None = Field(default=None, ge=-1, le=INT64_MAX)
     bytes: int | None = Field(default=None, ge=-1, le=INT64_MAX, description="By partition")
 
 
-class TopicPut(_Asked):
+class BeatPut(Asked):
+    """How often endpoints beat, and after how long without one is lost; three beats at least."""
+
+    interval_ms: int = Field(default=2_000, ge=MIN_BEAT_MS, le=MAX_BEAT_MS)
+    patience_ms: int = Field(default=120_000, ge=3 * MIN_BEAT_MS, le=MAX_PATIENCE_MS)
+
+
+class TopicPut(Asked):
     """The topic that is adopted."""
 
     name: Annotated[str, AfterValidator(check_topic)] = Field(
@@ -50,7 +65,7 @@ class TopicPut(_Asked):
     )
 
 
-class SpecPut(_Asked):
+class SpecPut(Asked):
     """What is wanted; a field that is left out keeps its value, or takes its default."""
 
     schema_: dict[str, Any] = Field(
@@ -71,6 +86,7 @@ class SpecPut(_Asked):
     config: dict[str, str] = Field(
         default_factory=dict, description="Further topic settings, by Kafka's names; replaces all"
     )
+    beat: BeatPut = Field(default_factory=BeatPut)
     topic: TopicPut | None = Field(
         default=None,
         description="A topic to adopt when the channel is made: it is never deleted or changed; "
@@ -78,13 +94,13 @@ class SpecPut(_Asked):
     )
 
 
-class ClosePost(_Asked):
+class ClosePost(Asked):
     """The body of `POST /v1/channels/{name}/close`."""
 
     uid: Uid = Field(description="Means this incarnation and no other")
 
 
-class ChannelPut(_Asked):
+class ChannelPut(Asked):
     """The body of `PUT /v1/channels/{name}`."""
 
     metadata: MetadataPut = Field(default_factory=MetadataPut)
@@ -114,6 +130,8 @@ class ChannelPut(_Asked):
             retention_ms=self.spec.retention.given("ms"),
             retention_bytes=self.spec.retention.given("bytes"),
             config=config,
+            interval_ms=self.spec.beat.given("interval_ms"),
+            patience_ms=self.spec.beat.given("patience_ms"),
             topic=self.spec.topic.name if self.spec.topic else self.spec.given("topic"),
         )
 
@@ -135,6 +153,13 @@ class Retention(BaseModel):
     bytes: int | None
 
 
+class Beat(BaseModel):
+    """How often endpoints beat, and after how long without one is lost."""
+
+    interval_ms: int
+    patience_ms: int
+
+
 class AdoptedTopic(BaseModel):
     """A topic that was there before the channel."""
 
@@ -152,6 +177,7 @@ class Spec(BaseModel):
     replication: int | None
     retention: Retention
     config: dict[str, str]
+    beat: Beat
     topic: AdoptedTopic | None = Field(description="The topic that was adopted")
 
 
@@ -225,6 +251,10 @@ def channel_json(channel: Channel) -> dict[str, Any]:
             "replication": spec.replication,
             "retention": {"ms": spec.retention.ms, "bytes": spec.retention.bytes},
             "config": dict(spec.config),
+            "beat": {
+                "interval_ms": spec.beat.interval_ms,
+                "patience_ms": spec.beat.patience_ms,
+            },
             "topic": {"name": channel.topic.name} if channel.adopted else None,
         },
         "status": {

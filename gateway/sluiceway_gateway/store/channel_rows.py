@@ -6,6 +6,7 @@ from typing import Any, Literal
 from sqlalchemy import Row, Select, select
 
 from sluiceway_gateway.domain.channel import (
+    Beat,
     Channel,
     ChannelSpec,
     Compatibility,
@@ -43,6 +44,7 @@ def channel_of(row: Row[Any]) -> Channel:
             replication=row.replication,
             retention=Retention(ms=row.retention_ms, bytes=row.retention_bytes),
             config=row.config,
+            beat=Beat(interval_ms=row.beat_ms, patience_ms=row.patience_ms),
         ),
         schema_id=row.schema_id,
         schema_version=row.schema_version,
@@ -56,7 +58,7 @@ def channel_of(row: Row[Any]) -> Channel:
 
 
 def values_of(channel: Channel) -> dict[str, Any]:
-    """Return the columns of a channel; when it is due is not part of them."""
+    """Return the columns of a channel; when it is due, and who uses it, is not part of them."""
     return {
         "uid": channel.uid,
         "name": channel.name,
@@ -74,6 +76,8 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "retention_ms": channel.spec.retention.ms,
         "retention_bytes": channel.spec.retention.bytes,
         "config": dict(channel.spec.config),
+        "beat_ms": channel.spec.beat.interval_ms,
+        "patience_ms": channel.spec.beat.patience_ms,
         "phase": str(channel.phase),
         "observed_generation": channel.observed_generation,
         "conditions": _conditions_of(channel.conditions),

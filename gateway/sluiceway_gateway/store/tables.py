@@ -1,74 +1,52 @@
 """The tables. CHECK constraints say what the domain says."""
 
-from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any
-
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    DateTime,
-    Dialect,
     ForeignKey,
     Index,
     Integer,
-    MetaData,
     Table,
     Text,
-    TypeDecorator,
     false,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 
-from sluiceway_gateway.domain.channel import MAX_PARTITIONS, Compatibility, Format, Phase
-
-
-class UtcTime(TypeDecorator[datetime]):
-    """A moment, aware and in UTC on the way in and out."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Refuse naive times; SQLite keeps the wall clock of UTC."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("a time without a zone")
-        return value.astimezone(UTC)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Give UTC back."""
-        if value is None:
-            return None
-        moment: datetime = value
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
-# Compared byte by byte in both databases, so that pages are cut at the same places.
-Word = Text().with_variant(Text(collation="C"), "postgresql")
-Document = JSON().with_variant(JSONB(), "postgresql")
-# SQLite counts up INTEGER primary keys only.
-Serial = BigInteger().with_variant(Integer(), "sqlite")
-
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
+from sluiceway_gateway.domain.channel import (
+    MAX_BEAT_MS,
+    MAX_PARTITIONS,
+    MAX_PATIENCE_MS,
+    MIN_BEAT_MS,
+    Compatibility,
+    Format,
+    Phase,
+)
+from sluiceway_gateway.store.columns import Document, Serial, UtcTime, Word, metadata, one_of
+from sluiceway_gateway.store.endpoint_tables import (
+    endpoint_events,
+    endpoint_groups,
+    endpoints,
+    positions,
+    sessions,
 )
 
-
-def _one_of(column: str, values: type[StrEnum]) -> str:
-    return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
-
+__all__ = [
+    "channel_schemas",
+    "channels",
+    "endpoint_events",
+    "endpoint_groups",
+    "endpoints",
+    "kept_schemas",
+    "leases",
+    "metadata",
+    "positions",
+    "requests",
+    "schemas",
+    "sessions",
+    "tokens",
+]
 
 schemas = Table(
     "schemas",
@@ -113,9 +91,13 @@ channels = Table(
     Column("due_at", UtcTime, nullable=False),
     # Checks in a row that Kafka refused something in; 0 after a change and after a success.
     Column("refusals", Integer, nullable=False),
-    CheckConstraint(_one_of("phase", Phase), name="phase"),
-    CheckConstraint(_one_of("compatibility", Compatibility), name="compatibility"),
-    CheckConstraint(_one_of("format", Format), name="format"),
+    Column("beat_ms", Integer, nullable=False, server_default=text("2000")),
+    Column("patience_ms", Integer, nullable=False, server_default=text("120000")),
+    # Goes up with every change of an endpoint that others see; not with mere beats.
+    Column("endpoints_revision", BigInteger, nullable=False, server_default=text("0")),
+    CheckConstraint(one_of("phase", Phase), name="phase"),
+    CheckConstraint(one_of("compatibility", Compatibility), name="compatibility"),
+    CheckConstraint(one_of("format", Format), name="format"),
     CheckConstraint(f"partitions BETWEEN 1 AND {MAX_PARTITIONS}", name="partitions"),
     CheckConstraint("replication IS NULL OR replication >= 1", name="replication"),
     CheckConstraint("generation >= 1 AND revision >= generation", name="generation"),
@@ -126,6 +108,8 @@ channels = Table(
     CheckConstraint("phase = 'deleting' OR NOT keep_topic", name="kept_when_deleting"),
     CheckConstraint("NOT adopted OR topic_id IS NOT NULL", name="adopted_has_topic"),
     CheckConstraint("NOT adopted OR keep_topic OR phase <> 'deleting'", name="adopted_is_kept"),
+    CheckConstraint(f"beat_ms BETWEEN {MIN_BEAT_MS} AND {MAX_BEAT_MS}", name="beat"),
+    CheckConstraint(f"patience_ms BETWEEN 3 * beat_ms AND {MAX_PATIENCE_MS}", name="patience"),
     Index(None, "phase"),
     Index(None, "due_at"),
 )
@@ -151,7 +135,7 @@ kept_schemas = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("format", Word, nullable=False),
     CheckConstraint("version >= 1", name="version"),
-    CheckConstraint(_one_of("format", Format), name="format"),
+    CheckConstraint(one_of("format", Format), name="format"),
 )
 
 leases = Table(

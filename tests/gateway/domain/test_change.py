@@ -21,6 +21,7 @@ from sluiceway_gateway.domain.errors import (
     ChannelPinned,
     Conflict,
     ImmutableField,
+    InvalidRequest,
     PartitionsShrink,
 )
 from sluiceway_gateway.domain.topic import ObservedTopic
@@ -45,6 +46,8 @@ CHANGES = st.builds(
     retention_ms=maybe(st.none() | st.integers(-1, 5)),
     retention_bytes=maybe(st.none() | st.integers(-1, 5)),
     config=maybe(st.dictionaries(st.sampled_from(["segment.ms"]), st.sampled_from("12"))),
+    interval_ms=maybe(st.sampled_from([100, 2000])),
+    patience_ms=maybe(st.sampled_from([6000, 120_000])),
 )
 
 
@@ -178,3 +181,12 @@ def test_a_deleting_channel_takes_no_change_and_no_other_way_out() -> None:
         changed(channel, Change())
     with pytest.raises(ChannelDeleting, match="keeping its topic"):
         deleted(channel, keep_topic=False, now=NOW)
+
+
+def test_patience_is_three_beats_at_least_whichever_of_them_is_changed() -> None:
+    channel = make(Change(interval_ms=1000, patience_ms=3000))
+    for change in (Change(interval_ms=1001), Change(patience_ms=2999)):
+        with pytest.raises(InvalidRequest, match="three beats"):
+            changed(channel, change)
+    faster = changed(channel, Change(interval_ms=500))
+    assert changed(faster, Change(patience_ms=1500)).spec.beat.patience_ms == 1500

@@ -89,6 +89,8 @@ def test_a_body_has_to_say_that_it_is_json(shared_rig: Rig, media_type: str) -> 
         ({"spec": {"retention": {"bytes": 2**63}}}, "/spec/retention/bytes"),
         ({"spec": {"retention": {"s": 1}}}, "/spec/retention/s"),
         ({"spec": {"config": {"a": 1}}}, "/spec/config/a"),
+        ({"spec": {"beat": {"interval_ms": 99}}}, "/spec/beat/interval_ms"),
+        ({"spec": {"beat": {"patience_ms": 3_600_001}}}, "/spec/beat/patience_ms"),
         ({"spec": {"schema": "long"}}, "/spec/schema"),
         ({"spec": {"schema": None}}, "/spec/schema"),
         ({"spec": {"schema": {}}}, "/spec/schema"),

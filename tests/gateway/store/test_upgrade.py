@@ -1,4 +1,4 @@
-"""Databases of the revision before, brought to this one with all that is in them."""
+"""Databases of earlier revisions, brought to this one with all that is in them."""
 
 import re
 from collections.abc import Iterator
@@ -19,19 +19,19 @@ from sluiceway_gateway.store import requests, revision
 from sluiceway_gateway.store.engine import Database
 from sluiceway_gateway.store.tables import metadata
 
-ROWS = Path(__file__).with_name("revision_0001.sql")
+REVISIONS = ("0001", "0002")
 TOKEN = {"Authorization": f"Bearer slw_{'0' * 16}_{'1' * 64}"}
 
 
-@pytest.fixture
-def old(database_url: str) -> Iterator[Database]:
-    """A database of revision 0001, without rows."""
+@pytest.fixture(params=REVISIONS)
+def old(request: pytest.FixtureRequest, database_url: str) -> Iterator[Database]:
+    """A database of an earlier revision, without rows."""
     database = Database(database_url)
     with writing(database) as connection:
         config = revision._config()
         config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-    assert revision.current(database) == "0001"
+        command.upgrade(config, request.param)
+    assert revision.current(database) == request.param
     yield database
     database.close()
 
@@ -44,12 +44,24 @@ def writing(database: Database) -> Iterator[Connection]:
             yield connection
 
 
-def fill(database: Database) -> None:
-    """Write rows as a gateway of revision 0001 does."""
+@pytest.fixture
+def written(old: Database) -> str:
+    """The revision that `old` was made at."""
+    found = revision.current(old)
+    assert found is not None
+    return found
+
+
+def rows_of(written: str) -> str:
+    return Path(__file__).with_name(f"revision_{written}.sql").read_text()
+
+
+def fill(database: Database, written: str) -> None:
+    """Write rows as a gateway of that revision does."""
     with writing(database) as connection:
         if database.dialect == "postgresql":
             connection.exec_driver_sql("SET LOCAL TIME ZONE 'UTC'")
-        for statement in re.split(r";\n", ROWS.read_text()):
+        for statement in re.split(r";\n", rows_of(written)):
             if statement.strip():
                 connection.exec_driver_sql(statement)
         if database.dialect == "postgresql":
@@ -59,17 +71,19 @@ def fill(database: Database) -> None:
 
 
 @pytest.fixture(params=["before the migration", "after the migration"])
-def rig(request: pytest.FixtureRequest, old: Database, database_url: str) -> Iterator[Rig]:
+def rig(
+    request: pytest.FixtureRequest, old: Database, written: str, database_url: str
+) -> Iterator[Rig]:
     """Today's gateway on what an older one wrote, before and after the tables were expanded.
 
     After it: gateways of the version before go on while the new ones are started.
     """
     if request.param == "before the migration":
-        fill(old)
+        fill(old, written)
         revision.upgrade(old)
     else:
         revision.upgrade(old)
-        fill(old)
+        fill(old, written)
     with running(old, database_url) as rig:
         rig.http.headers.update(TOKEN)
         yield rig
@@ -109,6 +123,7 @@ def test_everything_is_read_as_it_was_and_can_be_changed(rig: Rig) -> None:
     # What is new is as if it had not been there.
     assert flights["spec"]["compatibility"] == "backward"
     assert flights["spec"].get("topic") is None
+    assert flights["spec"]["beat"] == {"interval_ms": 2000, "patience_ms": 120_000}
     spec = readings["spec"]
     assert (spec["format"], spec["partitions"], spec["pinned"]) == ("arrow", 8, True)
     assert (spec["replication"], spec["retention"]["bytes"]) == (1, 1_073_741_824)
@@ -155,8 +170,8 @@ def test_a_channel_takes_its_schemas_with_it(rig: Rig) -> None:
         assert {row.channel_uid for row in left} == {f"{n:032}" for n in (1, 2, 4)}
 
 
-def test_an_upgraded_database_has_the_tables_of_a_new_one(old: Database) -> None:
-    fill(old)
+def test_an_upgraded_database_has_the_tables_of_a_new_one(old: Database, written: str) -> None:
+    fill(old, written)
     revision.upgrade(old)
     with old.engine.connect() as connection:
         options = {"compare_type": True, "compare_server_default": True}
@@ -165,19 +180,21 @@ def test_an_upgraded_database_has_the_tables_of_a_new_one(old: Database) -> None
         )
 
 
-def test_a_migration_waits_for_another_only_so_long_and_changes_nothing(old: Database) -> None:
+def test_a_migration_waits_for_another_only_so_long_and_changes_nothing(
+    old: Database, written: str
+) -> None:
     with writing(old) as connection:
         if old.dialect == "postgresql":
             lock = text("SELECT pg_advisory_xact_lock(:lock)")
             connection.execute(lock.bindparams(lock=revision._LOCK))
         with pytest.raises(DatabaseUnavailable, match="another migration is at work"):
             revision.upgrade(old, wait_s=0.2)
-    assert revision.current(old) == "0001"
+    assert revision.current(old) == written
     assert revision.upgrade(old) == revision.head()
 
 
 def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
-    old: Database, monkeypatch: pytest.MonkeyPatch
+    old: Database, written: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(revision, "_TABLE_WAIT_MS", 100)
     if old.dialect == "sqlite":
@@ -190,11 +207,11 @@ def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
         tx.execute(text("SELECT uid FROM channels"))
         with pytest.raises(DatabaseUnavailable, match="a long transaction"):
             revision.upgrade(old)
-    assert revision.current(old) == "0001"
+    assert revision.current(old) == written
 
 
-def test_an_older_revision_is_refused_with_the_line_to_run(old: Database) -> None:
-    with pytest.raises(WrongRevision, match=r"is at revision 0001.*run `sluiceway migrate`"):
+def test_an_older_revision_is_refused_with_the_line_to_run(old: Database, written: str) -> None:
+    with pytest.raises(WrongRevision, match=rf"is at revision {written}.*run `sluiceway migrate`"):
         revision.check(old)
 
 
@@ -205,6 +222,8 @@ def test_what_a_migration_sets_for_itself_is_not_left_behind(old: Database) -> N
             assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one() == 1
 
 
-def test_the_rows_are_those_of_every_table_of_revision_0001() -> None:
-    filled = set(re.findall(r"INSERT INTO (\w+)", ROWS.read_text()))
-    assert filled == {"schemas", "channels", "channel_schemas", "leases", "tokens", "requests"}
+@pytest.mark.parametrize("written", REVISIONS)
+def test_the_rows_are_those_of_every_table_of_their_revision(written: str) -> None:
+    filled = set(re.findall(r"INSERT INTO (\w+)", rows_of(written)))
+    first = {"schemas", "channels", "channel_schemas", "leases", "tokens", "requests"}
+    assert filled == first | ({"kept_schemas"} if written >= "0002" else set())

@@ -8,7 +8,9 @@ SluicewayGatewayError
 ├── Unauthenticated
 ├── Forbidden
 ├── NotFound
-│   └── ChannelNotFound
+│   ├── ChannelNotFound
+│   ├── EndpointNotFound
+│   └── GroupNotFound
 ├── MethodNotAllowed
 ├── Conflict                      well-formed, but not in this state
 │   ├── UidMismatch
@@ -25,7 +27,19 @@ SluicewayGatewayError
 │   ├── TopicTaken
 │   ├── ReplicationExceedsBrokers
 │   ├── IdempotencyKeyReused
-│   └── ConcurrentChange
+│   ├── ConcurrentChange
+│   ├── Fenced                    of endpoints and their groups, from here on
+│   ├── IllegalTransition
+│   ├── EndpointIdReused
+│   ├── GroupSize
+│   ├── GroupMode
+│   ├── GroupLargerThanPinned
+│   ├── MembersOpen
+│   ├── NoGroup
+│   ├── NotAssigned
+│   ├── StaleGeneration
+│   ├── TopicChanged
+│   └── GoesBack
 ├── PreconditionFailed
 ├── Unavailable                   a part that the gateway needs is away
 │   ├── DatabaseUnavailable
@@ -58,6 +72,22 @@ from sluiceway_gateway.domain.errors.conflicts import (
     TopicNotFound,
     TopicTaken,
     UidMismatch,
+)
+from sluiceway_gateway.domain.errors.endpoints import (
+    EndpointIdReused,
+    EndpointNotFound,
+    Fenced,
+    GoesBack,
+    GroupLargerThanPinned,
+    GroupMode,
+    GroupNotFound,
+    GroupSize,
+    IllegalTransition,
+    MembersOpen,
+    NoGroup,
+    NotAssigned,
+    StaleGeneration,
+    TopicChanged,
 )
 from sluiceway_gateway.domain.errors.outages import (
     DatabaseUnavailable,
@@ -98,23 +128,37 @@ __all__ = [
     "ConfigNotAllowed",
     "Conflict",
     "DatabaseUnavailable",
+    "EndpointIdReused",
+    "EndpointNotFound",
+    "Fenced",
     "Forbidden",
+    "GoesBack",
+    "GroupLargerThanPinned",
+    "GroupMode",
+    "GroupNotFound",
+    "GroupSize",
     "IdempotencyKeyReused",
+    "IllegalTransition",
     "ImmutableField",
     "InvalidRequest",
     "InvalidSchema",
     "InvalidSettings",
     "KafkaUnavailable",
+    "MembersOpen",
     "MethodNotAllowed",
+    "NoGroup",
+    "NotAssigned",
     "NotFound",
     "PartitionsShrink",
     "PreconditionFailed",
     "ReplicationExceedsBrokers",
     "SchemaIncompatible",
     "SluicewayGatewayError",
+    "StaleGeneration",
     "StartupRefused",
     "TooManySchemas",
     "TooManyWaiters",
+    "TopicChanged",
     "TopicNotFound",
     "TopicTaken",
     "UidMismatch",

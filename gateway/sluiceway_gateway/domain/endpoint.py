@@ -1,0 +1,208 @@
+"""An endpoint: a writer or a reader that is attached to a channel, and how its life goes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sluiceway_gateway.domain.errors import Fenced, IllegalTransition
+
+#: The name, in the database, of the group of those that name none. Nobody can ask for it.
+ANONYMOUS = ""
+MAX_GROUP_SIZE = 10_000
+
+
+class Role(StrEnum):
+    """What an endpoint does with the channel."""
+
+    READER = "reader"
+    WRITER = "writer"
+
+    @property
+    def counterpart(self) -> "Role":
+        """Who is on the other side."""
+        return Role.WRITER if self is Role.READER else Role.READER
+
+
+class Mode(StrEnum):
+    """How records go to the members of a group of readers."""
+
+    SHARED = "shared"
+    """Each to one of them."""
+    BROADCAST = "broadcast"
+    """Each to all of them."""
+
+
+class State(StrEnum):
+    """Where an endpoint is in its life, by its own word."""
+
+    OPENED = "opened"
+    """It has its place, and has moved no record."""
+    STARTED = "started"
+    """It moves records."""
+    STOPPED = "stopped"
+    """It moves no more, and holds its place until the others are done."""
+    CLOSED = "closed"
+    """It is finished, for good."""
+    ERROR = "error"
+    """It failed; it may open again."""
+
+
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.OPENED: frozenset({State.STARTED, State.STOPPED, State.CLOSED, State.ERROR}),
+    State.STARTED: frozenset({State.STOPPED, State.CLOSED, State.ERROR}),
+    State.STOPPED: frozenset({State.CLOSED, State.ERROR}),
+    State.ERROR: frozenset({State.OPENED, State.STARTED}),
+    State.CLOSED: frozenset(),
+}
+"""The one transition table. A beat tells the latest state alone, so it may skip steps forward."""
+
+OPEN = frozenset({State.OPENED, State.STARTED, State.STOPPED})
+"""The states of endpoints that hold their place."""
+
+
+def may_become(state: State, following: State) -> bool:
+    """Whether an endpoint in `state` may be in `following` next; staying is always allowed."""
+    return state is following or following in TRANSITIONS[state]
+
+
+class Health(StrEnum):
+    """How the gateway judges an endpoint by the beats of its session."""
+
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    """Silent for three beats."""
+    LOST = "lost"
+    """Silent for as long as the channel is patient; a beat brings it back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where in a channel an endpoint is; one endpoint at a time has it."""
+
+    role: Role
+    group: str
+    """ANONYMOUS, or the group's name."""
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """One instance: `id` is made by the client, and never has another place."""
+
+    id: str
+    channel_uid: str
+    session: str
+    place: Place
+    size: int | None
+    """The size of its group when it was attached; None for anonymous ones."""
+    mode: Mode
+    epoch: int
+    """Counts the instances of its group: the higher one of a place is the living one."""
+    generation: int
+    """The generation of its group when it was attached."""
+    state: State
+    health: Health
+    superseded: bool
+    """Another has its place, or it was removed: whatever it asks is refused as fenced."""
+    cause: str | None
+    """Why it is in this state, where somebody said."""
+    attached_at: datetime
+    changed_at: datetime
+    counters: Mapping[str, float]
+    payload: Mapping[str, Any] | None
+    """What it has the counterparts know."""
+    ends: Mapping[int, int] | None
+    """The offset after the last record by partition, of this instance and those before it."""
+    lost_at: Mapping[int, int] | None
+    """The topic's ends when it was found lost."""
+    commits: int
+    """The number of the last commit that counted."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether others have to reckon with it."""
+        return not self.superseded and self.state in OPEN and self.health is not Health.LOST
+
+    @property
+    def where(self) -> str:
+        """Its place, in words."""
+        if self.place.group == ANONYMOUS:
+            return f"a {self.place.role} without a group"
+        return f"the {self.place.role} {self.place.index} of the group {self.place.group!r}"
+
+    def require(self, *, epoch: int | None = None) -> None:
+        """Raise Fenced unless this is the living instance of its place, and of this epoch."""
+        if self.superseded:
+            raise Fenced(
+                f"The endpoint {self.id} was {self.where}; another has that place now, or somebody "
+                "took it away: stop this one, and do not attach it again."
+            )
+        if epoch is not None and epoch != self.epoch:
+            raise Fenced(
+                f"The endpoint {self.id} has the epoch {self.epoch}, not {epoch}: send the epoch "
+                "that attaching gave."
+            )
+
+
+def moved(endpoint: Endpoint, state: State, *, cause: str | None = None, now: datetime) -> Endpoint:
+    """Return the endpoint in `state`: itself, if it is there already; raises IllegalTransition."""
+    if endpoint.state is state:
+        return endpoint
+    if not may_become(endpoint.state, state):
+        allowed = " or ".join(sorted(TRANSITIONS[endpoint.state])) or "nothing else"
+        raise IllegalTransition(
+            f"The endpoint {endpoint.id} is {endpoint.state} and cannot become {state}, only "
+            f"{allowed}."
+        )
+    return replace(endpoint, state=state, cause=cause, changed_at=now)
+
+
+def merged_ends(
+    before: Mapping[int, int] | None, reported: Mapping[int, int] | None
+) -> Mapping[int, int] | None:
+    """Return the ends of a place: an instance that reports less takes nothing back."""
+    if before is None or reported is None:
+        return before if reported is None else reported
+    return {
+        partition: max(before.get(partition, 0), reported.get(partition, 0))
+        for partition in sorted(before.keys() | reported.keys())
+    }
+
+
+def judged(health: Health, *, silent_ms: float, interval_ms: int, patience_ms: int) -> Health:
+    """Return the health of an endpoint whose session has been silent so long.
+
+    Silence alone heals nothing: a suspect stays so until it beats.
+    """
+    if health is Health.LOST or silent_ms >= patience_ms:
+        return Health.LOST
+    return Health.SUSPECT if silent_ms >= 3 * interval_ms else health
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One line of a channel's history; without an endpoint it is about the group."""
+
+    at: datetime
+    endpoint: str | None
+    group: str
+    state: State | None
+    health: Health | None
+    cause: str | None
+    by: str
+    """The principal, or `gateway`."""
+
+
+def event(endpoint: Endpoint, *, by: str, at: datetime, cause: str | None) -> Event:
+    """Return the line that says how the endpoint stands now."""
+    return Event(
+        at=at,
+        endpoint=endpoint.id,
+        group=endpoint.place.group,
+        state=endpoint.state,
+        health=endpoint.health,
+        cause=cause,
+        by=by,
+    )

@@ -1,0 +1,99 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from attached import ENDPOINT
+
+from sluiceway_gateway.domain.endpoint import ANONYMOUS, Endpoint, Mode, Place, Role, State
+from sluiceway_gateway.domain.errors import (
+    Conflict,
+    Fenced,
+    GoesBack,
+    IllegalTransition,
+    NoGroup,
+    NotAssigned,
+    StaleGeneration,
+    TopicChanged,
+)
+from sluiceway_gateway.domain.group import founded
+from sluiceway_gateway.domain.position import Commit, Committed, Position, Standing, counts
+
+READER = replace(ENDPOINT, state=State.STARTED, commits=4)
+STORED = Committed(
+    position=Position(partition=3, offset=10, record=5),
+    topic_id="t",
+    epoch=6,
+    number=9,
+    committed_at=datetime(2030, 1, 1, tzinfo=UTC),
+)
+STANDING = Standing(
+    endpoint=READER,
+    group=founded("c" * 32, Role.READER, "delays", mode=Mode.SHARED, size=2),
+    topic_id="t",
+    partitions=6,
+    stored={3: STORED},
+)
+COMMIT = Commit(
+    channel_uid="c" * 32,
+    group="delays",
+    endpoint=READER.id,
+    epoch=7,
+    generation=1,
+    topic_id="t",
+    number=5,
+    positions=(Position(partition=3, offset=10, record=5), Position(partition=5, offset=0)),
+)
+WRITER = replace(READER, place=Place(role=Role.WRITER, group="delays", index=1))
+ALONE = replace(READER, place=Place(role=Role.READER, group=ANONYMOUS, index=1), size=None)
+
+
+def at(partition: int, offset: int, record: int = 0) -> Commit:
+    position = Position(partition=partition, offset=offset, record=record)
+    return replace(COMMIT, positions=(position,))
+
+
+def with_endpoint(endpoint: Endpoint) -> Standing:
+    return replace(STANDING, endpoint=endpoint)
+
+
+def test_what_is_new_and_right_counts() -> None:
+    assert counts(COMMIT, STANDING)
+    assert counts(at(3, 10, 6), STANDING)
+    assert counts(at(3, 11, 0), STANDING)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_repeat_counts_no_more_whatever_it_says(number: int) -> None:
+    assert not counts(replace(at(3, 0), number=number), STANDING)
+
+
+@pytest.mark.parametrize(
+    ("commit", "standing", "error"),
+    [
+        (replace(COMMIT, epoch=6), STANDING, Fenced),
+        (replace(COMMIT, epoch=8), STANDING, Fenced),
+        (COMMIT, with_endpoint(replace(READER, superseded=True)), Fenced),
+        (replace(COMMIT, number=1), with_endpoint(replace(READER, superseded=True)), Fenced),
+        (COMMIT, with_endpoint(WRITER), NoGroup),
+        (COMMIT, with_endpoint(ALONE), NoGroup),
+        (replace(COMMIT, group="others"), STANDING, NotAssigned),
+        (replace(COMMIT, generation=2), STANDING, StaleGeneration),
+        (COMMIT, replace(STANDING, group=replace(STANDING.group, generation=2)), StaleGeneration),
+        (COMMIT, with_endpoint(replace(READER, generation=2)), StaleGeneration),
+        (replace(COMMIT, topic_id="u"), STANDING, TopicChanged),
+        (COMMIT, replace(STANDING, topic_id=None), TopicChanged),
+        (COMMIT, with_endpoint(replace(READER, state=State.CLOSED)), IllegalTransition),
+        (at(2, 1), STANDING, NotAssigned),
+        (at(7, 1), STANDING, NotAssigned),
+        (at(3, 10, 4), STANDING, GoesBack),
+        (at(3, 9, 99), STANDING, GoesBack),
+    ],
+)
+def test_what_is_refused(commit: Commit, standing: Standing, error: type[Conflict]) -> None:
+    with pytest.raises(error):
+        counts(commit, standing)
+
+
+def test_a_refusal_says_where_the_group_stands_and_what_to_do() -> None:
+    with pytest.raises(GoesBack, match=r"stands at offset 10, record 5 .* use offsets/reset"):
+        counts(at(3, 1), STANDING)
