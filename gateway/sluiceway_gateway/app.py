@@ -14,6 +14,7 @@ from sluiceway_gateway.http import (
     cluster,
     connections,
     docs,
+    endpoints,
     operation,
     problems,
     schemas,
@@ -25,9 +26,11 @@ from sluiceway_gateway.http.observation import Observation
 from sluiceway_gateway.http.parts import Parts
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
+from sluiceway_gateway.services.attachment import Attachment
 from sluiceway_gateway.services.channels import Channels
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.cluster import ClusterView
+from sluiceway_gateway.services.endpoints import Endpoints
 from sluiceway_gateway.services.health import Health
 from sluiceway_gateway.services.migration import check
 from sluiceway_gateway.services.reconcile import Counts
@@ -91,6 +94,8 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             wake=wake,
             clock=clock,
         ),
+        attachment=Attachment(database, wake=wake, notify=watch.notify, clock=clock),
+        endpoints=Endpoints(database, notify=watch.notify, clock=clock),
         watch=watch,
         cluster=ClusterView(database, kafka),
         health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S),
@@ -123,10 +128,17 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         redoc_url=None,
     )
     app.state.parts = parts
-    pages = (channels, schemas, connections, cluster, operation, docs)
-    for router in (each.router for each in pages):
+    for part in (
+        channels,
+        schemas,
+        connections,
+        endpoints,
+        cluster,
+        operation,
+        docs,
+    ):
         # One flat list: whatever walks over the routes sees each of them.
-        app.router.routes.extend(router.routes)
+        app.router.routes.extend(part.router.routes)
     problems.install(app)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     # The last one added is the first to see a request.

@@ -2,6 +2,7 @@
 
 `If-None-Match` compares whole tags: any change makes a new one. `If-Match` compares uid and
 generation only, so that what the gateway itself observes does not fail anybody's change.
+Lists of endpoints have `"{uid8}.e{revision}"`, with a revision of their own.
 """
 
 import re
@@ -16,6 +17,11 @@ _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 def etag(channel: Channel) -> str:
     """Return the tag of the channel's present state, with its quotes."""
     return f'"{channel.uid[:8]}.{channel.generation}.{channel.revision}"'
+
+
+def endpoints_etag(channel: Channel, revision: int) -> str:
+    """Return the tag of the present state of the channel's endpoints, with its quotes."""
+    return f'"{channel.uid[:8]}.e{revision}"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +41,12 @@ class Precondition:
 
     def unchanged(self, channel: Channel) -> bool:
         """Whether `If-None-Match` names the present state."""
+        return self.names(etag(channel))
+
+    def names(self, tag: str) -> bool:
+        """Whether `If-None-Match` names this tag."""
         named = self.if_none_match
-        return named is not None and ("*" in named or etag(channel) in named)
+        return named is not None and ("*" in named or tag in named)
 
     def check(self, channel: Channel | None) -> None:
         """Raise PreconditionFailed unless a change of `channel` (None: creation) may go on."""

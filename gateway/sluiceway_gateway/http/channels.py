@@ -19,6 +19,7 @@ from sluiceway_gateway.http.parameters import (
     Conditions,
     IdempotencyKey,
     Name,
+    Wait,
     cursor_after,
     name_before,
     request_of,
@@ -39,7 +40,6 @@ from sluiceway_gateway.services.schemas import parse_schema
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)
 
-MAX_WAIT_S = 60
 _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "The state's entity tag"}}
 
 
@@ -108,15 +108,7 @@ async def get_channel(
     _viewer: Viewer,
     gateway: Gateway,
     precondition: Conditions,
-    wait: Annotated[
-        float,
-        Query(
-            ge=0,
-            le=MAX_WAIT_S,
-            allow_inf_nan=False,
-            description="Seconds to wait for a change, if If-None-Match names the present state",
-        ),
-    ] = 0,
+    wait: Wait = 0,
 ) -> Response:
     """Give the channel; with `wait` and `If-None-Match`, as soon as it is another state."""
     channel = await run_in_threadpool(gateway.channels.get, name)

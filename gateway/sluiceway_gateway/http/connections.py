@@ -18,6 +18,11 @@ from sluiceway_gateway.http.route import GatewayRoute
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)
 
 
+Listener = Annotated[
+    str | None, Query(description="Which of Kafka's listeners to reach it by", max_length=100)
+]
+
+
 class ConnectionChannel(BaseModel):
     """Which channel it is."""
 
@@ -74,9 +79,7 @@ def get_connection(
     access: Annotated[Literal["read", "write"], Query(description="What for")],
     principal: Viewer,
     gateway: Gateway,
-    listener: Annotated[
-        str | None, Query(description="Which of Kafka's listeners to reach it by", max_length=100)
-    ] = None,
+    listener: Listener = None,
 ) -> Response:
     """Say where the records go; leaves no trace.
 
@@ -86,16 +89,17 @@ def get_connection(
     kafka = gateway.settings.listeners.reached_by(listener)
     channel, versions = gateway.channels.connected(name, writes=access == "write")
     return Response(
-        json.dumps(_connection(channel, versions, kafka), separators=(",", ":")),
+        json.dumps(connection_json(channel, versions, kafka), separators=(",", ":")),
         # It may hold credentials.
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
     )
 
 
-def _connection(
+def connection_json(
     channel: Channel, versions: Sequence[SchemaVersion], kafka: Mapping[str, str]
 ) -> dict[str, Any]:
+    """Return the connection as it is sent."""
     return {
         "channel": {
             "name": channel.name,

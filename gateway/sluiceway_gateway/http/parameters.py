@@ -5,11 +5,13 @@ import binascii
 import hashlib
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Path
+from fastapi import Depends, Header, Path, Query
 from pydantic import AfterValidator, Field
 
+from sluiceway_gateway.domain.endpoint import Place, Role
 from sluiceway_gateway.domain.errors import InvalidRequest, Violation
 from sluiceway_gateway.domain.etag import Precondition
+from sluiceway_gateway.domain.group import check_group
 from sluiceway_gateway.domain.name import NAME_LENGTH, NAME_PATTERN, check_name
 from sluiceway_gateway.domain.request import Request
 from sluiceway_gateway.domain.scope import Principal
@@ -22,6 +24,9 @@ Name = Annotated[
     Field(json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": NAME_LENGTH}),
 ]
 
+_NO_CURSOR = "not a cursor of this list; take next_cursor of the page before"
+INT64_MAX = 2**63 - 1
+
 _TAGS = "Entity tags as answers give them, or *"
 
 
@@ -33,6 +38,17 @@ async def _precondition(
 
 
 Conditions = Annotated[Precondition, Depends(_precondition)]
+
+MAX_WAIT_S = 60
+Wait = Annotated[
+    float,
+    Query(
+        ge=0,
+        le=MAX_WAIT_S,
+        allow_inf_nan=False,
+        description="Seconds to wait for a change, if If-None-Match names the present state",
+    ),
+]
 
 IdempotencyKey = Annotated[
     str | None,
@@ -71,8 +87,30 @@ def name_before(cursor: str | None) -> str:
     except (binascii.Error, UnicodeError, ValueError):
         name = ""
     if not name or cursor != cursor_after(name):
-        raise _malformed("cursor", "not a cursor of a list; take next_cursor of the page before")
+        raise _malformed("cursor", _NO_CURSOR)
     return name
+
+
+def cursor_after_place(place: Place) -> str:
+    """Return the cursor that goes on after this place."""
+    text = f"e:{place.role}/{place.group}/{place.index}"
+    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
+
+
+def place_before(cursor: str | None) -> Place | None:
+    """Return the place that the cursor goes on after; raises InvalidRequest for a broken one."""
+    if cursor is None:
+        return None
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        text = base64.b64decode(padded, b"-_", validate=True).decode("ascii")
+        role, group, index = text.removeprefix("e:").split("/")
+        place = Place(role=Role(role), group=group and check_group(group), index=int(index))
+    except (binascii.Error, UnicodeError, ValueError):
+        place = None
+    if place is None or cursor != cursor_after_place(place) or place.index > INT64_MAX:
+        raise _malformed("cursor", _NO_CURSOR)
+    return place
 
 
 def selector_of(text: str | None) -> Selector | None:

@@ -6,8 +6,10 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from sluiceway_gateway.metrics import Metrics
+from sluiceway_gateway.services.attachment import Attachment
 from sluiceway_gateway.services.channels import Channels
 from sluiceway_gateway.services.cluster import ClusterView
+from sluiceway_gateway.services.endpoints import Endpoints
 from sluiceway_gateway.services.health import Health
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.services.watch import Watch
@@ -21,6 +23,8 @@ class Parts:
     settings: Settings
     tokens: Tokens
     channels: Channels
+    attachment: Attachment
+    endpoints: Endpoints
     watch: Watch
     cluster: ClusterView
     health: Health

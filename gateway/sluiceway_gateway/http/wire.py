@@ -18,8 +18,7 @@ from sluiceway_gateway.domain.channel import (
 )
 from sluiceway_gateway.domain.label import MAX_LABELS, check_labels
 from sluiceway_gateway.domain.name import TOPIC_PATTERN, check_topic
-
-INT64_MAX = 2**63 - 1
+from sluiceway_gateway.http.parameters import INT64_MAX
 
 Uid = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
 Labels = Annotated[dict[str, str], Field(max_length=MAX_LABELS), AfterValidator(check_labels)]

@@ -13,12 +13,8 @@ from sluiceway_gateway.domain.change import (
 )
 from sluiceway_gateway.domain.channel import Channel, Phase, SchemaVersion, sources
 from sluiceway_gateway.domain.errors import (
-    ChannelClosed,
-    ChannelNotFound,
-    ChannelNotReady,
     ConcurrentChange,
     NotFound,
-    UidMismatch,
 )
 from sluiceway_gateway.domain.etag import Precondition
 from sluiceway_gateway.domain.request import Answer, Request
@@ -26,6 +22,7 @@ from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.domain.selector import Selector
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.creation import create
+from sluiceway_gateway.services.incarnation import incarnation, require_usable
 from sluiceway_gateway.services.ports import Cluster
 from sluiceway_gateway.services.schemas import ParsedSchema, is_same, version_of
 from sluiceway_gateway.services.survey import Survey
@@ -106,7 +103,7 @@ class Channels:
                         f"Another channel took the topic of {name!r} at the same time; send the "
                         "request again."
                     )
-            channel = _incarnation(name, channel, uid)
+            channel = incarnation(name, channel, uid)
             precondition.check(channel)
             require_changeable(channel)
             version = None if schema is None else self._version(tx, channel, change, schema)
@@ -127,7 +124,7 @@ class Channels:
         """Send this incarnation of the channel on its way out; repeated, it changes nothing."""
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
-            channel = _incarnation(name, channels.hold(tx, name), uid)
+            channel = incarnation(name, channels.hold(tx, name), uid)
             precondition.check(channel)
             following = deleted(channel, keep_topic=keep_topic, now=self._clock())
             return self._save(tx, channel, following), False
@@ -146,7 +143,7 @@ class Channels:
         """Close this incarnation of the channel to writers; repeated, it changes nothing."""
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
-            channel = _incarnation(name, channels.hold(tx, name), uid)
+            channel = incarnation(name, channels.hold(tx, name), uid)
             precondition.check(channel)
             return self._save(tx, channel, closed(channel, now=self._clock())), False
 
@@ -155,7 +152,7 @@ class Channels:
     def get(self, name: str) -> Channel:
         """Return the channel; raises ChannelNotFound."""
         with self._database.read() as tx:
-            return _incarnation(name, channels.find(tx, name), None)
+            return incarnation(name, channels.find(tx, name), None)
 
     def connected(self, name: str, *, writes: bool) -> tuple[Channel, tuple[SchemaVersion, ...]]:
         """Return the channel, if it can be used now, and all schemas that its records may have.
@@ -163,24 +160,15 @@ class Channels:
         Raises ChannelNotReady saying why not, ChannelClosed for a writer of one that is closed.
         """
         with self._database.read() as tx:
-            channel = _incarnation(name, channels.find(tx, name), None)
+            channel = incarnation(name, channels.find(tx, name), None)
             versions = schemas.versions(tx, channel.uid)
-        if channel.phase is Phase.CLOSED and writes:
-            raise ChannelClosed(
-                f"The channel {name!r} is closed: its records can be read, and nobody writes to it "
-                "any more. Write to another channel, or delete this one and make it anew."
-            )
-        condition = channel.condition("Ready")
-        readable = channel.phase is Phase.CLOSED and condition and condition.status == "True"
-        if channel.phase is not Phase.READY and not readable:
-            why = f": {condition.message}" if condition is not None else "."
-            raise ChannelNotReady(f"The channel {name!r} is {channel.phase}{why}")
+        require_usable(channel, writes=writes)
         return channel, versions
 
     def versions(self, name: str) -> tuple[SchemaVersion, ...]:
         """Return all schemas that the channel keeps, the oldest first; raises ChannelNotFound."""
         with self._database.read() as tx:
-            channel = _incarnation(name, channels.find(tx, name), None)
+            channel = incarnation(name, channels.find(tx, name), None)
             return schemas.versions(tx, channel.uid)
 
     def schema(self, schema_id: int, principal: Principal) -> str:
@@ -253,16 +241,3 @@ class Channels:
                 f"The channel {was.name!r} was changed at the same time; send the request again."
             )
         return channel
-
-
-def _incarnation(name: str, channel: Channel | None, uid: str | None) -> Channel:
-    """Return the channel if it is there and is the one of this uid."""
-    if channel is None:
-        which = "" if uid is None else f" of the uid {uid}"
-        raise ChannelNotFound(f"There is no channel {name!r}{which}.")
-    if uid is not None and channel.uid != uid:
-        raise UidMismatch(
-            f"The channel {name!r} is now the one of the uid {channel.uid}, not {uid}: the one "
-            "you mean was deleted, and this one made later. Open it again by its name."
-        )
-    return channel

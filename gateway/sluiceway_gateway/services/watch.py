@@ -7,6 +7,7 @@ committed a change, else every `poll_s`, for those that other replicas make.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from anyio import CapacityLimiter, to_thread
 
@@ -16,7 +17,25 @@ from sluiceway_gateway.store import channels
 from sluiceway_gateway.store.channels import Tag
 from sluiceway_gateway.store.engine import Database
 
-Waiter = tuple[Tag, "asyncio.Future[None]"]
+View = Callable[[Tag], object]
+"""What of a channel's state a waiter waits for."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Waiter:
+    """One that waits for another state than the one that it has seen."""
+
+    view: View
+    seen: object
+    future: "asyncio.Future[None]"
+
+
+def _channel(tag: Tag) -> object:
+    return tag.uid, tag.generation, tag.revision
+
+
+def _endpoints(tag: Tag) -> object:
+    return tag.uid, tag.endpoints_revision
 
 
 class Watch:
@@ -45,6 +64,14 @@ class Watch:
 
         Returns at once while the process shuts down. Raises TooManyWaiters at the limit.
         """
+        seen = (channel.uid, channel.generation, channel.revision)
+        return await self._changed(channel.name, _channel, seen, timeout_s)
+
+    async def endpoints_changed(self, channel: Channel, revision: int, *, timeout_s: float) -> bool:
+        """Wait, in the same way, until the channel's endpoints are at another revision."""
+        return await self._changed(channel.name, _endpoints, (channel.uid, revision), timeout_s)
+
+    async def _changed(self, name: str, view: View, seen: object, timeout_s: float) -> bool:
         if self._closed or timeout_s <= 0:
             return False
         if self._count >= self._limit:
@@ -53,9 +80,8 @@ class Watch:
                 "or without `wait`."
             )
         self._loop = asyncio.get_running_loop()
-        tag = Tag(uid=channel.uid, generation=channel.generation, revision=channel.revision)
-        waiter: Waiter = (tag, self._loop.create_future())
-        self._waiters[channel.name].append(waiter)
+        waiter = Waiter(view=view, seen=seen, future=self._loop.create_future())
+        self._waiters[name].append(waiter)
         self._count += 1
         # What changed between the caller's look and now is found by a look of our own.
         self._signal.set()
@@ -63,13 +89,13 @@ class Watch:
             self._looks = self._loop.create_task(self._look_repeatedly())
         try:
             async with asyncio.timeout(timeout_s):
-                await waiter[1]
+                await waiter.future
         except TimeoutError:
             return False
         else:
             return not self._closed
         finally:
-            self._remove(channel.name, waiter)
+            self._remove(name, waiter)
 
     def notify(self) -> None:
         """Look now: something was committed. May be called from any thread."""
@@ -117,12 +143,14 @@ class Watch:
 
     def _release(self, names: tuple[str, ...], found: Mapping[str, Tag]) -> None:
         for name in names:
-            for tag, future in self._waiters.get(name, ()):
-                if tag != found.get(name) and not future.done():
-                    future.set_result(None)
+            tag = found.get(name)
+            for each in self._waiters.get(name, ()):
+                same = tag is not None and each.view(tag) == each.seen
+                if not same and not each.future.done():
+                    each.future.set_result(None)
 
     def _release_all(self) -> None:
         for waiters in self._waiters.values():
-            for _tag, future in waiters:
-                if not future.done():
-                    future.set_result(None)
+            for each in waiters:
+                if not each.future.done():
+                    each.future.set_result(None)

@@ -28,6 +28,7 @@ class Tag:
     uid: str
     generation: int
     revision: int
+    endpoints_revision: int
 
 
 def find(tx: ReadTransaction, name: str) -> Channel | None:
@@ -45,7 +46,9 @@ def name_of_topic(tx: ReadTransaction, topic: str) -> str | None:
 
 def hold(tx: WriteTransaction, name: str) -> Channel | None:
     """Return the channel of this name and keep others from changing it until `tx` ends."""
-    statement = selection().where(channels.c.name == name).with_for_update(of=channels)
+    # What refers to the row may still be added: commits of positions need not wait for this.
+    statement = selection().where(channels.c.name == name)
+    statement = statement.with_for_update(of=channels, key_share=True)
     row = tx.execute(statement).one_or_none()
     return None if row is None else channel_of(row)
 
@@ -94,12 +97,18 @@ def page(
 
 def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
     """Return how each of these names stands; names without a channel are left out."""
-    columns = (channels.c.name, channels.c.uid, channels.c.generation, channels.c.revision)
+    table = channels.c
+    columns = (table.name, table.uid, table.generation, table.revision, table.endpoints_revision)
     found: dict[str, Tag] = {}
     for start in range(0, len(names), 500):
         chunk = names[start : start + 500]
         for row in tx.execute(select(*columns).where(channels.c.name.in_(chunk))):
-            found[row.name] = Tag(uid=row.uid, generation=row.generation, revision=row.revision)
+            found[row.name] = Tag(
+                uid=row.uid,
+                generation=row.generation,
+                revision=row.revision,
+                endpoints_revision=row.endpoints_revision,
+            )
     return found
 
 

@@ -6,7 +6,7 @@ reached through psycopg 3.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,9 +31,11 @@ class ReadTransaction:
         """`sqlite` or `postgresql`."""
         return self._connection.dialect.name
 
-    def execute(self, statement: Executable) -> CursorResult[Any]:
-        """Run one statement."""
-        return self._connection.execute(statement)
+    def execute(
+        self, statement: Executable, rows: Sequence[Mapping[str, Any]] | None = None
+    ) -> CursorResult[Any]:
+        """Run one statement, or one for each of `rows` in one go."""
+        return self._connection.execute(statement, rows)
 
 
 class WriteTransaction(ReadTransaction):

@@ -1,0 +1,230 @@
+"""The routes of endpoints."""
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from sluiceway_gateway.domain.endpoint import ANONYMOUS, Mode, Role, State
+from sluiceway_gateway.domain.etag import endpoints_etag
+from sluiceway_gateway.http.connections import Listener, connection_json
+from sluiceway_gateway.http.departure import while_connected
+from sluiceway_gateway.http.endpoint_wire import (
+    AttachedBody,
+    AttachPost,
+    DetachPost,
+    EndpointBody,
+    EndpointList,
+    EndpointReport,
+    GroupName,
+    RoleWord,
+    endpoint_json,
+    ends_of,
+    event_json,
+    position_json,
+)
+from sluiceway_gateway.http.guard import Manager, Viewer
+from sluiceway_gateway.http.parameters import (
+    Conditions,
+    Name,
+    Wait,
+    cursor_after_place,
+    place_before,
+)
+from sluiceway_gateway.http.parts import Gateway
+from sluiceway_gateway.http.problems import problems
+from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.wire import Uid
+from sluiceway_gateway.services.attachment import Asked, Attached
+from sluiceway_gateway.services.endpoints import Departure
+from sluiceway_gateway.store.endpoints import Slots
+
+router = APIRouter(
+    prefix="/v1/channels/{name}/endpoints", tags=["endpoints"], route_class=GatewayRoute
+)
+
+EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
+_CLIENT_LENGTH = 200
+
+
+def _attached(text: str) -> dict[str, Any]:
+    return {"description": text, "model": AttachedBody}
+
+
+@router.post(
+    "",
+    summary="Attach a reader or a writer",
+    response_model=AttachedBody,
+    responses=problems(
+        404,
+        409,
+        413,
+        also={200: _attached("It was attached before"), 201: _attached("It is attached")},
+    ),
+)
+def attach(
+    name: Name,
+    body: AttachPost,
+    principal: Viewer,
+    gateway: Gateway,
+    listener: Listener = None,
+    user_agent: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
+    """Give an instance its place in the channel, and all that it needs to begin.
+
+    Who had the place is fenced. A shared group that is larger than the channel grows it: 409
+    `channel_not_ready` until the partitions are there.
+    """
+    kafka = gateway.settings.listeners.reached_by(listener)
+    asked = Asked(
+        id=body.id,
+        session=body.session,
+        client=user_agent[:_CLIENT_LENGTH],
+        role=Role(body.role),
+        group=body.group or ANONYMOUS,
+        index=body.index,
+        size=body.size,
+        mode=Mode(body.mode),
+    )
+    attached = gateway.attachment.attach(name, asked, uid=body.uid, principal=principal)
+    return _sent(_attached_json(attached, kafka), 201 if attached.created else 200, secret=True)
+
+
+@router.get(
+    "",
+    summary="List a channel's endpoints",
+    response_model=EndpointList,
+    responses=problems(
+        404,
+        also={
+            200: {"description": "A page", "model": EndpointList},
+            304: {"description": "None of them has changed"},
+        },
+    ),
+)
+async def list_endpoints(
+    name: Name,
+    request: Request,
+    _viewer: Viewer,
+    gateway: Gateway,
+    precondition: Conditions,
+    role: RoleWord | None = None,
+    group: GroupName | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[str | None, Query(max_length=500)] = None,
+    wait: Wait = 0,
+) -> Response:
+    """Give who has the channel's places, by role, group and index; `cursor` goes on from a page.
+
+    Beats alone change nothing here that ends a wait.
+    """
+    after = place_before(cursor)
+    service = gateway.endpoints
+    channel, revision = await run_in_threadpool(service.state, name)
+    if wait and precondition.names(endpoints_etag(channel, revision)):
+        changed = gateway.watch.endpoints_changed(channel, revision, timeout_s=wait)
+        if await while_connected(request, changed):
+            channel, revision = await run_in_threadpool(service.state, name)
+    tag = {"ETag": endpoints_etag(channel, revision)}
+    if precondition.names(tag["ETag"]):
+        return Response(status_code=304, headers=tag)
+    slots = Slots(role=None if role is None else Role(role), group=group)
+    page = await run_in_threadpool(service.page, name, slots, after=after, limit=limit)
+    following = None if page.following is None else cursor_after_place(page.following)
+    items = [endpoint_json(page.channel, each) for each in page.endpoints]
+    answer = _sent({"items": items, "next_cursor": following}, 200)
+    answer.headers["ETag"] = endpoints_etag(page.channel, page.revision)
+    return answer
+
+
+@router.get(
+    "/{id}",
+    summary="Read an endpoint",
+    response_model=EndpointReport,
+    responses=problems(404, also={200: {"description": "It", "model": EndpointReport}}),
+)
+def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) -> Response:  # noqa: A002
+    """Give an endpoint with its partitions and its last events, superseded or not."""
+    report = gateway.endpoints.get(name, id)
+    body = endpoint_json(report.channel, report.endpoint) | {
+        "partitions": list(report.partitions),
+        "events": [event_json(each) for each in report.events],
+    }
+    return _sent(body, 200)
+
+
+@router.post(
+    "/{id}/detach",
+    summary="Detach an endpoint",
+    response_model=EndpointBody,
+    responses=problems(
+        404, 409, 413, also={200: {"description": "It is detached", "model": EndpointBody}}
+    ),
+)
+def detach(
+    name: Name,
+    id: EndpointId,  # noqa: A002
+    body: DetachPost,
+    principal: Viewer,
+    gateway: Gateway,
+) -> Response:
+    """Have an endpoint be closed for good, or failed.
+
+    The first of a group closes last: 409 `members_open` as long as another is open.
+    """
+    departure = Departure(
+        epoch=body.epoch,
+        state=State(body.state),
+        cause=body.cause,
+        ends=ends_of(body.ends),
+        counters=body.counters,
+    )
+    channel, endpoint = gateway.endpoints.detach(
+        name, id, departure, uid=body.uid, principal=principal
+    )
+    return _sent(endpoint_json(channel, endpoint), 200)
+
+
+@router.delete(
+    "/{id}",
+    summary="Take an endpoint's place away",
+    response_model=EndpointBody,
+    responses=problems(404, 409, also={200: {"description": "It is gone", "model": EndpointBody}}),
+)
+def remove_endpoint(
+    name: Name,
+    id: EndpointId,  # noqa: A002
+    uid: Annotated[Uid, Query(description="Of the channel")],
+    principal: Manager,
+    gateway: Gateway,
+) -> Response:
+    """Have an endpoint count no more; whatever it asks from now on is refused as fenced.
+
+    For those that failed, or were lost, and that nobody will take the place of.
+    """
+    channel, endpoint = gateway.endpoints.remove(name, id, uid=uid, principal=principal)
+    return _sent(endpoint_json(channel, endpoint), 200)
+
+
+def _attached_json(attached: Attached, kafka: Any) -> dict[str, Any]:
+    channel = attached.channel
+    return {
+        "endpoint": endpoint_json(channel, attached.endpoint)
+        | {"partitions": list(attached.partitions), "took_over": attached.took_over},
+        "beat": {
+            "interval_ms": channel.spec.beat.interval_ms,
+            "patience_ms": channel.spec.beat.patience_ms,
+        },
+        "positions": [position_json(each) for each in attached.positions],
+        "connection": connection_json(channel, attached.versions, kafka),
+    }
+
+
+def _sent(body: Any, status: int, *, secret: bool = False) -> Response:
+    return Response(
+        json.dumps(body, separators=(",", ":")),
+        status,
+        headers={"Cache-Control": "no-store"} if secret else None,
+        media_type="application/json",
+    )

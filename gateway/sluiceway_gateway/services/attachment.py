@@ -1,0 +1,267 @@
+"""Attaching: an instance takes its place, from whoever had it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sluiceway_gateway.domain.change import Change, changed
+from sluiceway_gateway.domain.channel import Channel, SchemaVersion
+from sluiceway_gateway.domain.endpoint import (
+    ANONYMOUS,
+    Endpoint,
+    Health,
+    Mode,
+    Place,
+    Role,
+    State,
+    event,
+)
+from sluiceway_gateway.domain.errors import (
+    ChannelNotReady,
+    ConcurrentChange,
+    EndpointIdReused,
+    GroupLargerThanPinned,
+)
+from sluiceway_gateway.domain.group import (
+    Group,
+    assigned,
+    fitted,
+    founded,
+    joined,
+    member_of_positions,
+)
+from sluiceway_gateway.domain.position import Committed, require_topic
+from sluiceway_gateway.domain.scope import Action, Principal
+from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.services.incarnation import incarnation, require_usable
+from sluiceway_gateway.store import channels, endpoints, groups, history, positions, schemas
+from sluiceway_gateway.store import sessions as session_store
+from sluiceway_gateway.store.engine import Database, ReadTransaction, WriteTransaction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What an instance asks for; group, index and size are all given, or it is anonymous."""
+
+    id: str
+    session: str
+    client: str
+    role: Role
+    group: str = ANONYMOUS
+    index: int | None = None
+    size: int | None = None
+    mode: Mode = Mode.SHARED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attached:
+    """What the instance needs to begin."""
+
+    endpoint: Endpoint
+    created: bool
+    """Not a repeat."""
+    took_over: bool
+    """It is a writer whose place was somebody's who never came to the end."""
+    partitions: range
+    positions: tuple[Committed, ...]
+    channel: Channel
+    versions: tuple[SchemaVersion, ...]
+
+
+class Attachment:
+    """Attaching to the channels of one database."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        wake: Callable[[], None],
+        notify: Callable[[], None],
+        clock: Clock = system_clock,
+    ) -> None:
+        """`wake` is called when a channel is to grow, `notify` after every other change."""
+        self._database = database
+        self._wake = wake
+        self._notify = notify
+        self._clock = clock
+
+    def attach(self, name: str, asked: Asked, *, uid: str, principal: Principal) -> Attached:
+        """Give the instance its place and an epoch above all others of its group.
+
+        Repeated, however late, it changes nothing. Raises ChannelNotFound, UidMismatch,
+        ChannelNotReady (also while the channel grows with the group), ChannelClosed, Fenced,
+        EndpointIdReused, GroupSize, GroupMode, GroupLargerThanPinned, TopicChanged and Forbidden.
+        """
+        principal.require(Action.READ if asked.role is Role.READER else Action.WRITE, name)
+        with self._database.write() as tx:
+            now = self._clock()
+            session_store.begin(tx, asked.session, client=asked.client, now=now)
+            channel = incarnation(name, channels.hold(tx, name), uid)
+            known = endpoints.find(tx, asked.id)
+            if known is not None:
+                _require_same(known, channel, asked)
+                known.require()
+                require_usable(channel, writes=False)
+                return _attached(tx, known, channel, created=False)
+            require_usable(channel, writes=asked.role is Role.WRITER)
+            group, outcasts = _group(tx, channel, asked)
+            grown = _grown(channel, asked, principal)
+            if grown is None:
+                endpoint = _take_place(
+                    tx, asked, group, outcasts=outcasts, now=now, by=principal.id
+                )
+                attached = _attached(tx, endpoint, channel, created=True)
+            elif grown is not channel and not channels.save(
+                tx, grown, was=channel, from_phases={channel.phase}
+            ):
+                raise ConcurrentChange(
+                    f"The channel {name!r} was changed at the same time; send the request again."
+                )
+        if grown is not None:
+            self._wake()
+            raise ChannelNotReady(
+                f"The topic of the channel {name!r} has {channel.topic.partitions} partitions; it "
+                f"is growing to {grown.spec.partitions}, one for each member of the group "
+                f"{asked.group!r}: send the request again in a moment."
+            )
+        self._notify()
+        return attached
+
+
+def _require_same(known: Endpoint, channel: Channel, asked: Asked) -> None:
+    """Raise EndpointIdReused where a known id comes with other content."""
+    anonymous = asked.group == ANONYMOUS
+    index = known.place.index if anonymous else asked.index
+    given = (channel.uid, asked.session, asked.role, asked.group, index, asked.size, asked.mode)
+    place = known.place
+    had = (
+        *(known.channel_uid, known.session, place.role, place.group, place.index),
+        *(known.size, known.mode),
+    )
+    if given != had:
+        raise EndpointIdReused(
+            f"The id {asked.id} is that of {known.where}, attached by another request: take a new "
+            "id for every instance, and repeat a request as it was."
+        )
+
+
+def _group(tx: WriteTransaction, channel: Channel, asked: Asked) -> tuple[Group, list[Endpoint]]:
+    """Return the group as it is asked for, and who does not fit into it any more."""
+    found = groups.find(tx, channel.uid, asked.role, asked.group)
+    if found is None:
+        new = founded(channel.uid, asked.role, asked.group, mode=asked.mode, size=asked.size)
+        return new, []
+    if (found.size, found.mode) == (asked.size, asked.mode):
+        return found, []
+    members = endpoints.members(tx, channel.uid, asked.role, asked.group)
+    living = sum(each.lives for each in members)
+    group = fitted(found, mode=asked.mode, size=asked.size, living=living)
+    # Those that finished stay where they were: their ends still count.
+    return group, [each for each in members if each.state is not State.CLOSED]
+
+
+def _grown(channel: Channel, asked: Asked, principal: Principal) -> Channel | None:
+    """Return the channel with a partition for each member; None if it has them."""
+    size = asked.size
+    shares = asked.role is Role.READER and asked.mode is Mode.SHARED
+    if size is None or not shares or size <= (channel.topic.partitions or 0):
+        return None
+    if size <= channel.spec.partitions:
+        return channel
+    if channel.spec.pinned or channel.adopted:
+        why = "its topic was adopted" if channel.adopted else "it is pinned"
+        raise GroupLargerThanPinned(
+            f"The group {asked.group!r} has {size} members, the channel {channel.name!r} "
+            f"{channel.spec.partitions} partitions, and does not grow: {why}. Take a smaller group."
+        )
+    principal.require(Action.MANAGE, channel.name)
+    return changed(channel, Change(partitions=size))
+
+
+def _take_place(
+    tx: WriteTransaction,
+    asked: Asked,
+    group: Group,
+    *,
+    outcasts: list[Endpoint],
+    now: datetime,
+    by: str,
+) -> Endpoint:
+    group, place = joined(group, asked.index)
+    endpoint = Endpoint(
+        id=asked.id,
+        channel_uid=group.channel_uid,
+        session=asked.session,
+        place=place,
+        size=asked.size,
+        mode=asked.mode,
+        epoch=group.epoch,
+        generation=group.generation,
+        state=State.OPENED,
+        health=Health.HEALTHY,
+        superseded=False,
+        cause=None,
+        attached_at=now,
+        changed_at=now,
+        counters={},
+        payload=None,
+        ends=None,
+        lost_at=None,
+        commits=0,
+    )
+    gone = {each.id: each for each in outcasts}
+    before = None if group.name == ANONYMOUS else endpoints.at(tx, group.channel_uid, place)
+    if before is not None:
+        gone[before.id] = before
+    events = [
+        event(each, by=by, at=now, cause=f"superseded by {endpoint.id}") for each in gone.values()
+    ]
+    endpoints.save(tx, [(each, superseded(each, now=now)) for each in gone.values()])
+    endpoints.insert(tx, endpoint)
+    groups.save(tx, group)
+    events.append(event(endpoint, by=by, at=now, cause=None))
+    history.add(tx, [(group.channel_uid, each) for each in events])
+    endpoints.revise(tx, [group.channel_uid])
+    return endpoint
+
+
+def superseded(endpoint: Endpoint, *, now: datetime) -> Endpoint:
+    """Return the endpoint without its place."""
+    return replace(endpoint, superseded=True, changed_at=now)
+
+
+def _attached(
+    tx: ReadTransaction, endpoint: Endpoint, channel: Channel, *, created: bool
+) -> Attached:
+    partitions = own_partitions(endpoint, channel)
+    place = endpoint.place
+    found: tuple[Committed, ...] = ()
+    if place.role is Role.READER and place.group != ANONYMOUS:
+        member = member_of_positions(place, endpoint.mode)
+        stored = positions.of(tx, channel.uid, place.group, member=member)
+        found = tuple(each for _, each in stored if each.position.partition in partitions)
+        for each in found:
+            require_topic(channel.topic.id, each.topic_id)
+    return Attached(
+        endpoint=endpoint,
+        created=created,
+        took_over=_takes_over(place) and endpoints.was_left_unfinished(tx, endpoint),
+        partitions=partitions,
+        positions=found,
+        channel=channel,
+        versions=schemas.versions(tx, channel.uid),
+    )
+
+
+def own_partitions(endpoint: Endpoint, channel: Channel) -> range:
+    """Return the partitions of the channel that are the endpoint's."""
+    return assigned(
+        endpoint.place,
+        mode=endpoint.mode,
+        size=endpoint.size,
+        partitions=channel.topic.partitions or 0,
+    )
+
+
+def _takes_over(place: Place) -> bool:
+    return place.role is Role.WRITER and place.group != ANONYMOUS

@@ -1,0 +1,195 @@
+"""Endpoints that are there: looking at them, detaching them, taking their place away."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from sluiceway_gateway.domain.channel import Channel
+from sluiceway_gateway.domain.endpoint import (
+    ANONYMOUS,
+    Endpoint,
+    Event,
+    Health,
+    Place,
+    Role,
+    State,
+    event,
+    merged_ends,
+    moved,
+)
+from sluiceway_gateway.domain.errors import (
+    EndpointNotFound,
+    InvalidRequest,
+    MembersOpen,
+    Violation,
+)
+from sluiceway_gateway.domain.scope import Action, Principal
+from sluiceway_gateway.services.attachment import own_partitions, superseded
+from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.services.incarnation import incarnation
+from sluiceway_gateway.store import channels, endpoints, history
+from sluiceway_gateway.store.endpoints import Slots
+from sluiceway_gateway.store.engine import Database, WriteTransaction
+
+EVENTS_SHOWN = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Departure:
+    """How an instance says that it goes."""
+
+    epoch: int
+    state: State
+    cause: str | None = None
+    ends: Mapping[int, int] | None = None
+    counters: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointPage:
+    """A part of a list, of one state of the channel's endpoints; `following` is None at the end."""
+
+    channel: Channel
+    revision: int
+    endpoints: tuple[Endpoint, ...]
+    following: Place | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointReport:
+    """All that is known of an endpoint."""
+
+    channel: Channel
+    endpoint: Endpoint
+    partitions: range
+    events: tuple[Event, ...]
+
+
+class Endpoints:
+    """The endpoints of one database."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        notify: Callable[[], None],
+        clock: Clock = system_clock,
+    ) -> None:
+        """`notify` is called after each commit that changed an endpoint."""
+        self._database = database
+        self._notify = notify
+        self._clock = clock
+
+    def detach(
+        self, name: str, endpoint_id: str, departure: Departure, *, uid: str, principal: Principal
+    ) -> tuple[Channel, Endpoint]:
+        """Have the endpoint be closed, or failed; repeated, it changes nothing.
+
+        The first of a group closes last: raises MembersOpen while another lives. Raises
+        ChannelNotFound, UidMismatch, EndpointNotFound, Fenced, IllegalTransition and Forbidden.
+        """
+        with self._database.write() as tx:
+            now = self._clock()
+            channel = incarnation(name, channels.hold(tx, name), uid)
+            endpoint = _held(tx, channel, endpoint_id)
+            reads = endpoint.place.role is Role.READER
+            principal.require(Action.READ if reads else Action.WRITE, name)
+            if reads and departure.ends is not None:
+                message = "readers have no ends; leave it out"
+                raise InvalidRequest(
+                    f"Malformed: /ends: {message}.", (Violation(pointer="/ends", message=message),)
+                )
+            endpoint.require(epoch=departure.epoch)
+            gone = moved(endpoint, departure.state, cause=departure.cause, now=now)
+            if gone is endpoint:
+                return channel, endpoint
+            if gone.state is State.CLOSED:
+                _require_last(tx, endpoint)
+            ends = merged_ends(endpoint.ends, departure.ends)
+            if gone.state is State.CLOSED and not reads and endpoint.place.group != ANONYMOUS:
+                ends = merged_ends(endpoints.ends_before(tx, endpoint), ends)
+            counters = endpoint.counters if departure.counters is None else departure.counters
+            gone = replace(gone, ends=ends, counters=counters, health=Health.HEALTHY, lost_at=None)
+            endpoints.save(tx, [(endpoint, gone)])
+            line = event(gone, by=principal.id, at=now, cause=departure.cause)
+            history.add(tx, [(channel.uid, line)])
+            endpoints.revise(tx, [channel.uid])
+        self._notify()
+        return channel, gone
+
+    def remove(
+        self, name: str, endpoint_id: str, *, uid: str, principal: Principal
+    ) -> tuple[Channel, Endpoint]:
+        """Take the endpoint's place away: it counts no more, and is fenced whatever it asks."""
+        with self._database.write() as tx:
+            now = self._clock()
+            channel = incarnation(name, channels.hold(tx, name), uid)
+            endpoint = _held(tx, channel, endpoint_id)
+            if endpoint.superseded:
+                return channel, endpoint
+            gone = superseded(endpoint, now=now)
+            endpoints.save(tx, [(endpoint, gone)])
+            line = event(gone, by=principal.id, at=now, cause="removed")
+            history.add(tx, [(channel.uid, line)])
+            endpoints.revise(tx, [channel.uid])
+        self._notify()
+        return channel, gone
+
+    def state(self, name: str) -> tuple[Channel, int]:
+        """Return the channel and the revision of its endpoints; raises ChannelNotFound."""
+        with self._database.read() as tx:
+            channel = incarnation(name, channels.find(tx, name), None)
+            return channel, endpoints.revision(tx, channel.uid)
+
+    def page(self, name: str, slots: Slots, *, after: Place | None, limit: int) -> EndpointPage:
+        """Return who has the channel's places, those after `after`; raises ChannelNotFound."""
+        with self._database.read() as tx:
+            channel = incarnation(name, channels.find(tx, name), None)
+            revision = endpoints.revision(tx, channel.uid)
+            found = endpoints.page(tx, channel.uid, slots, after=after, limit=limit + 1)
+        return EndpointPage(
+            channel=channel,
+            revision=revision,
+            endpoints=tuple(found[:limit]),
+            following=found[limit - 1].place if len(found) > limit else None,
+        )
+
+    def get(self, name: str, endpoint_id: str) -> EndpointReport:
+        """Return the endpoint, superseded or not, with its last events.
+
+        Raises ChannelNotFound and EndpointNotFound.
+        """
+        with self._database.read() as tx:
+            channel = incarnation(name, channels.find(tx, name), None)
+            endpoint = _of(channel, endpoint_id, endpoints.find(tx, endpoint_id))
+            events = history.of_endpoint(tx, endpoint_id, limit=EVENTS_SHOWN)
+        return EndpointReport(
+            channel=channel,
+            endpoint=endpoint,
+            partitions=own_partitions(endpoint, channel),
+            events=tuple(events),
+        )
+
+
+def _held(tx: WriteTransaction, channel: Channel, endpoint_id: str) -> Endpoint:
+    return _of(channel, endpoint_id, endpoints.hold(tx, [endpoint_id]).get(endpoint_id))
+
+
+def _of(channel: Channel, endpoint_id: str, endpoint: Endpoint | None) -> Endpoint:
+    if endpoint is None or endpoint.channel_uid != channel.uid:
+        raise EndpointNotFound(f"The channel {channel.name!r} has no endpoint {endpoint_id}.")
+    return endpoint
+
+
+def _require_last(tx: WriteTransaction, endpoint: Endpoint) -> None:
+    """Raise MembersOpen for the first of a group while others of it live."""
+    place = endpoint.place
+    if place.group == ANONYMOUS or place.index != 0:
+        return
+    members = endpoints.members(tx, endpoint.channel_uid, place.role, place.group)
+    others = [str(each.place.index) for each in members if each.lives and each.id != endpoint.id]
+    if others:
+        raise MembersOpen(
+            f"The first of the group {place.group!r} closes last, and these members are open: "
+            f"{', '.join(others[:20])}{', …' if len(others) > 20 else ''}. Send the request again "
+            "when they have closed, or are lost."
+        )

@@ -1,0 +1,76 @@
+"""How an endpoint lies in its row."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Row
+
+from sluiceway_gateway.domain.endpoint import Endpoint, Health, Mode, Place, Role, State
+
+
+def endpoint_of(row: Row[Any]) -> Endpoint:
+    """Return the endpoint of a row that has all columns of `endpoints`."""
+    return Endpoint(
+        id=row.id,
+        channel_uid=row.channel_uid,
+        session=row.session_id,
+        place=Place(role=Role(row.role), group=row.group_name, index=row.member_index),
+        size=row.size,
+        mode=Mode(row.mode),
+        epoch=row.epoch,
+        generation=row.generation,
+        state=State(row.state),
+        health=Health(row.health),
+        superseded=row.superseded,
+        cause=row.cause,
+        attached_at=row.attached_at,
+        changed_at=row.changed_at,
+        counters=row.counters,
+        payload=row.payload,
+        ends=_offsets(row.ends),
+        lost_at=_offsets(row.lost_at),
+        commits=row.commits,
+    )
+
+
+def values_of(endpoint: Endpoint) -> dict[str, Any]:
+    """Return all columns of a new endpoint."""
+    return {
+        "id": endpoint.id,
+        "channel_uid": endpoint.channel_uid,
+        "session_id": endpoint.session,
+        "role": str(endpoint.place.role),
+        "group_name": endpoint.place.group,
+        "member_index": endpoint.place.index,
+        "size": endpoint.size,
+        "mode": str(endpoint.mode),
+        "epoch": endpoint.epoch,
+        "generation": endpoint.generation,
+        "attached_at": endpoint.attached_at,
+        "commits": endpoint.commits,
+        **changing_values_of(endpoint),
+    }
+
+
+def changing_values_of(endpoint: Endpoint) -> dict[str, Any]:
+    """Return the columns that change in an endpoint's life; commits have a way of their own."""
+    return {
+        "state": str(endpoint.state),
+        "health": str(endpoint.health),
+        "superseded": endpoint.superseded,
+        "cause": endpoint.cause,
+        "changed_at": endpoint.changed_at,
+        "counters": dict(endpoint.counters),
+        "payload": None if endpoint.payload is None else dict(endpoint.payload),
+        "ends": _texts(endpoint.ends),
+        "lost_at": _texts(endpoint.lost_at),
+    }
+
+
+def _offsets(value: Mapping[str, int] | None) -> dict[int, int] | None:
+    return None if value is None else {int(each): offset for each, offset in value.items()}
+
+
+def _texts(value: Mapping[int, int] | None) -> dict[str, int] | None:
+    # The keys of JSON are text.
+    return None if value is None else {str(each): offset for each, offset in value.items()}

@@ -1,0 +1,194 @@
+"""Endpoints. Locks are taken in one order: session, channels, endpoints, each sorted by its id."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, bindparam, exists, false, or_, select, tuple_, update
+
+from sluiceway_gateway.domain.endpoint import Endpoint, Place, Role, State, merged_ends
+from sluiceway_gateway.domain.errors import ConcurrentChange
+from sluiceway_gateway.store.columns import Document
+from sluiceway_gateway.store.endpoint_rows import changing_values_of, endpoint_of, values_of
+from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.tables import channels, endpoints
+
+_HERE = ~endpoints.c.superseded
+_PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """Which places of a channel to look at."""
+
+    role: Role | None = None
+    group: str | None = None
+
+
+def find(tx: ReadTransaction, endpoint_id: str) -> Endpoint | None:
+    """Return the endpoint of this id, superseded or not."""
+    row = tx.execute(select(endpoints).where(endpoints.c.id == endpoint_id)).one_or_none()
+    return None if row is None else endpoint_of(row)
+
+
+def several(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Endpoint]:
+    """Return those of these endpoints that there are, by id."""
+    rows = tx.execute(select(endpoints).where(endpoints.c.id.in_(ids)))
+    return {row.id: endpoint_of(row) for row in rows}
+
+
+def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, Endpoint]:
+    """Return those of these endpoints that there are and keep others from changing them."""
+    statement = select(endpoints).where(endpoints.c.id.in_(ids)).order_by(endpoints.c.id)
+    rows = tx.execute(statement.with_for_update(key_share=True))
+    return {row.id: endpoint_of(row) for row in rows}
+
+
+def members(tx: ReadTransaction, channel_uid: str, role: Role, group: str) -> list[Endpoint]:
+    """Return who has the places of a group, by index."""
+    rows = tx.execute(
+        select(endpoints)
+        .where(
+            endpoints.c.channel_uid == channel_uid,
+            endpoints.c.role == str(role),
+            endpoints.c.group_name == group,
+            _HERE,
+        )
+        .order_by(endpoints.c.member_index)
+    )
+    return [endpoint_of(row) for row in rows]
+
+
+def at(tx: ReadTransaction, channel_uid: str, place: Place) -> Endpoint | None:
+    """Return who has this place."""
+    row = tx.execute(select(endpoints).where(*_at(channel_uid, place), _HERE)).one_or_none()
+    return None if row is None else endpoint_of(row)
+
+
+def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
+    """Whether an earlier instance of its place never came to its end."""
+    statement = select(
+        exists().where(
+            *_at(endpoint.channel_uid, endpoint.place),
+            endpoints.c.epoch < endpoint.epoch,
+            endpoints.c.state != str(State.CLOSED),
+        )
+    )
+    return bool(tx.execute(statement).scalar_one())
+
+
+def ends_before(tx: ReadTransaction, endpoint: Endpoint) -> Mapping[int, int] | None:
+    """Return what earlier instances of its place have reported as their ends."""
+    statement = select(endpoints).where(
+        *_at(endpoint.channel_uid, endpoint.place),
+        endpoints.c.epoch < endpoint.epoch,
+        endpoints.c.ends.is_not(None),
+    )
+    found: Mapping[int, int] | None = None
+    for row in tx.execute(statement):
+        found = merged_ends(found, endpoint_of(row).ends)
+    return found
+
+
+def page(
+    tx: ReadTransaction, channel_uid: str, slots: Slots, *, after: Place | None, limit: int
+) -> list[Endpoint]:
+    """Return who has the places of a channel, in the order of places, those after `after`."""
+    statement = select(endpoints).where(endpoints.c.channel_uid == channel_uid, _HERE)
+    if slots.role is not None:
+        statement = statement.where(endpoints.c.role == str(slots.role))
+    if slots.group is not None:
+        statement = statement.where(endpoints.c.group_name == slots.group)
+    if after is not None:
+        statement = statement.where(
+            tuple_(*_PLACE) > tuple_(str(after.role), after.group, after.index)
+        )
+    return [endpoint_of(row) for row in tx.execute(statement.order_by(*_PLACE).limit(limit))]
+
+
+def on_sides(
+    tx: ReadTransaction, sides: Collection[tuple[str, Role]]
+) -> dict[tuple[str, Role], list[Endpoint]]:
+    """Return, for pairs of a channel's uid and a role, who has the places, in their order."""
+    found: dict[tuple[str, Role], list[Endpoint]] = {side: [] for side in sides}
+    if not found:
+        return found
+    wanted = [(endpoints.c.channel_uid == uid) & (endpoints.c.role == r) for uid, r in sides]
+    statement = select(endpoints).where(_HERE, or_(false(), *wanted)).order_by(*_PLACE)
+    for row in tx.execute(statement):
+        found[row.channel_uid, Role(row.role)].append(endpoint_of(row))
+    return found
+
+
+def insert(tx: WriteTransaction, endpoint: Endpoint) -> None:
+    """Add an endpoint whose place is free."""
+    tx.execute(endpoints.insert().values(**values_of(endpoint)))
+
+
+def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> None:
+    """Put each second endpoint in the place of the first, which it was made from.
+
+    Raises ConcurrentChange, and changes nothing, if one is not as it was any more.
+    """
+    if not changes:
+        return
+    statement = (
+        update(endpoints)
+        .where(
+            endpoints.c.id == bindparam("the_id"),
+            endpoints.c.state == bindparam("was_state"),
+            endpoints.c.superseded == bindparam("was_superseded"),
+            endpoints.c.health == bindparam("was_health"),
+        )
+        .values({name: bindparam(name) for name in changing_values_of(changes[0][1])})
+    )
+    rows = [
+        changing_values_of(now)
+        | {
+            "the_id": was.id,
+            "was_state": str(was.state),
+            "was_superseded": was.superseded,
+            "was_health": str(was.health),
+        }
+        for was, now in sorted(changes, key=lambda pair: pair[0].id)
+    ]
+    if tx.execute(statement, rows).rowcount != len(rows):
+        raise ConcurrentChange("An endpoint was changed at the same time; send the request again.")
+
+
+def count_up(tx: WriteTransaction, counted: Sequence[Endpoint]) -> None:
+    """Write down the counters of endpoints that have not changed otherwise."""
+    if not counted:
+        return
+    statement = (
+        update(endpoints)
+        .where(endpoints.c.id == bindparam("the_id"), _HERE)
+        .values(counters=bindparam("counters", type_=Document))
+    )
+    ordered = sorted(counted, key=lambda each: each.id)
+    tx.execute(statement, [{"the_id": e.id, "counters": dict(e.counters)} for e in ordered])
+
+
+def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:
+    """Have those who watch these channels' endpoints look again."""
+    if channel_uids:
+        tx.execute(
+            update(channels)
+            .where(channels.c.uid.in_(channel_uids))
+            .values(endpoints_revision=channels.c.endpoints_revision + 1)
+        )
+
+
+def revision(tx: ReadTransaction, channel_uid: str) -> int:
+    """Return how often the channel's endpoints changed."""
+    statement = select(channels.c.endpoints_revision).where(channels.c.uid == channel_uid)
+    number: int = tx.execute(statement).scalar_one()
+    return number
+
+
+def _at(channel_uid: str, place: Place) -> tuple[ColumnElement[bool], ...]:
+    return (
+        endpoints.c.channel_uid == channel_uid,
+        endpoints.c.role == str(place.role),
+        endpoints.c.group_name == place.group,
+        endpoints.c.member_index == place.index,
+    )

@@ -1,0 +1,54 @@
+"""Groups of endpoints. Who changes one holds its channel."""
+
+from typing import Any
+
+from sqlalchemy import Row, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from sluiceway_gateway.domain.endpoint import Mode, Role
+from sluiceway_gateway.domain.group import Group
+from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.tables import endpoint_groups
+
+
+def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group | None:
+    """Return the group, if anybody was ever in it."""
+    row = tx.execute(
+        select(endpoint_groups).where(
+            endpoint_groups.c.channel_uid == channel_uid,
+            endpoint_groups.c.role == str(role),
+            endpoint_groups.c.name == name,
+        )
+    ).one_or_none()
+    return None if row is None else group_of(row)
+
+
+def save(tx: WriteTransaction, group: Group) -> None:
+    """Write the group down, new or changed."""
+    make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
+    changing = {
+        "mode": str(group.mode),
+        "size": group.size,
+        "generation": group.generation,
+        "epoch": group.epoch,
+        "next_index": group.next_index,
+    }
+    tx.execute(
+        make(endpoint_groups)
+        .values(channel_uid=group.channel_uid, role=str(group.role), name=group.name, **changing)
+        .on_conflict_do_update(index_elements=["channel_uid", "role", "name"], set_=changing)
+    )
+
+
+def group_of(row: Row[Any]) -> Group:
+    """Return the group of a row that has all columns of `endpoint_groups`."""
+    return Group(
+        channel_uid=row.channel_uid,
+        role=Role(row.role),
+        name=row.name,
+        mode=Mode(row.mode),
+        size=row.size,
+        generation=row.generation,
+        epoch=row.epoch,
+        next_index=row.next_index,
+    )

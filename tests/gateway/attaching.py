@@ -1,0 +1,69 @@
+"""Endpoints of a channel over HTTP, as a client asks for them."""
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from gateway_rig import Rig
+
+from sluiceway_gateway.domain.channel import Phase
+
+TOPIC_ID = "dG9waWM"
+
+
+def fresh_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass
+class Site:
+    """A channel that is ready, and the session of a client that attaches to it."""
+
+    rig: Rig
+    name: str
+    uid: str
+    session: str = field(default_factory=fresh_id)
+    beats: int = 0
+
+    @property
+    def path(self) -> str:
+        return f"/v1/channels/{self.name}"
+
+    def ask(self, role: str = "reader", **body: Any) -> httpx.Response:
+        """Attach; `body` goes over what is asked by default."""
+        asked = {"uid": self.uid, "id": fresh_id(), "session": self.session, "role": role}
+        return self.rig.http.post(f"{self.path}/endpoints", json=asked | body)
+
+    def attach(self, role: str = "reader", **body: Any) -> Any:
+        """Attach, and return the endpoint."""
+        answer = self.ask(role, **body)
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()["endpoint"]
+
+    def member(
+        self, index: int = 0, size: int = 1, role: str = "reader", group: str = "g", **body: Any
+    ) -> Any:
+        """Attach a member of a group, and return the endpoint."""
+        return self.attach(role, group=group, index=index, size=size, **body)
+
+    def depart(self, endpoint: Any, state: str = "closed", **body: Any) -> httpx.Response:
+        asked = {"uid": self.uid, "epoch": endpoint["epoch"], "state": state}
+        return self.rig.http.post(
+            f"{self.path}/endpoints/{endpoint['id']}/detach", json=asked | body
+        )
+
+    def get(self, endpoint: Any) -> Any:
+        answer = self.rig.http.get(f"{self.path}/endpoints/{endpoint['id']}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def listed(self, **query: Any) -> Any:
+        return self.rig.http.get(f"{self.path}/endpoints", params=query).json()["items"]
+
+
+def site(rig: Rig, name: str = "flights", **spec: Any) -> Site:
+    """Make a channel that is ready."""
+    uid = rig.put(name, **spec).json()["metadata"]["uid"]
+    rig.observe(name, Phase.READY)
+    return Site(rig=rig, name=name, uid=uid)

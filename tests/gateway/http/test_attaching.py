@@ -1,0 +1,272 @@
+from typing import Any
+
+import pytest
+from attaching import TOPIC_ID, Site, fresh_id, site
+from gateway_rig import NOBODY, Rig, code
+
+from sluiceway_gateway.domain.channel import Phase
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    return site(rig, partitions=4)
+
+
+def test_a_member_is_given_its_place_its_partitions_and_the_way_to_them(flights: Site) -> None:
+    answer = flights.ask(group="delays", index=1, size=2)
+    assert answer.status_code == 201
+    assert answer.headers["cache-control"] == "no-store"
+    body = answer.json()
+    attached_at = body["endpoint"].pop("attached_at")
+    assert body["endpoint"] == {
+        "id": body["endpoint"]["id"],
+        "channel": {"name": "flights", "uid": flights.uid},
+        "role": "reader",
+        "group": "delays",
+        "index": 1,
+        "size": 2,
+        "mode": "shared",
+        "epoch": 1,
+        "generation": 1,
+        "state": "opened",
+        "health": "healthy",
+        "superseded": False,
+        "cause": None,
+        "changed_at": attached_at,
+        "counters": {},
+        "payload": None,
+        "ends": None,
+        "lost_at": None,
+        "partitions": [1, 3],
+        "took_over": False,
+    }
+    assert body["beat"] == {"interval_ms": 2000, "patience_ms": 120_000}
+    assert body["positions"] == []
+    connection = flights.rig.http.get(f"{flights.path}/connection", params={"access": "read"})
+    assert body["connection"] == connection.json()
+    assert body["connection"]["kafka"] == {"bootstrap.servers": NOBODY}
+
+
+def test_broadcast_members_writers_and_those_without_a_group_have_all_partitions(
+    flights: Site,
+) -> None:
+    everything = [0, 1, 2, 3]
+    assert flights.member(1, 3, mode="broadcast")["partitions"] == everything
+    assert flights.member(1, 3, role="writer")["partitions"] == everything
+    for index in (0, 1):
+        alone = flights.attach()
+        assert (alone["partitions"], alone["index"], alone["group"]) == (everything, index, None)
+
+
+def test_a_repeat_changes_nothing_however_late(flights: Site) -> None:
+    asked: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
+    first = flights.ask(**asked)
+    flights.member(1, 2)
+    again = flights.ask(**asked)
+    assert (again.status_code, again.json()) == (200, first.json())
+    endpoint = first.json()["endpoint"]
+    flights.depart(endpoint, "error", cause="out of memory")
+    late = flights.ask(**asked).json()["endpoint"]
+    assert (late["state"], late["epoch"]) == ("error", 1)
+    alone = flights.ask(id=endpoint["id"][::-1])
+    assert flights.ask(id=endpoint["id"][::-1]).json() == alone.json()
+    assert len(flights.listed()) == 3
+
+
+def test_a_new_instance_takes_the_place_and_the_old_one_is_fenced(flights: Site) -> None:
+    old = flights.member(0, 2)
+    new = flights.member(0, 2)
+    assert (old["epoch"], new["epoch"]) == (1, 2)
+    assert [each["id"] for each in flights.listed()] == [new["id"]]
+    for refused in (
+        flights.ask(id=old["id"], group="g", index=0, size=2),
+        flights.depart(old),
+    ):
+        assert (refused.status_code, code(refused)) == (409, "fenced")
+        assert not refused.json()["retriable"]
+    report = flights.get(old)
+    assert report["superseded"]
+    assert [each["cause"] for each in report["events"]] == [None, f"superseded by {new['id']}"]
+    assert report["events"][0]["by"] == "loopback"
+
+
+def test_those_without_a_group_fence_nobody(flights: Site) -> None:
+    first, second = flights.attach("writer"), flights.attach("writer")
+    assert (first["index"], second["index"]) == (0, 1)
+    assert {each["superseded"] for each in flights.listed()} == {False}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"index": 1},
+        {"size": 3},
+        {"group": "h"},
+        {"mode": "broadcast"},
+        {"role": "writer"},
+        {"session": fresh_id()},
+        {"group": None, "index": None, "size": None},
+    ],
+    ids=str,
+)
+def test_an_id_stands_for_one_instance(flights: Site, other: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
+    flights.ask(**asked)
+    answer = flights.ask(**(asked | other))
+    assert (answer.status_code, code(answer)) == (409, "endpoint_id_reused")
+    other_channel = site(flights.rig, "departures", partitions=4)
+    other_channel.session = flights.session
+    assert code(other_channel.ask(**asked)) == "endpoint_id_reused"
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"group": "g"}, ""),
+        ({"index": 0}, ""),
+        ({"group": "g", "size": 2}, ""),
+        ({"group": "g", "index": 2, "size": 2}, ""),
+        ({"group": "g", "index": -1, "size": 2}, "/index"),
+        ({"group": "g", "index": 0, "size": 0}, "/size"),
+        ({"group": "g", "index": 0, "size": 10_001}, "/size"),
+        ({"group": "g", "index": 0.0, "size": 1}, "/index"),
+        ({"group": "", "index": 0, "size": 1}, "/group"),
+        ({"group": "a/b", "index": 0, "size": 1}, "/group"),
+        ({"mode": "broadcast"}, ""),
+        ({"role": "writer", "group": "g", "index": 0, "size": 1, "mode": "broadcast"}, ""),
+        ({"state": "started"}, "/state"),
+        ({"role": "observer"}, "/role"),
+        ({"id": "x"}, "/id"),
+        ({"id": "A" * 32}, "/id"),
+        ({"session": None}, "/session"),
+        ({"uid": None}, "/uid"),
+        ({"epoch": 1}, "/epoch"),
+    ],
+    ids=str,
+)
+def test_a_wrong_field_of_an_attachment_is_named(
+    flights: Site, body: dict[str, Any], pointer: str
+) -> None:
+    answer = flights.ask(**body)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request"), answer.text
+    assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
+    assert flights.listed() == []
+
+
+def test_a_group_keeps_its_size_and_its_mode_while_a_member_lives(flights: Site) -> None:
+    member = flights.member(0, 2)
+    refused = flights.ask(group="g", index=0, size=3)
+    assert (refused.status_code, code(refused)) == (409, "group_size")
+    refused = flights.ask(group="g", index=0, size=2, mode="broadcast")
+    assert (refused.status_code, code(refused)) == (409, "group_mode")
+    assert flights.depart(member).status_code == 200
+    grown = flights.member(2, 3, mode="broadcast")
+    assert (grown["size"], grown["mode"], grown["generation"]) == (3, "broadcast", 2)
+    assert [(each["index"], each["size"]) for each in flights.listed()] == [(0, 2), (2, 3)]
+
+
+def test_who_failed_with_the_old_size_is_fenced_when_it_changes(flights: Site) -> None:
+    failed = flights.member(3, 4)
+    flights.depart(failed, "error")
+    flights.member(0, 2)
+    assert [each["index"] for each in flights.listed()] == [0]
+    assert flights.get(failed)["superseded"]
+
+
+def test_a_larger_group_grows_the_channel_and_is_told_to_come_again(flights: Site) -> None:
+    asked: dict[str, Any] = {"group": "g", "index": 5, "size": 6, "id": fresh_id()}
+    for _ in range(2):
+        answer = flights.ask(**asked)
+        assert (answer.status_code, code(answer)) == (409, "channel_not_ready")
+        assert answer.json()["retriable"]
+    channel = flights.rig.http.get(flights.path).json()
+    assert (channel["spec"]["partitions"], channel["metadata"]["generation"]) == (6, 2)
+    assert flights.listed() == []
+    flights.rig.observe("flights", Phase.READY)
+    assert flights.attach(**asked)["partitions"] == [5]
+
+
+def test_a_pinned_channel_grows_for_nobody(rig: Rig) -> None:
+    pinned = site(rig, partitions=2, pinned=True)
+    answer = pinned.ask(group="g", index=0, size=3)
+    assert (answer.status_code, code(answer)) == (409, "group_larger_than_pinned")
+    assert pinned.member(2, 3, mode="broadcast")["partitions"] == [0, 1]
+    assert rig.http.get(pinned.path).json()["spec"]["partitions"] == 2
+
+
+def test_growing_takes_leave_to_manage(flights: Site) -> None:
+    http = flights.rig.http
+    reads = flights.rig.token("read")
+    http.headers.update(reads)
+    assert flights.ask(group="g", index=0, size=4).status_code == 201
+    answer = flights.ask(group="h", index=0, size=5)
+    assert (answer.status_code, code(answer)) == (403, "forbidden")
+    assert http.get(flights.path).json()["spec"]["partitions"] == 4
+
+
+def test_each_role_needs_its_scope(flights: Site) -> None:
+    for role, scope in (("reader", "write"), ("writer", "read")):
+        flights.rig.http.headers.update(flights.rig.token(scope))
+        assert code(flights.ask(role)) == "forbidden"
+    flights.rig.http.headers.update(flights.rig.token("write"))
+    writer = flights.attach("writer")
+    flights.rig.http.headers.update(flights.rig.token("read"))
+    assert code(flights.depart(writer)) == "forbidden"
+    assert flights.rig.http.get(f"{flights.path}/endpoints").status_code == 200
+    removed = flights.rig.http.delete(
+        f"{flights.path}/endpoints/{writer['id']}", params={"uid": flights.uid}
+    )
+    assert code(removed) == "forbidden"
+
+
+def test_a_channel_that_cannot_be_used_takes_nobody(rig: Rig) -> None:
+    uid = rig.put("later").json()["metadata"]["uid"]
+    later = Site(rig=rig, name="later", uid=uid)
+    assert code(later.ask()) == "channel_not_ready"
+    assert code(Site(rig=rig, name="absent", uid=uid).ask()) == "channel_not_found"
+    assert code(Site(rig=rig, name="later", uid="0" * 32).ask()) == "uid_mismatch"
+
+
+def test_a_closed_channel_takes_readers_and_lets_writers_that_it_has_finish(flights: Site) -> None:
+    asked = {"id": fresh_id()}
+    writer = flights.attach("writer", **asked)
+    flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid})
+    assert code(flights.ask("writer")) == "channel_closed"
+    assert flights.attach("writer", **asked) == writer
+    flights.attach("reader")
+    assert flights.depart(writer, ends={"0": 7}).json()["ends"] == {"0": 7}
+
+
+def test_a_channel_takes_its_endpoints_with_it(flights: Site) -> None:
+    from sluiceway_gateway.store.due import remove
+
+    member = flights.member()
+    with flights.rig.database.write() as tx:
+        assert remove(tx, flights.uid, from_phases=tuple(Phase))
+    again = site(flights.rig)
+    assert again.listed() == []
+    again.session = flights.session
+    old = Site(rig=flights.rig, name="flights", uid=flights.uid)
+    assert code(old.ask(id=member["id"], group="g", index=0, size=1)) == "uid_mismatch"
+    assert code(old.depart(member)) == "uid_mismatch"
+    assert code(again.depart(member)) == "endpoint_not_found"
+
+
+def test_positions_of_another_topic_are_refused(flights: Site) -> None:
+    from sqlalchemy import text
+
+    with flights.rig.database.write() as tx:
+        tx.execute(
+            text(
+                "INSERT INTO positions VALUES (:uid, 'g', -1, 1, 5, 0, 'another', 1, 1, "
+                "'2030-01-01 00:00:00+00:00')"
+                if tx.dialect == "postgresql"
+                else "INSERT INTO positions VALUES (:uid, 'g', -1, 1, 5, 0, 'another', 1, 1, "
+                "'2030-01-01 00:00:00.000000')"
+            ).bindparams(uid=flights.uid)
+        )
+    assert flights.member(0, 2)["partitions"] == [0, 2]
+    answer = flights.ask(group="g", index=1, size=2)
+    assert (answer.status_code, code(answer)) == (409, "topic_changed")
+    assert TOPIC_ID in answer.json()["detail"]
+    assert "offsets/reset" in answer.json()["detail"]

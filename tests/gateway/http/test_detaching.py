@@ -1,0 +1,167 @@
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from attaching import Site, fresh_id, site
+from gateway_rig import Rig, code, until
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    return site(rig, partitions=4)
+
+
+def test_who_is_done_is_closed_with_its_ends_and_counters(flights: Site) -> None:
+    writer = flights.member(role="writer")
+    body = {"ends": {"0": 120, "3": 7}, "counters": {"records": 127, "seconds": 1.5}}
+    gone = flights.depart(writer, **body).json()
+    assert (gone["state"], gone["ends"], gone["counters"]) == ("closed", *body.values())
+    again = flights.depart(writer, ends={"0": 1})
+    assert (again.status_code, again.json()) == (200, gone)
+    assert [each["state"] for each in flights.get(writer)["events"]] == ["opened", "closed"]
+    assert flights.listed() == [gone]
+
+
+def test_who_failed_says_why_and_may_not_be_closed(flights: Site) -> None:
+    reader = flights.attach()
+    gone = flights.depart(reader, "error", cause="ValueError: no such carrier").json()
+    assert (gone["state"], gone["cause"]) == ("error", "ValueError: no such carrier")
+    refused = flights.depart(reader)
+    assert (refused.status_code, code(refused)) == (409, "illegal_transition")
+    event = flights.get(reader)["events"][-1]
+    assert (event["state"], event["cause"]) == ("error", "ValueError: no such carrier")
+
+
+def test_the_first_of_a_group_closes_last(flights: Site) -> None:
+    first, second, third = (flights.member(index, 3, role="writer") for index in range(3))
+    refused = flights.depart(first)
+    assert (refused.status_code, code(refused)) == (409, "members_open")
+    assert refused.json()["retriable"]
+    assert "1, 2" in refused.json()["detail"]
+    assert flights.depart(second).status_code == 200
+    assert code(flights.depart(first)) == "members_open"
+    flights.depart(third, "error")
+    assert flights.depart(first).status_code == 200
+
+
+def test_a_failed_first_waits_for_nobody(flights: Site) -> None:
+    first, _ = flights.member(0, 2), flights.member(1, 2)
+    assert flights.depart(first, "error").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"epoch": None}, "/epoch"),
+        ({"epoch": 0}, "/epoch"),
+        ({"epoch": 2**63}, "/epoch"),
+        ({"state": "stopped"}, "/state"),
+        ({"cause": "x" * 1001}, "/cause"),
+        ({"ends": {"x": 1}}, "/ends/x/[key]"),
+        ({"ends": {"0": -1}}, "/ends/0"),
+        ({"ends": {"0": 2**63}}, "/ends/0"),
+        ({"counters": {"x" * 65: 1}}, f"/counters/{'x' * 65}/[key]"),
+        ({"counters": {str(each): each for each in range(33)}}, "/counters"),
+        ({"records": 1}, "/records"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_a_wrong_field_of_a_departure_is_named(
+    flights: Site, body: dict[str, Any], pointer: str
+) -> None:
+    writer = flights.attach("writer")
+    answer = flights.depart(writer, **body)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request"), answer.text
+    assert answer.json()["errors"][0]["pointer"] == pointer
+    assert flights.get(writer)["state"] == "opened"
+
+
+def test_a_wrong_epoch_an_unknown_id_and_a_readers_ends_are_refused(flights: Site) -> None:
+    reader = flights.attach()
+    answer = flights.depart(reader, epoch=reader["epoch"] + 1)
+    assert (answer.status_code, code(answer)) == (409, "fenced")
+    answer = flights.depart({"id": fresh_id(), "epoch": 1})
+    assert (answer.status_code, code(answer)) == (404, "endpoint_not_found")
+    answer = flights.depart(reader, ends={"0": 1})
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert code(flights.rig.http.get(f"{flights.path}/endpoints/{fresh_id()}")) == (
+        "endpoint_not_found"
+    )
+
+
+def test_the_ends_of_a_place_only_grow(flights: Site) -> None:
+    flights.depart(flights.member(role="writer"), ends={"0": 120, "3": 7})
+    assert not flights.member(role="writer")["took_over"]
+    writer = flights.member(role="writer")
+    # The one before never came to an end.
+    assert writer["took_over"]
+    assert writer["ends"] is None
+    gone = flights.depart(writer, ends={"0": 100, "1": 5}).json()
+    assert gone["ends"] == {"0": 120, "1": 5, "3": 7}
+
+
+def test_an_endpoint_that_is_taken_away_counts_no_more(flights: Site) -> None:
+    failed = flights.attach("writer")
+    flights.depart(failed, "error")
+    path = f"{flights.path}/endpoints/{failed['id']}"
+    assert code(flights.rig.http.delete(path, params={"uid": "0" * 32})) == "uid_mismatch"
+    for _ in range(2):
+        answer = flights.rig.http.delete(path, params={"uid": flights.uid})
+        assert (answer.status_code, answer.json()["superseded"]) == (200, True)
+    assert flights.listed() == []
+    assert code(flights.depart(failed, "error")) == "fenced"
+    assert flights.get(failed)["events"][-1]["cause"] == "removed"
+
+
+def test_a_list_comes_in_pages_in_the_order_of_places(flights: Site) -> None:
+    for index in (2, 0, 1):
+        flights.member(index, 3)
+    for role in ("writer", "reader", "writer"):
+        flights.attach(role)
+    every = flights.listed()
+    order = [(each["role"], each["group"], each["index"]) for each in every]
+    assert order == [
+        ("reader", None, 0),
+        *[("reader", "g", index) for index in range(3)],
+        *[("writer", None, index) for index in range(2)],
+    ]
+    found: list[Any] = []
+    cursor: dict[str, Any] = {}
+    while cursor is not None:
+        query = {"limit": 2} | cursor
+        page = flights.rig.http.get(f"{flights.path}/endpoints", params=query).json()
+        found += page["items"]
+        cursor = page["next_cursor"] and {"cursor": page["next_cursor"]}
+    assert found == every
+    assert [each["index"] for each in flights.listed(role="reader", group="g")] == [0, 1, 2]
+    assert flights.listed(role="writer", group="g") == []
+    for wrong in ({"cursor": "x"}, {"limit": 0}, {"role": "x"}, {"group": "a b"}):
+        answer = flights.rig.http.get(f"{flights.path}/endpoints", params=wrong)
+        assert (answer.status_code, code(answer)) == (422, "invalid_request")
+
+
+def test_a_list_waits_for_a_change_of_an_endpoint_and_for_no_other(flights: Site) -> None:
+    path = f"{flights.rig.url}{flights.path}/endpoints"
+    watch = flights.rig.app.state.parts.watch
+    tag = httpx.get(path).headers["etag"]
+    assert tag == f'"{flights.uid[:8]}.e0"'
+    unchanged = httpx.get(path, headers={"If-None-Match": tag}, params={"wait": 0.1})
+    assert (unchanged.status_code, unchanged.headers["etag"]) == (304, tag)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(
+            httpx.get, path, headers={"If-None-Match": tag}, params={"wait": 30}, timeout=60
+        )
+        until(lambda: watch.waiting == 1)
+        # The channel's own state is another thing.
+        flights.rig.put(partitions=5)
+        flights.attach()
+        answer = waiting.result(20)
+    assert (answer.status_code, len(answer.json()["items"])) == (200, 1)
+    assert answer.headers["etag"] == f'"{flights.uid[:8]}.e1"'
+
+
+def test_a_channel_that_waits_hears_nothing_of_its_endpoints(flights: Site) -> None:
+    tag = flights.rig.http.get(flights.path).headers["etag"]
+    flights.attach()
+    assert flights.rig.http.get(flights.path).headers["etag"] == tag
