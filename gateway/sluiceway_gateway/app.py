@@ -15,6 +15,7 @@ from sluiceway_gateway.http import (
     connections,
     docs,
     endpoints,
+    heartbeats,
     operation,
     problems,
     schemas,
@@ -27,12 +28,14 @@ from sluiceway_gateway.http.parts import Parts
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.services.attachment import Attachment
+from sluiceway_gateway.services.beats import Beats
 from sluiceway_gateway.services.channels import Channels
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.cluster import ClusterView
 from sluiceway_gateway.services.endpoints import Endpoints
 from sluiceway_gateway.services.health import Health
 from sluiceway_gateway.services.migration import check
+from sluiceway_gateway.services.reaping import ReapCounts
 from sluiceway_gateway.services.reconcile import Counts
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.services.watch import Watch
@@ -77,7 +80,18 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         if counts.changed:
             watch.notify()
 
-    loops = Loops(database=database, kafka=kafka, settings=settings, clock=clock, on_pass=on_pass)
+    def on_reap(counts: ReapCounts) -> None:
+        if counts.suspect or counts.lost or counts.ends:
+            watch.notify()
+
+    loops = Loops(
+        database=database,
+        kafka=kafka,
+        settings=settings,
+        clock=clock,
+        on_pass=on_pass,
+        on_reap=on_reap,
+    )
 
     def wake() -> None:
         watch.notify()
@@ -96,6 +110,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ),
         attachment=Attachment(database, wake=wake, notify=watch.notify, clock=clock),
         endpoints=Endpoints(database, notify=watch.notify, clock=clock),
+        beats=Beats(database, notify=watch.notify, clock=clock),
         watch=watch,
         cluster=ClusterView(database, kafka),
         health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S),
@@ -134,8 +149,9 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         connections,
         endpoints,
         cluster,
-        operation,
         docs,
+        heartbeats,
+        operation,
     ):
         # One flat list: whatever walks over the routes sees each of them.
         app.router.routes.extend(part.router.routes)

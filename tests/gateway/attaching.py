@@ -53,6 +53,20 @@ class Site:
             f"{self.path}/endpoints/{endpoint['id']}/detach", json=asked | body
         )
 
+    def send(self, *reports: Any, beat: int | None = None, **body: Any) -> httpx.Response:
+        """Send a heartbeat: the next one, or the one of this number."""
+        if beat is None:
+            self.beats += 1
+            beat = self.beats
+        asked = {"session": self.session, "beat": beat, "endpoints": reports}
+        return self.rig.http.post("/v1/heartbeats", json=asked | body)
+
+    def beat(self, *reports: Any, beat: int | None = None) -> Any:
+        """Send a heartbeat, and return the replies."""
+        answer = self.send(*reports, beat=beat)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["endpoints"]
+
     def get(self, endpoint: Any) -> Any:
         answer = self.rig.http.get(f"{self.path}/endpoints/{endpoint['id']}")
         assert answer.status_code == 200, answer.text
@@ -67,3 +81,12 @@ def site(rig: Rig, name: str = "flights", **spec: Any) -> Site:
     uid = rig.put(name, **spec).json()["metadata"]["uid"]
     rig.observe(name, Phase.READY)
     return Site(rig=rig, name=name, uid=uid)
+
+
+def report(endpoint: Any, state: str | None = None, **body: Any) -> Any:
+    """How an endpoint says that it stands."""
+    return {
+        "id": endpoint["id"],
+        "epoch": endpoint["epoch"],
+        "state": state or endpoint["state"],
+    } | body

@@ -126,6 +126,11 @@ class Endpoint:
         return not self.superseded and self.state in OPEN and self.health is not Health.LOST
 
     @property
+    def is_finished(self) -> bool:
+        """Whether it is closed, for good."""
+        return self.state is State.CLOSED
+
+    @property
     def where(self) -> str:
         """Its place, in words."""
         if self.place.group == ANONYMOUS:

@@ -7,6 +7,7 @@ from fastapi import Depends, Request
 
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.services.attachment import Attachment
+from sluiceway_gateway.services.beats import Beats
 from sluiceway_gateway.services.channels import Channels
 from sluiceway_gateway.services.cluster import ClusterView
 from sluiceway_gateway.services.endpoints import Endpoints
@@ -25,6 +26,7 @@ class Parts:
     channels: Channels
     attachment: Attachment
     endpoints: Endpoints
+    beats: Beats
     watch: Watch
     cluster: ClusterView
     health: Health

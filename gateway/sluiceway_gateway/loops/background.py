@@ -11,6 +11,7 @@ from datetime import datetime
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.loops.leader import Leader
 from sluiceway_gateway.loops.loop import Loop
+from sluiceway_gateway.services.reaping import ReapCounts, Reaper
 from sluiceway_gateway.services.reconcile import Counts, Reconciler
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.store.engine import Database
@@ -23,7 +24,7 @@ _STOP_TIMEOUT_S = 30.0
 class Loops:
     """The loops of one replica: start, wake, stop.
 
-    `on_pass` hears the counts of every pass, on the loop's thread.
+    `on_pass` and `on_reap` hear the counts of every pass, on the loop's thread.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class Loops:
         settings: Settings,
         clock: Callable[[], datetime],
         on_pass: Callable[[Counts], None] | None = None,
+        on_reap: Callable[[ReapCounts], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         stopping = threading.Event()
         self._on_pass = on_pass
+        self._on_reap = on_reap
         self._reconciler = Reconciler(
             database=database,
             kafka=kafka,
@@ -45,6 +48,7 @@ class Loops:
             resync_s=settings.resync_s,
             wait=stopping.wait,
         )
+        self._reaper = Reaper(database=database, topics=kafka, clock=clock, monotonic=monotonic)
         leader = Leader(
             database=database,
             name="reconcile",
@@ -55,10 +59,12 @@ class Loops:
         self._loop = Loop(
             name="reconcile", leader=leader, run_once=self._reconcile, stopping=stopping
         )
+        self._reaping = Loop(name="reap", leader=leader, run_once=self._reap, stopping=stopping)
 
     def start(self) -> None:
         """Begin in the background."""
         self._loop.start()
+        self._reaping.start()
 
     def wake(self) -> None:
         """Say that a channel was changed; cheap, never blocks, from any thread."""
@@ -66,10 +72,17 @@ class Loops:
 
     def stop(self) -> bool:
         """End, and let another replica take over at once; False if a call hangs for 30 s."""
-        return self._loop.stop(_STOP_TIMEOUT_S)
+        stopped = [each.stop(_STOP_TIMEOUT_S) for each in (self._loop, self._reaping)]
+        return all(stopped)
 
     def _reconcile(self) -> float:
         counts = self._reconciler.run_once()
         if self._on_pass is not None:
             self._on_pass(counts)
         return 0.0 if counts.more else _POLL_S
+
+    def _reap(self) -> float:
+        counts = self._reaper.run_once()
+        if self._on_reap is not None:
+            self._on_reap(counts)
+        return counts.pause_s

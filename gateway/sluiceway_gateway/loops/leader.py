@@ -1,5 +1,6 @@
 """Which replica runs the loops: the one that holds a lease in the database."""
 
+import threading
 from collections.abc import Callable
 
 import structlog
@@ -13,7 +14,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Leader:
-    """One replica's claim to a lease.
+    """One replica's claim to a lease, for all of its loops.
 
     It says who works, not who may write: what the loops write is guarded by itself, for a lease
     may end while its holder is at work.
@@ -35,6 +36,7 @@ class Leader:
         self._monotonic = monotonic
         self._lease: Lease | None = None
         self._renewed_s = 0.0
+        self._turn = threading.Lock()
 
     @property
     def renewal_s(self) -> float:
@@ -51,6 +53,22 @@ class Leader:
 
         Raises DatabaseUnavailable; then nobody should work.
         """
+        with self._turn:
+            return self._leads()
+
+    def resign(self) -> None:
+        """Give the lease back, so that another replica takes over at once."""
+        with self._turn:
+            lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        try:
+            with self._database.write() as tx:
+                release(tx, lease)
+        except DatabaseUnavailable as error:
+            _log.warning("the lease ends by itself", lease=self._name, reason=str(error))
+
+    def _leads(self) -> bool:
         now_s = self._monotonic()
         if self._lease is not None and now_s - self._renewed_s < self.renewal_s:
             return True
@@ -61,14 +79,3 @@ class Leader:
         if (lease and lease.epoch) != (before and before.epoch):
             _log.info("leadership changed", lease=self._name, leads=lease is not None)
         return lease is not None
-
-    def resign(self) -> None:
-        """Give the lease back, so that another replica takes over at once."""
-        lease, self._lease = self._lease, None
-        if lease is None:
-            return
-        try:
-            with self._database.write() as tx:
-                release(tx, lease)
-        except DatabaseUnavailable as error:
-            _log.warning("the lease ends by itself", lease=self._name, reason=str(error))

@@ -1,0 +1,151 @@
+"""The route of heartbeats."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import AfterValidator, BaseModel, Field
+
+from sluiceway_gateway.domain.endpoint import State
+from sluiceway_gateway.http.endpoint_wire import (
+    Counters,
+    HealthWord,
+    RoleWord,
+    StateWord,
+    standing_json,
+)
+from sluiceway_gateway.http.guard import Anybody
+from sluiceway_gateway.http.parameters import INT64_MAX
+from sluiceway_gateway.http.parts import Gateway
+from sluiceway_gateway.http.problems import problems
+from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.wire import Asked, Uid
+from sluiceway_gateway.services.beats import BeatAnswer, Reply, Report
+
+router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=GatewayRoute)
+
+MAX_PAYLOAD_BYTES = 4096
+MAX_ENDPOINTS = 1000
+
+
+def _small(payload: dict[str, Any]) -> dict[str, Any]:
+    size = len(json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode())
+    if size > MAX_PAYLOAD_BYTES:
+        raise ValueError(
+            f"a payload has at most {MAX_PAYLOAD_BYTES} bytes as JSON, this one has {size}"
+        )
+    return payload
+
+
+class EndpointBeat(Asked):
+    """How an endpoint stands."""
+
+    id: Uid
+    epoch: int = Field(ge=1, le=INT64_MAX)
+    state: StateWord
+    counters: Counters = Field(default_factory=dict)
+    payload: Annotated[dict[str, Any], AfterValidator(_small)] | None = Field(
+        default=None, description="At most 4096 bytes of JSON, for the counterparts"
+    )
+    seen: int | None = Field(
+        default=None,
+        ge=0,
+        le=INT64_MAX,
+        description="The revision at which it has seen its counterparts; null for never. Left "
+        "out, it does not want to",
+    )
+
+
+def _each_once(beats: list[EndpointBeat]) -> list[EndpointBeat]:
+    if len({each.id for each in beats}) != len(beats):
+        raise ValueError("an endpoint is in a beat once")
+    return beats
+
+
+class HeartbeatPost(Asked):
+    """The body of `POST /v1/heartbeats`."""
+
+    session: Uid
+    beat: int = Field(ge=1, le=INT64_MAX, description="Counts up; an old one changes nothing")
+    endpoints: Annotated[
+        list[EndpointBeat], Field(max_length=MAX_ENDPOINTS), AfterValidator(_each_once)
+    ]
+
+
+class Counterpart(BaseModel):
+    """An endpoint on the other side of the channel."""
+
+    id: str
+    role: RoleWord
+    group: str | None
+    index: int
+    size: int | None
+    state: StateWord
+    health: HealthWord
+    payload: dict[str, Any] | None
+    ends: dict[str, int] | None
+
+
+class EndpointReply(BaseModel):
+    """What an endpoint is told."""
+
+    id: str
+    status: Literal["ok", "fenced", "gone", "refused"]
+    reason: str | None
+    health: HealthWord | None
+    asked: Literal["finish"] | None
+    endpoints_revision: int | None
+    counterparts: list[Counterpart] | None = Field(description="null if nothing is new")
+
+
+class HeartbeatAnswer(BaseModel):
+    """What a session is told."""
+
+    next_ms: int
+    endpoints: list[EndpointReply]
+
+
+@router.post(
+    "/heartbeats",
+    summary="Say how a session's endpoints stand",
+    response_model=HeartbeatAnswer,
+    responses=problems(413, also={200: {"description": "Heard", "model": HeartbeatAnswer}}),
+)
+def beat(body: HeartbeatPost, principal: Anybody, gateway: Gateway) -> Response:
+    """Take how all endpoints of a client's process stand, and say how their counterparts do.
+
+    One endpoint's trouble is told in its reply, and keeps nothing from the others.
+    """
+    reports = [
+        Report(
+            id=each.id,
+            epoch=each.epoch,
+            state=State(each.state),
+            counters=each.counters,
+            payload=each.payload,
+            listens="seen" in each.model_fields_set,
+            seen=each.seen,
+        )
+        for each in body.endpoints
+    ]
+    answer = gateway.beats.beat(body.session, body.beat, reports, principal=principal)
+    return Response(
+        json.dumps(_answer_json(answer), separators=(",", ":")), media_type="application/json"
+    )
+
+
+def _answer_json(answer: BeatAnswer) -> dict[str, Any]:
+    sides = {side: [standing_json(each) for each in found] for side, found in answer.sides.items()}
+
+    def told(reply: Reply) -> dict[str, Any]:
+        return {
+            "id": reply.id,
+            "status": reply.status,
+            "reason": reply.reason,
+            "health": reply.health and str(reply.health),
+            "asked": reply.asked,
+            "endpoints_revision": reply.revision,
+            "counterparts": reply.counterparts and sides[reply.counterparts],
+        }
+
+    return {"next_ms": answer.next_ms, "endpoints": [told(each) for each in answer.replies]}

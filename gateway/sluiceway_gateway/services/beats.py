@@ -1,0 +1,239 @@
+"""Heartbeats: all endpoints of a session say at once how they stand, and hear of the others."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from sluiceway_gateway.domain.channel import Beat, Phase
+from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State, event, moved
+from sluiceway_gateway.domain.errors import Fenced, IllegalTransition
+from sluiceway_gateway.domain.scope import Action, Principal
+from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.store import endpoints, history, sessions
+from sluiceway_gateway.store.beats import Surroundings, hold_channels, surroundings
+from sluiceway_gateway.store.engine import Database, WriteTransaction
+
+_SEEN_BY_OTHERS = ("state", "health", "payload", "lost_at")
+Side = tuple[str, Role]
+"""A channel's uid, and the role of those on this side of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How an endpoint says that it stands."""
+
+    id: str
+    epoch: int
+    state: State
+    counters: Mapping[str, float]
+    payload: Mapping[str, Any] | None
+    listens: bool
+    """Whether it wants to know of its counterparts."""
+    seen: int | None
+    """The revision at which it has seen them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What an endpoint is told."""
+
+    id: str
+    status: Literal["ok", "fenced", "gone", "refused"]
+    reason: str | None = None
+    health: Health | None = None
+    asked: Literal["finish"] | None = None
+    revision: int | None = None
+    counterparts: Side | None = None
+    """Where they are in the answer's `sides`; None where nothing is new."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeatAnswer:
+    """What a session is told; `next_ms` is how long to wait before the next beat."""
+
+    next_ms: int
+    replies: tuple[Reply, ...]
+    sides: Mapping[Side, Sequence[Endpoint]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Heard:
+    """A report, held against what is known."""
+
+    report: Report
+    known: Surroundings | None
+    status: Literal["ok", "fenced", "gone", "refused"]
+    reason: str | None = None
+    after: Endpoint | None = None
+    """As it is from now on; None where the report does not count."""
+    visible: bool = False
+    """Whether others see the difference."""
+
+
+class Beats:
+    """Heartbeats to one database."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        notify: Callable[[], None],
+        clock: Clock = system_clock,
+    ) -> None:
+        """`notify` is called after each commit that changed more than counters."""
+        self._database = database
+        self._notify = notify
+        self._clock = clock
+
+    def beat(
+        self, session: str, number: int, reports: Sequence[Report], *, principal: Principal
+    ) -> BeatAnswer:
+        """Take a session's reports, if the beat is its newest, and answer each in any case.
+
+        Nothing is raised against single endpoints: the reply to each says what is the matter.
+        """
+        ids = [each.id for each in reports]
+        changed = False
+        with self._database.write() as tx:
+            counts = sessions.beat(tx, session, number)
+            now = self._clock()
+
+            def hear() -> list[_Heard]:
+                known = surroundings(tx, ids)
+                return [
+                    _heard(each, known.get(each.id), session, principal, counts, now)
+                    for each in reports
+                ]
+
+            heard = hear()
+            if any(each.visible for each in heard):
+                # Now in the order of locks, and with what is true until the end.
+                known = [each.known.endpoint for each in heard if each.known]
+                hold_channels(tx, {each.channel_uid for each in known})
+                endpoints.hold(tx, [each.id for each in known])
+                heard = hear()
+                changed = _write(tx, heard, by=principal.id, now=now)
+            endpoints.count_up(
+                tx,
+                [
+                    each.after
+                    for each in heard
+                    if each.after and each.known and not each.visible
+                    if each.after.counters != each.known.endpoint.counters
+                ],
+            )
+            answer = _answer(tx, heard)
+        if changed:
+            self._notify()
+        return answer
+
+
+def _heard(
+    report: Report,
+    known: Surroundings | None,
+    session: str,
+    principal: Principal,
+    counts: bool,
+    now: datetime,
+) -> _Heard:
+    if known is None or known.endpoint.session != session:
+        reason = "This session has no such endpoint: it was never attached, or its channel is gone."
+        return _Heard(report=report, known=None, status="gone", reason=reason)
+    endpoint = known.endpoint
+    try:
+        endpoint.require(epoch=report.epoch)
+    except Fenced as error:
+        return _Heard(report=report, known=known, status="fenced", reason=str(error))
+    action = Action.READ if endpoint.place.role is Role.READER else Action.WRITE
+    if not principal.may(action, known.channel):
+        reason = f"This token's scopes do not allow to {action} on the channel {known.channel!r}."
+        return _Heard(report=report, known=known, status="refused", reason=reason)
+    if not counts:
+        return _Heard(report=report, known=known, status="ok")
+    refusal = None
+    after = endpoint
+    if report.state is State.CLOSED and endpoint.state is not State.CLOSED:
+        refusal = f"The endpoint {endpoint.id} is {endpoint.state}; closing it is to detach it."
+    else:
+        try:
+            after = moved(endpoint, report.state, now=now)
+        except IllegalTransition as error:
+            refusal = str(error)
+    if endpoint.state is not State.CLOSED:
+        after = replace(
+            after,
+            counters=report.counters,
+            payload=report.payload,
+            health=Health.HEALTHY,
+            lost_at=None,
+        )
+    return _Heard(
+        report=report,
+        known=known,
+        status="ok" if refusal is None else "refused",
+        reason=refusal,
+        after=after,
+        visible=any(getattr(after, each) != getattr(endpoint, each) for each in _SEEN_BY_OTHERS),
+    )
+
+
+def _write(tx: WriteTransaction, heard: Sequence[_Heard], *, by: str, now: datetime) -> bool:
+    """Write down all that others see; False if that is nothing."""
+    changes = [
+        (each.known.endpoint, each.after)
+        for each in heard
+        if each.visible and each.known and each.after
+    ]
+    endpoints.save(tx, changes)
+    history.add(
+        tx,
+        [
+            (
+                after.channel_uid,
+                event(
+                    after,
+                    by=by,
+                    at=now,
+                    cause=None if after.health is before.health else "its session beats again",
+                ),
+            )
+            for before, after in changes
+            if (before.state, before.health) != (after.state, after.health)
+        ],
+    )
+    endpoints.revise(tx, {after.channel_uid for _, after in changes})
+    return bool(changes)
+
+
+def _answer(tx: WriteTransaction, heard: Sequence[_Heard]) -> BeatAnswer:
+    revised = {each.after.channel_uid for each in heard if each.visible and each.after}
+    replies: list[Reply] = []
+    for each in heard:
+        if each.known is None:
+            replies.append(Reply(id=each.report.id, status="gone", reason=each.reason))
+            continue
+        known = each.known
+        uid, role = known.endpoint.channel_uid, known.endpoint.place.role
+        revision = known.revision + (uid in revised)
+        told = each.report.listens and each.status in ("ok", "refused")
+        finishes = role is Role.WRITER and known.phase in (Phase.CLOSED, Phase.DELETING)
+        replies.append(
+            Reply(
+                id=each.report.id,
+                status=each.status,
+                reason=each.reason,
+                health=(each.after or known.endpoint).health,
+                asked="finish" if finishes else None,
+                revision=revision,
+                counterparts=(uid, role.counterpart)
+                if told and revision != each.report.seen
+                else None,
+            )
+        )
+    intervals = [each.known.interval_ms for each in heard if each.known is not None]
+    return BeatAnswer(
+        next_ms=min(intervals, default=Beat().interval_ms),
+        replies=tuple(replies),
+        sides=endpoints.on_sides(tx, {each.counterparts for each in replies if each.counterparts}),
+    )

@@ -1,0 +1,213 @@
+from typing import Any
+
+import pytest
+from attaching import Site, fresh_id, report, site
+from gateway_rig import Rig, code
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    return site(rig, partitions=4, beat={"interval_ms": 700, "patience_ms": 5000})
+
+
+def test_a_beat_tells_states_and_counters_and_hears_of_the_counterparts(flights: Site) -> None:
+    reader, writer = flights.member(), flights.attach("writer")
+    answer = flights.send(
+        report(reader, "started", counters={"records": 12, "seconds": 0.5}, seen=None),
+        report(writer, payload={"batch": [1, None]}, seen=None),
+    ).json()
+    assert answer["next_ms"] == 700
+    first, second = answer["endpoints"]
+    assert first == {
+        "id": reader["id"],
+        "status": "ok",
+        "reason": None,
+        "health": "healthy",
+        "asked": None,
+        "endpoints_revision": 3,
+        "counterparts": [
+            {
+                "id": writer["id"],
+                "role": "writer",
+                "group": None,
+                "index": 0,
+                "size": None,
+                "state": "opened",
+                "health": "healthy",
+                "payload": {"batch": [1, None]},
+                "ends": None,
+            }
+        ],
+    }
+    assert [each["id"] for each in second["counterparts"]] == [reader["id"]]
+    stored = flights.get(reader)
+    assert (stored["state"], stored["counters"]) == ("started", {"records": 12, "seconds": 0.5})
+    assert [each["state"] for each in stored["events"]] == ["opened", "started"]
+
+
+def test_counterparts_are_sent_when_they_changed_and_to_those_who_listen(flights: Site) -> None:
+    reader, writer = flights.attach(), flights.attach("writer")
+    revision = flights.beat(report(reader))[0]["endpoints_revision"]
+
+    def told() -> Any:
+        return flights.beat(report(reader, seen=revision))[0]["counterparts"]
+
+    assert flights.beat(report(reader))[0]["counterparts"] is None
+    assert told() is None
+    flights.beat(report(writer, counters={"records": 5}))
+    assert told() is None
+    flights.beat(report(writer, payload={}, counters={"records": 5}))
+    assert [each["payload"] for each in told()] == [{}]
+    flights.beat(report(writer, "started", payload={}))
+    assert [each["state"] for each in told()] == ["started"]
+    flights.depart(writer, ends={"1": 5})
+    assert [(each["state"], each["ends"]) for each in told()] == [("closed", {"1": 5})]
+    flights.rig.http.delete(f"{flights.path}/endpoints/{writer['id']}", params={"uid": flights.uid})
+    assert told() == []
+
+
+def test_a_repeated_a_late_and_a_reordered_beat_change_nothing(flights: Site) -> None:
+    reader = flights.attach()
+    flights.beat(report(reader, "started", counters={"n": 1}), beat=5)
+    for number in (5, 4, 1):
+        (reply,) = flights.beat(report(reader, "error", counters={"n": 9}), beat=number)
+        assert (reply["status"], reply["health"]) == ("ok", "healthy")
+    assert flights.get(reader)["state"] == "started"
+    assert flights.get(reader)["counters"] == {"n": 1}
+    flights.beat(report(reader, "stopped", counters={"n": 2}), beat=2**63 - 1)
+    assert flights.get(reader)["counters"] == {"n": 2}
+
+
+def test_what_is_wrong_with_one_endpoint_keeps_nothing_from_the_others(flights: Site) -> None:
+    reader, old, gone = flights.attach(), flights.member(), fresh_id()
+    flights.member()
+    stranger = Site(rig=flights.rig, name=flights.name, uid=flights.uid).attach()
+    replies = flights.beat(
+        report(old, "started"),
+        report({"id": gone, "epoch": 1}, "started"),
+        report(stranger, "started"),
+        report(reader | {"epoch": reader["epoch"] + 1}, "stopped"),
+    )
+    assert [each["status"] for each in replies] == ["fenced", "gone", "gone", "fenced"]
+    assert all(each["reason"] and each["counterparts"] is None for each in replies)
+    (reply, _) = flights.beat(report(reader, "started"), report(old))
+    assert reply["status"] == "ok"
+    assert {each["state"] for each in flights.listed()} == {"opened", "started"}
+    assert flights.get(old)["state"] == "opened"
+
+
+def test_an_illegal_step_is_refused_by_name_and_the_rest_of_the_beat_counts(flights: Site) -> None:
+    reader = flights.attach()
+    flights.beat(report(reader, "stopped"))
+    for state, words in (("started", "is stopped and cannot become started"), ("closed", "detach")):
+        (reply,) = flights.beat(report(reader, state, counters={"n": 3}, payload={"a": 1}))
+        assert (reply["status"], reply["health"]) == ("refused", "healthy")
+        assert words in reply["reason"]
+    stored = flights.get(reader)
+    assert (stored["state"], stored["counters"], stored["payload"]) == (
+        "stopped",
+        {"n": 3},
+        {"a": 1},
+    )
+
+
+def test_who_failed_may_open_again(flights: Site) -> None:
+    reader = flights.attach()
+    flights.depart(reader, "error", cause="no memory")
+    assert flights.beat(report(reader, "opened"))[0]["status"] == "ok"
+    stored = flights.get(reader)
+    assert (stored["state"], stored["cause"]) == ("opened", None)
+
+
+def test_a_closed_endpoint_stays_as_it_was(flights: Site) -> None:
+    reader = flights.attach()
+    gone = flights.depart(reader, counters={"n": 1}).json()
+    assert flights.beat(report(reader, "closed", counters={"n": 2}))[0]["status"] == "ok"
+    assert flights.beat(report(reader, "error", payload={}))[0]["status"] == "refused"
+    assert flights.listed() == [gone]
+
+
+def test_writers_of_a_channel_that_is_closed_or_deleted_are_asked_to_finish(flights: Site) -> None:
+    reader, writer = flights.attach(), flights.attach("writer")
+    both = (report(reader), report(writer))
+    assert [each["asked"] for each in flights.beat(*both)] == [None, None]
+    flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid})
+    assert [each["asked"] for each in flights.beat(*both)] == [None, "finish"]
+    flights.rig.http.delete(flights.path, params={"uid": flights.uid})
+    assert [each["asked"] for each in flights.beat(*both)] == [None, "finish"]
+
+
+def test_a_beat_needs_the_scope_of_each_endpoint(flights: Site) -> None:
+    reader, writer = flights.attach(), flights.attach("writer")
+    flights.rig.http.headers.update(flights.rig.token("read"))
+    replies = flights.beat(report(reader, "started"), report(writer, "started", seen=None))
+    assert [each["status"] for each in replies] == ["ok", "refused"]
+    assert "scopes" in replies[1]["reason"]
+    assert flights.get(writer)["state"] == "opened"
+
+
+def test_a_beat_of_nobody_is_heard(flights: Site) -> None:
+    answer = flights.send(session=fresh_id()).json()
+    assert answer == {"next_ms": 2000, "endpoints": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"session": "x"}, "/session"),
+        ({"beat": 0}, "/beat"),
+        ({"beat": -1}, "/beat"),
+        ({"beat": 2**63}, "/beat"),
+        ({"beat": "1"}, "/beat"),
+        ({"beat": 1.5}, "/beat"),
+        ({"endpoints": None}, "/endpoints"),
+        ({"more": 1}, "/more"),
+    ],
+    ids=str,
+)
+def test_a_wrong_field_of_a_beat_is_named(
+    flights: Site, body: dict[str, Any], pointer: str
+) -> None:
+    answer = flights.send(**body)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"epoch": None}, "/epoch"),
+        ({"epoch": 0}, "/epoch"),
+        ({"state": "lost"}, "/state"),
+        ({"seen": -1}, "/seen"),
+        ({"counters": {"n": -1}}, "/counters"),
+        ({"counters": {"": 1}}, "/counters"),
+        ({"counters": {"n": True}}, "/counters"),
+        ({"counters": {str(each): 1 for each in range(33)}}, "/counters"),
+        ({"payload": {"text": "ü" * 2048}}, "/payload"),
+        ({"payload": []}, "/payload"),
+        ({"positions": []}, "/positions"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_a_wrong_field_of_a_report_is_named(
+    flights: Site, body: dict[str, Any], pointer: str
+) -> None:
+    reader = flights.attach()
+    answer = flights.send(report(reader, "started") | body)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert answer.json()["errors"][0]["pointer"].startswith(f"/endpoints/0{pointer}")
+    assert flights.get(reader)["state"] == "opened"
+
+
+def test_an_endpoint_is_in_a_beat_once(flights: Site) -> None:
+    reader = flights.attach()
+    assert code(flights.send(report(reader), report(reader, "started"))) == "invalid_request"
+
+
+def test_a_payload_of_the_largest_size_is_relayed(flights: Site) -> None:
+    writer, reader = flights.attach("writer"), flights.attach()
+    payload = {"text": "x" * (4096 - len('{"text":""}'))}
+    flights.beat(report(writer, payload=payload))
+    (reply,) = flights.beat(report(reader, seen=None))
+    assert reply["counterparts"][0]["payload"] == payload

@@ -1,0 +1,188 @@
+"""Who falls silent is found by counted beats alone, on the clock of the reaper."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from attaching import Site, report, site
+from gateway_rig import NOBODY, Rig
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.services.reaping import ReapCounts, Reaper
+
+
+class Monotonic:
+    """A clock that goes only when it is turned."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Watch:
+    """A reaper, looking on time unless it is told to be late."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.time = Monotonic()
+        self.reaper = Reaper(
+            database=rig.database,
+            topics=Kafka(NOBODY, timeout_s=0.1),
+            clock=rig.clock,
+            monotonic=self.time,
+        )
+        self.pause_s = 0.0
+
+    def look(self, *, late_s: float = 0.0) -> ReapCounts:
+        """Look once, when it is time or later."""
+        self.time.now_s += self.pause_s + late_s
+        counts = self.reaper.run_once()
+        self.pause_s = counts.pause_s
+        return counts
+
+    def on(self, seconds: float) -> None:
+        """Look on time for so long."""
+        until_s = self.time.now_s + seconds
+        while self.time.now_s + self.pause_s <= until_s:
+            self.look()
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    return site(rig, beat={"interval_ms": 2000, "patience_ms": 20_000})
+
+
+@pytest.fixture
+def watch(rig: Rig, flights: Site) -> Watch:
+    watch = Watch(rig)
+    watch.look()
+    return watch
+
+
+def health(flights: Site, endpoint: Any) -> str:
+    found: str = flights.get(endpoint)["health"]
+    return found
+
+
+def test_silence_makes_an_endpoint_suspect_then_lost_and_a_beat_heals_it(
+    flights: Site, watch: Watch
+) -> None:
+    reader = flights.attach()
+    watch.on(6)
+    assert health(flights, reader) == "healthy"
+    watch.on(1.5)
+    assert health(flights, reader) == "suspect"
+    watch.on(12)
+    assert health(flights, reader) == "suspect"
+    watch.on(2)
+    assert health(flights, reader) == "lost"
+    stored = flights.get(reader)
+    assert stored["state"] == "opened"
+    assert [(each["health"], each["by"]) for each in stored["events"]] == [
+        ("healthy", "loopback"),
+        ("suspect", "gateway"),
+        ("lost", "gateway"),
+    ]
+    (reply,) = flights.beat(report(reader))
+    assert (reply["status"], reply["health"]) == ("ok", "healthy")
+    assert flights.get(reader)["events"][-1]["cause"] == "its session beats again"
+
+
+def test_who_beats_is_left_alone(flights: Site, watch: Watch) -> None:
+    reader, writer = flights.attach(), flights.attach("writer")
+    before = flights.rig.http.get(f"{flights.path}/endpoints").headers["etag"]
+    for _ in range(15):
+        watch.on(5)
+        flights.beat(report(reader), report(writer))
+    assert flights.rig.http.get(f"{flights.path}/endpoints").headers["etag"] == before
+
+
+def test_after_a_gap_of_its_own_the_reaper_counts_anew(flights: Site, watch: Watch) -> None:
+    reader = flights.attach()
+    watch.on(5)
+    assert watch.look(late_s=3600).suspect == 0
+    watch.on(5)
+    assert health(flights, reader) == "healthy"
+    watch.on(3)
+    assert health(flights, reader) == "suspect"
+
+
+def test_another_replica_that_takes_over_counts_anew(flights: Site, watch: Watch) -> None:
+    reader = flights.attach()
+    watch.on(19)
+    assert health(flights, reader) == "suspect"
+    other = Watch(flights.rig)
+    other.on(19)
+    assert health(flights, reader) == "suspect"
+    other.on(3)
+    assert health(flights, reader) == "lost"
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_wall_clock_that_is_set_makes_nobody_lost(
+    flights: Site, watch: Watch, hours: int
+) -> None:
+    reader = flights.attach()
+    watch.on(4)
+    flights.rig.clock.turn(timedelta(hours=hours))
+    watch.on(1)
+    assert health(flights, reader) == "healthy"
+    watch.on(3)
+    assert health(flights, reader) == "suspect"
+
+
+def test_only_those_are_judged_who_are_there(flights: Site, watch: Watch) -> None:
+    closed, old = flights.attach(), flights.member()
+    flights.depart(closed)
+    flights.member()
+    watch.on(30)
+    assert (health(flights, closed), health(flights, old)) == ("healthy", "healthy")
+    assert watch.look().judged == 0
+
+
+def test_a_superseded_endpoint_is_not_healed_by_its_beats(flights: Site, watch: Watch) -> None:
+    old = flights.member()
+    watch.on(30)
+    flights.member()
+    assert flights.beat(report(old))[0]["status"] == "fenced"
+    assert health(flights, old) == "lost"
+
+
+def test_a_beat_between_look_and_verdict_counts(flights: Site, watch: Watch) -> None:
+    reader = flights.attach()
+    watch.on(5.5)
+    was = watch.reaper._write
+
+    def beating(worse: Any) -> Any:
+        flights.beat(report(reader))
+        return was(worse)
+
+    watch.reaper._write = beating  # type: ignore[method-assign]
+    watch.on(1.5)
+    assert health(flights, reader) == "healthy"
+
+
+def test_a_lost_member_is_no_hindrance_any_more(flights: Site, watch: Watch) -> None:
+    first, second = flights.member(0, 2, mode="broadcast"), flights.member(1, 2, mode="broadcast")
+    assert flights.depart(first).status_code == 409
+    watch.on(30)
+    assert health(flights, second) == "lost"
+    assert flights.depart(first).status_code == 200
+    assert flights.member(0, 3, mode="broadcast")["generation"] == 2
+
+
+def test_short_beats_are_looked_at_more_often(flights: Site, watch: Watch) -> None:
+    assert watch.look().pause_s == 1.0
+    flights.rig.http.put(
+        flights.path, json={"spec": {"beat": {"interval_ms": 100, "patience_ms": 300}}}
+    )
+    flights.attach()
+    assert watch.look().pause_s == 0.05
+
+
+def test_without_kafka_a_lost_writer_is_lost_all_the_same(flights: Site, watch: Watch) -> None:
+    writer = flights.attach("writer")
+    watch.on(25)
+    assert flights.get(writer)["lost_at"] is None
+    assert health(flights, writer) == "lost"
