@@ -16,6 +16,7 @@ from sluiceway_gateway.http import (
     docs,
     endpoints,
     heartbeats,
+    offsets,
     operation,
     problems,
     schemas,
@@ -35,6 +36,7 @@ from sluiceway_gateway.services.cluster import ClusterView
 from sluiceway_gateway.services.endpoints import Endpoints
 from sluiceway_gateway.services.health import Health
 from sluiceway_gateway.services.migration import check
+from sluiceway_gateway.services.offsets import Offsets
 from sluiceway_gateway.services.reaping import ReapCounts
 from sluiceway_gateway.services.reconcile import Counts
 from sluiceway_gateway.services.tokens import Tokens
@@ -111,6 +113,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         attachment=Attachment(database, wake=wake, notify=watch.notify, clock=clock),
         endpoints=Endpoints(database, notify=watch.notify, clock=clock),
         beats=Beats(database, notify=watch.notify, clock=clock),
+        offsets=Offsets(database, clock=clock),
         watch=watch,
         cluster=ClusterView(database, kafka),
         health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S),
@@ -148,6 +151,8 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         schemas,
         connections,
         endpoints,
+        heartbeats,
+        offsets,
         cluster,
         docs,
         heartbeats,

@@ -67,6 +67,43 @@ class Site:
         assert answer.status_code == 200, answer.text
         return answer.json()["endpoints"]
 
+    def commit(
+        self, endpoint: Any, number: int, *positions: tuple[int, int, int], **body: Any
+    ) -> httpx.Response:
+        """Commit positions, each a partition, an offset and a record in it."""
+        asked = {
+            "uid": self.uid,
+            "id": endpoint["id"],
+            "epoch": endpoint["epoch"],
+            "generation": endpoint["generation"],
+            "topic_id": TOPIC_ID,
+            "number": number,
+            "positions": _positions(positions),
+        }
+        return self.rig.http.put(self.offsets_path(endpoint["group"] or "g"), json=asked | body)
+
+    def committed(self, group: str = "g", **query: Any) -> list[tuple[int, int, int]]:
+        """Return the positions of a group, as `commit` takes them."""
+        answer = self.rig.http.get(self.offsets_path(group), params=query)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()["positions"]
+        return [(each["partition"], each["offset"], each["record"]) for each in found]
+
+    def reset(
+        self, *positions: tuple[int, int, int], group: str = "g", headers: Any = None, **body: Any
+    ) -> httpx.Response:
+        asked = {
+            "uid": self.uid,
+            "topic_id": TOPIC_ID,
+            "positions": _positions(positions) or None,
+            "reason": "read again",
+        }
+        path = f"{self.offsets_path(group)}/reset"
+        return self.rig.http.post(path, json=asked | body, headers=headers)
+
+    def offsets_path(self, group: str) -> str:
+        return f"{self.path}/groups/{group}/offsets"
+
     def get(self, endpoint: Any) -> Any:
         answer = self.rig.http.get(f"{self.path}/endpoints/{endpoint['id']}")
         assert answer.status_code == 200, answer.text
@@ -81,6 +118,10 @@ def site(rig: Rig, name: str = "flights", **spec: Any) -> Site:
     uid = rig.put(name, **spec).json()["metadata"]["uid"]
     rig.observe(name, Phase.READY)
     return Site(rig=rig, name=name, uid=uid)
+
+
+def _positions(positions: tuple[tuple[int, int, int], ...]) -> list[dict[str, int]]:
+    return [{"partition": p, "offset": offset, "record": r} for p, offset, r in positions]
 
 
 def report(endpoint: Any, state: str | None = None, **body: Any) -> Any:

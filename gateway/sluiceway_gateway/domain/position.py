@@ -41,6 +41,8 @@ class Committed:
 class Commit:
     """What an endpoint asks to have committed: all of it, or nothing."""
 
+    channel: str
+    """Its name."""
     channel_uid: str
     group: str
     endpoint: str

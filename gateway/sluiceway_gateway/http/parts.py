@@ -12,6 +12,7 @@ from sluiceway_gateway.services.channels import Channels
 from sluiceway_gateway.services.cluster import ClusterView
 from sluiceway_gateway.services.endpoints import Endpoints
 from sluiceway_gateway.services.health import Health
+from sluiceway_gateway.services.offsets import Offsets
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.services.watch import Watch
 from sluiceway_gateway.settings import Settings
@@ -27,6 +28,7 @@ class Parts:
     attachment: Attachment
     endpoints: Endpoints
     beats: Beats
+    offsets: Offsets
     watch: Watch
     cluster: ClusterView
     health: Health

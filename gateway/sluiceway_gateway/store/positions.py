@@ -27,6 +27,8 @@ class Outcome:
     """What came of a commit: how its partitions stand now, or what stands against it."""
 
     group: Group | None = None
+    member: int = -1
+    """Whose positions they are, -1 where members share them."""
     number: int = 0
     positions: tuple[Committed, ...] = ()
     error: SluicewayGatewayError | None = None
@@ -93,14 +95,21 @@ def forget(tx: WriteTransaction, channel_uid: str, group: str, *, member: int | 
     tx.execute(statement)
 
 
-def _surroundings(
-    tx: ReadTransaction, held: Mapping[str, Endpoint]
-) -> dict[str, tuple[Group, str | None, int]]:
-    """Return, by endpoint, its group, and the id and the number of partitions of its topic."""
+@dataclass(frozen=True, kw_only=True)
+class _Surroundings:
+    channel: str
+    group: Group
+    topic_id: str | None
+    partitions: int
+
+
+def _surroundings(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, _Surroundings]:
+    """Return, by endpoint, its group, and its channel with its topic."""
     rows = tx.execute(
         select(
             endpoints.c.id.label("endpoint_id"),
             endpoint_groups,
+            channels.c.name.label("channel_name"),
             channels.c.topic_id,
             channels.c.topic_partitions,
             channels.c.partitions,
@@ -117,10 +126,11 @@ def _surroundings(
         .where(endpoints.c.id.in_(held))
     )
     return {
-        row.endpoint_id: (
-            group_of(row),
-            row.topic_id,
-            max(row.partitions, row.topic_partitions or 0),
+        row.endpoint_id: _Surroundings(
+            channel=row.channel_name,
+            group=group_of(row),
+            topic_id=row.topic_id,
+            partitions=max(row.partitions, row.topic_partitions or 0),
         )
         for row in rows
     }
@@ -146,18 +156,18 @@ def _stored(
 def _standing(
     asked: Commit,
     held: Mapping[str, Endpoint],
-    surroundings: Mapping[str, tuple[Group, str | None, int]],
+    surroundings: Mapping[str, _Surroundings],
     stored: Mapping[Whose, Mapping[int, Committed]],
 ) -> Standing:
-    endpoint = held.get(asked.endpoint)
-    if endpoint is None or endpoint.channel_uid != asked.channel_uid:
-        raise EndpointNotFound(f"The channel has no endpoint {asked.endpoint}.")
-    group, topic_id, partitions = surroundings[endpoint.id]
+    endpoint, around = held.get(asked.endpoint), surroundings.get(asked.endpoint)
+    where = around and endpoint and (around.channel, endpoint.channel_uid)
+    if endpoint is None or around is None or where != (asked.channel, asked.channel_uid):
+        raise EndpointNotFound(f"The channel {asked.channel!r} has no endpoint {asked.endpoint}.")
     return Standing(
         endpoint=endpoint,
-        group=group,
-        topic_id=topic_id,
-        partitions=partitions,
+        group=around.group,
+        topic_id=around.topic_id,
+        partitions=around.partitions,
         stored=stored.get(_whose(endpoint), {}),
     )
 
@@ -179,6 +189,7 @@ def _outcome(asked: Commit, standing: Standing, now: datetime) -> Outcome:
     ]
     return Outcome(
         group=standing.group,
+        member=_whose(standing.endpoint)[2],
         number=max(asked.number, standing.endpoint.commits),
         positions=tuple(each for each in found if each is not None),
     )

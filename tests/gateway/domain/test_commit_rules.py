@@ -34,6 +34,7 @@ STANDING = Standing(
     stored={3: STORED},
 )
 COMMIT = Commit(
+    channel="flights",
     channel_uid="c" * 32,
     group="delays",
     endpoint=READER.id,
