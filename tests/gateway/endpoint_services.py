@@ -1,0 +1,72 @@
+"""The services of endpoints on one database, without HTTP."""
+
+import itertools
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gateway_rig import NOBODY, TurnedClock
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.domain.change import Change, created
+from sluiceway_gateway.domain.channel import Phase, SchemaVersion, TopicRef
+from sluiceway_gateway.services.attachment import Attachment
+from sluiceway_gateway.services.beats import Beats
+from sluiceway_gateway.services.endpoints import Endpoints
+from sluiceway_gateway.services.offsets import Offsets
+from sluiceway_gateway.services.reaping import Reaper
+from sluiceway_gateway.store import channels, schemas
+from sluiceway_gateway.store.due import remove
+from sluiceway_gateway.store.engine import Database
+
+PARTITIONS = 4
+SCHEMA = '{"fields":[],"name":"R","type":"record"}'
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Services:
+    """All that endpoints need, on one database, with clocks that tests turn."""
+
+    database: Database
+    clock: TurnedClock = field(default_factory=TurnedClock)
+    now_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        def nobody() -> None: ...
+
+        given: dict[str, Any] = {"clock": self.clock}
+        self.attachment = Attachment(self.database, wake=nobody, notify=nobody, **given)
+        self.endpoints = Endpoints(self.database, notify=nobody, **given)
+        self.beats = Beats(self.database, notify=nobody, **given)
+        self.offsets = Offsets(self.database, **given)
+        self.reaper = Reaper(
+            database=self.database,
+            topics=Kafka(NOBODY, timeout_s=0.1),
+            monotonic=lambda: self.now_s,
+            **given,
+        )
+
+    def channel(self) -> tuple[str, str]:
+        """Make a channel that is ready; return its name and its uid."""
+        name, now = f"channel-{next(_numbers)}", self.clock()
+        with self.database.write() as tx:
+            id_ = schemas.register(tx, fingerprint="one", definition=SCHEMA, now=now)
+            version = SchemaVersion(id=id_, version=1, definition=SCHEMA, created_at=now)
+            channel = created(
+                Change(partitions=PARTITIONS),
+                name=name,
+                uid=uuid.uuid4().hex,
+                schema=version,
+                prefix="",
+                now=now,
+            )
+            topic = TopicRef(name=channel.topic.name, id="t", partitions=PARTITIONS)
+            channels.insert(tx, replace(channel, phase=Phase.READY, topic=topic))
+            schemas.assign(tx, channel_uid=channel.uid, version=version)
+        return name, channel.uid
+
+    def forget(self, uid: str) -> None:
+        """Remove a channel with all that is its."""
+        with self.database.write() as tx:
+            remove(tx, uid, from_phases=tuple(Phase))

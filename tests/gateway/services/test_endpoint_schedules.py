@@ -1,0 +1,288 @@
+"""Random schedules of attaching, committing, falling silent, leaving and resetting.
+
+Whatever the order: positions go back by a reset alone, no commit by a stale instance counts, and
+a place is one instance's.
+"""
+
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from endpoint_services import PARTITIONS, Services
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from sluiceway_gateway.domain.endpoint import Role, State
+from sluiceway_gateway.domain.errors import (
+    Conflict,
+    Fenced,
+    GroupSize,
+    MembersOpen,
+    StaleGeneration,
+)
+from sluiceway_gateway.domain.position import Commit, Position
+from sluiceway_gateway.domain.request import Answer
+from sluiceway_gateway.services.attachment import Asked
+from sluiceway_gateway.services.beats import Report
+from sluiceway_gateway.services.endpoints import Departure
+from sluiceway_gateway.services.offsets import Reset
+from sluiceway_gateway.services.tokens import LOOPBACK
+from sluiceway_gateway.store.endpoints import Slots
+from sluiceway_gateway.store.engine import Database
+
+
+@dataclass
+class Instance:
+    """What a client knows of itself."""
+
+    asked: Asked
+    epoch: int
+    generation: int
+    number: int = 0
+    beats: int = 0
+    state: State = State.OPENED
+
+
+class Schedule(RuleBasedStateMachine):
+    """Clients that do whatever comes to them, and what has to hold all the same."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__()
+        self.services = services
+        self.instances: list[Instance] = []
+        self.living: dict[int, str] = {}
+        self.sent: list[Commit] = []
+        self.positions: dict[int, tuple[int, int]] = {}
+        self.generation = 1
+
+    @initialize()
+    def begin(self) -> None:
+        self.name, self.uid = self.services.channel()
+
+    def teardown(self) -> None:
+        """Leave nobody behind whom the next schedule's reaper would judge."""
+        self.services.forget(self.uid)
+
+    def one(self, which: int) -> Instance:
+        return self.instances[-1 - which % len(self.instances)]
+
+    @rule(index=st.integers(0, 2), size=st.sampled_from([2, 2, 2, 3]))
+    def attach(self, index: int, size: int) -> None:
+        asked = Asked(
+            id=uuid.uuid4().hex,
+            session=uuid.uuid4().hex,
+            client="",
+            role=Role.READER,
+            group="g",
+            index=index % size,
+            size=size,
+        )
+        try:
+            found = self.attached(asked)
+        except GroupSize:
+            return
+        resized = found.endpoint.generation != self.generation
+        if resized:
+            # What did not fit any more was fenced, but for those that had finished.
+            closed = {each.asked.id for each in self.instances if each.state is State.CLOSED}
+            self.living = {i: id_ for i, id_ in self.living.items() if id_ in closed}
+            self.generation = found.endpoint.generation
+        self.living[index % size] = asked.id
+        self.instances.append(
+            Instance(asked=asked, epoch=found.endpoint.epoch, generation=found.endpoint.generation)
+        )
+        stored = {
+            each.position.partition: (each.position.offset, each.position.record)
+            for each in found.positions
+        }
+        own = {p: at for p, at in self.positions.items() if p % size == index % size}
+        assert stored == own
+
+    def attached(self, asked: Asked) -> Any:
+        return self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
+
+    @precondition(lambda self: self.instances)
+    @rule(which=st.integers(0, 4))
+    def attach_again(self, which: int) -> None:
+        one = self.one(which)
+        if self.lives(one):
+            again = self.attached(one.asked)
+            assert (again.created, again.endpoint.epoch) == (False, one.epoch)
+        else:
+            with pytest.raises(Fenced):
+                self.attached(one.asked)
+
+    def lives(self, one: Instance) -> bool:
+        return one.asked.id in self.living.values()
+
+    @precondition(lambda self: self.instances)
+    @rule(
+        which=st.integers(0, 2),
+        partition=st.integers(0, PARTITIONS - 1),
+        at=st.tuples(st.integers(0, 9), st.integers(0, 2)),
+        further=st.booleans(),
+        wrong_epoch=st.sampled_from([0, 0, 0, 0, 1]),
+    )
+    def commit(
+        self, which: int, partition: int, at: tuple[int, int], further: bool, wrong_epoch: int
+    ) -> None:
+        one = self.one(which)
+        stored = self.positions.get(partition, (0, 0))
+        offset, record = (stored[0] + at[0], stored[1] + at[1]) if further else at
+        asked = Commit(
+            channel=self.name,
+            channel_uid=self.uid,
+            group="g",
+            endpoint=one.asked.id,
+            epoch=one.epoch + wrong_epoch,
+            generation=one.generation,
+            topic_id="t",
+            number=one.number + 1,
+            positions=(Position(partition=partition, offset=offset, record=record),),
+        )
+        size = one.asked.size or 1
+        right = (
+            self.lives(one)
+            and not wrong_epoch
+            and one.generation == self.generation
+            and one.state is not State.CLOSED
+            and partition % size == one.asked.index
+            and (offset, record) >= stored
+        )
+        if not right:
+            with pytest.raises(Conflict):
+                self.services.offsets.commit(asked, principal=LOOPBACK)
+        else:
+            self.services.offsets.commit(asked, principal=LOOPBACK)
+            one.number += 1
+            self.sent.append(asked)
+            self.positions[partition] = (offset, record)
+
+    @precondition(lambda self: self.sent)
+    @rule(which=st.integers(0, 9))
+    def commit_again(self, which: int) -> None:
+        asked = self.sent[-1 - which % len(self.sent)]
+        with suppress(Fenced, StaleGeneration):
+            self.services.offsets.commit(asked, principal=LOOPBACK)
+
+    @precondition(lambda self: self.instances)
+    @rule()
+    def look_at_positions(self) -> None:
+        report = self.services.offsets.fetch(self.name, "g", index=None)
+        found = {
+            each.position.partition: (each.position.offset, each.position.record)
+            for _, each in report.positions
+        }
+        assert found == self.positions
+        assert report.group.generation == self.generation
+
+    @precondition(lambda self: self.instances)
+    @rule(
+        partition=st.integers(0, PARTITIONS - 1),
+        offset=st.integers(0, 5) | st.none(),
+        force=st.booleans(),
+    )
+    def reset(self, partition: int, offset: int | None, force: bool) -> None:
+        asked = Reset(
+            positions=None if offset is None else (Position(partition=partition, offset=offset),),
+            topic_id="t",
+            index=None,
+            generation=None,
+            reason="why not",
+            force=force,
+        )
+        try:
+            self.services.offsets.reset(
+                self.name,
+                "g",
+                asked,
+                uid=self.uid,
+                principal=LOOPBACK,
+                request=None,
+                render=lambda _report: Answer(status=200, headers={}, body=""),
+            )
+        except MembersOpen:
+            assert not force
+            return
+        self.generation += 1
+        self.positions = {} if offset is None else {**self.positions, partition: (offset, 0)}
+
+    @precondition(lambda self: self.instances)
+    @rule(which=st.integers(0, 4), state=st.sampled_from([State.CLOSED, State.ERROR]))
+    def detach(self, which: int, state: State) -> None:
+        one = self.one(which)
+        departure = Departure(epoch=one.epoch, state=state)
+        try:
+            self.services.endpoints.detach(
+                self.name, one.asked.id, departure, uid=self.uid, principal=LOOPBACK
+            )
+        except Fenced:
+            assert not self.lives(one)
+        except Conflict:
+            assert self.lives(one)
+        else:
+            assert self.lives(one)
+            one.state = state
+
+    @precondition(lambda self: self.instances)
+    @rule(which=st.integers(0, 4), state=st.sampled_from(State), late=st.booleans())
+    def beat(self, which: int, state: State, late: bool) -> None:
+        one = self.one(which)
+        late = late and one.beats > 0
+        if not late:
+            one.beats += 1
+        report = Report(
+            id=one.asked.id,
+            epoch=one.epoch,
+            state=state,
+            counters={"beats": one.beats},
+            payload=None,
+            listens=False,
+            seen=None,
+        )
+        answer = self.services.beats.beat(
+            one.asked.session, one.beats, [report], principal=LOOPBACK
+        )
+        (reply,) = answer.replies
+        assert (reply.status == "fenced") == (not self.lives(one))
+        if reply.status == "ok" and not late:
+            one.state = state
+
+    @rule(seconds=st.sampled_from([1, 1, 7, 130]))
+    def fall_silent(self, seconds: int) -> None:
+        self.services.reaper.run_once()
+        # On time by its own count, though long after.
+        self.services.now_s += seconds
+        self.services.reaper._due_s = self.services.now_s
+        self.services.reaper.run_once()
+
+    @rule()
+    def look(self) -> None:
+        page = self.services.endpoints.page(self.name, Slots(), after=None, limit=100)
+        found = [(each.place.index, each.id) for each in page.endpoints]
+        assert dict(found) == self.living
+        assert len(found) == len(self.living)
+
+
+def test_positions_go_back_by_a_reset_alone_and_no_stale_commit_counts(database: Database) -> None:
+    services = Services(database)
+    run_state_machine_as_test(
+        lambda: Schedule(services),
+        settings=settings(
+            # 10,000 steps where they are quick.
+            max_examples=200 if database.dialect == "sqlite" else 30,
+            stateful_step_count=50,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
