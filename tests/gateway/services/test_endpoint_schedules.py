@@ -52,6 +52,11 @@ class Instance:
     state: State = State.OPENED
 
 
+#: A partition and whether it may be another's, how far it goes, whether back, and a wrong epoch.
+RARELY = st.integers(0, 9).map(lambda drawn: drawn == 9)
+COMMITS = st.tuples(st.integers(0, 1), RARELY, st.integers(0, 3), st.integers(0, 2), RARELY, RARELY)
+
+
 class Schedule(RuleBasedStateMachine):
     """Clients that do whatever comes to them, and what has to hold all the same."""
 
@@ -75,7 +80,7 @@ class Schedule(RuleBasedStateMachine):
     def one(self, which: int) -> Instance:
         return self.instances[-1 - which % len(self.instances)]
 
-    @rule(index=st.integers(0, 2), size=st.sampled_from([2, 2, 2, 3]))
+    @rule(index=st.integers(0, 2), size=st.sampled_from([2, 2, 2, 2, 2, 2, 2, 3]))
     def attach(self, index: int, size: int) -> None:
         asked = Asked(
             id=uuid.uuid4().hex,
@@ -125,19 +130,30 @@ class Schedule(RuleBasedStateMachine):
         return one.asked.id in self.living.values()
 
     @precondition(lambda self: self.instances)
-    @rule(
-        which=st.integers(0, 2),
-        partition=st.integers(0, PARTITIONS - 1),
-        at=st.tuples(st.integers(0, 9), st.integers(0, 2)),
-        further=st.booleans(),
-        wrong_epoch=st.sampled_from([0, 0, 0, 0, 1]),
-    )
-    def commit(
-        self, which: int, partition: int, at: tuple[int, int], further: bool, wrong_epoch: int
+    @rule(which=st.integers(0, 2), asked=st.lists(COMMITS, min_size=1, max_size=4))
+    def commit(self, which: int, asked: list[tuple[int, bool, int, int, bool, bool]]) -> None:
+        # Mostly one that lives: the others are refused whatever they ask.
+        living = [each for each in self.instances if self.lives(each)]
+        one = living[which % len(living)] if living and which else self.one(which)
+        for each in asked:
+            self.commit_one(one, *each)
+
+    def commit_one(
+        self,
+        one: Instance,
+        which: int,
+        foreign: bool,
+        messages: int,
+        records: int,
+        back: bool,
+        wrong_epoch: bool,
     ) -> None:
-        one = self.one(which)
+        size, own = one.asked.size or 1, one.asked.index or 0
+        partition = (own + size * which + foreign) % PARTITIONS
         stored = self.positions.get(partition, (0, 0))
-        offset, record = (stored[0] + at[0], stored[1] + at[1]) if further else at
+        offset, record = stored[0] + messages, stored[1] + records
+        if back:
+            offset, record = max(0, stored[0] - messages), records
         asked = Commit(
             channel=self.name,
             channel_uid=self.uid,
@@ -149,7 +165,6 @@ class Schedule(RuleBasedStateMachine):
             number=one.number + 1,
             positions=(Position(partition=partition, offset=offset, record=record),),
         )
-        size = one.asked.size or 1
         right = (
             self.lives(one)
             and not wrong_epoch
@@ -189,7 +204,7 @@ class Schedule(RuleBasedStateMachine):
     @rule(
         partition=st.integers(0, PARTITIONS - 1),
         offset=st.integers(0, 5) | st.none(),
-        force=st.booleans(),
+        force=RARELY,
     )
     def reset(self, partition: int, offset: int | None, force: bool) -> None:
         asked = Reset(
