@@ -1,29 +1,33 @@
 """What the documentation shows is what the code says."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sluiceway_gateway.domain.channel import TRANSITIONS, Phase
+from sluiceway_gateway.domain import channel, endpoint
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-def _diagram() -> str:
-    lines = ["stateDiagram-v2", f"    [*] --> {Phase.PROVISIONING}"]
-    for phase, targets in TRANSITIONS.items():
-        lines += [f"    {phase} --> {target}" for target in sorted(targets)]
-        lines += [] if targets else [f"    {phase} --> [*]"]
+def _diagram(first: str, transitions: Mapping[Any, frozenset[Any]]) -> str:
+    lines = ["stateDiagram-v2", f"    [*] --> {first}"]
+    for state, targets in transitions.items():
+        lines += [f"    {state} --> {target}" for target in sorted(targets)]
+        lines += [] if targets else [f"    {state} --> [*]"]
     return "\n".join(lines)
 
 
-def test_the_diagram_of_phases_is_the_transition_table() -> None:
+def test_the_diagrams_of_states_are_the_transition_tables() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    shown = re.search(r"```mermaid\n(stateDiagram-v2.*?)\n```", text, re.DOTALL)
-    assert shown is not None
-    assert shown.group(1) == _diagram()
+    shown = re.findall(r"```mermaid\n(stateDiagram-v2.*?)\n```", text, re.DOTALL)
+    assert shown == [
+        _diagram(channel.Phase.PROVISIONING, channel.TRANSITIONS),
+        _diagram(endpoint.State.OPENED, endpoint.TRANSITIONS),
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -154,9 +154,8 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         heartbeats,
         offsets,
         cluster,
-        docs,
-        heartbeats,
         operation,
+        docs,
     ):
         # One flat list: whatever walks over the routes sees each of them.
         app.router.routes.extend(part.router.routes)

@@ -1,0 +1,99 @@
+"""Endpoints of a gateway whose loops run, with a real broker."""
+
+import time
+from typing import Any
+
+import httpx
+import pytest
+from attaching import fresh_id
+from confluent_kafka import Producer
+from gateway_rig import SCHEMA
+
+from sluiceway_gateway.embedded import KafkaServer
+
+
+@pytest.fixture
+def channel(gateway_url: str) -> Any:
+    """A channel whose endpoints are lost soon, ready."""
+    name = f"endpoints-{fresh_id()[:8]}"
+    with httpx.Client(base_url=gateway_url, timeout=60) as http:
+        spec = {"schema": SCHEMA, "partitions": 2}
+        beat = {"interval_ms": 250, "patience_ms": 750}
+        answer = http.put(f"/v1/channels/{name}", json={"spec": {**spec, "beat": beat}})
+        while answer.json()["status"]["phase"] != "ready":
+            tag = answer.headers["etag"]
+            path = f"/v1/channels/{name}"
+            answer = http.get(path, params={"wait": 30}, headers={"If-None-Match": tag})
+            if answer.status_code == 304:
+                pytest.fail("the channel did not become ready")
+        yield http, answer.json()
+
+
+def attach(channel: Any, **body: Any) -> httpx.Response:
+    http, resource = channel
+    metadata = resource["metadata"]
+    asked = {"uid": metadata["uid"], "id": fresh_id(), "session": fresh_id(), "role": "reader"}
+    answer: httpx.Response = http.post(
+        f"/v1/channels/{metadata['name']}/endpoints", json=asked | body
+    )
+    return answer
+
+
+def until_list(channel: Any, holds: Any) -> Any:
+    """Wait, as clients do, until the list of endpoints is as wanted."""
+    http, resource = channel
+    path = f"/v1/channels/{resource['metadata']['name']}/endpoints"
+    deadline, tag = time.monotonic() + 60, '"none"'
+    while True:
+        answer = http.get(path, params={"wait": 20}, headers={"If-None-Match": tag})
+        if answer.status_code == 200:
+            tag, found = answer.headers["etag"], answer.json()["items"]
+            if holds(found):
+                return found
+        assert time.monotonic() < deadline, found
+
+
+def test_a_writer_that_dies_is_lost_and_the_ends_of_its_topic_are_kept(
+    channel: Any, kafka: KafkaServer
+) -> None:
+    topic = channel[1]["status"]["topic"]["name"]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for _ in range(3):
+        producer.produce(topic, b"x", partition=1)
+    producer.flush(30)
+    session = fresh_id()
+    writer = attach(channel, role="writer", session=session).json()["endpoint"]
+    (found,) = until_list(channel, lambda items: items[0]["lost_at"] is not None)
+    assert (found["health"], found["state"]) == ("lost", "opened")
+    assert found["lost_at"] == {"0": 0, "1": 3}
+    # It was only slow.
+    report = {"id": writer["id"], "epoch": writer["epoch"], "state": "started"}
+    asked = {"session": session, "beat": 1, "endpoints": [report]}
+    (reply,) = channel[0].post("/v1/heartbeats", json=asked).json()["endpoints"]
+    assert (reply["status"], reply["health"]) == ("ok", "healthy")
+    (event,) = [
+        each
+        for each in channel[0]
+        .get(f"/v1/channels/{writer['channel']['name']}/endpoints/{writer['id']}")
+        .json()["events"]
+        if each["state"] == "started" and each["cause"] == "its session beats again"
+    ]
+    assert event["health"] == "healthy"
+
+
+def test_a_group_larger_than_its_channel_has_a_partition_for_each_when_it_has_grown(
+    channel: Any,
+) -> None:
+    asked = {"group": "g", "index": 4, "size": 5, "id": fresh_id(), "session": fresh_id()}
+    http, resource = channel
+    path = f"/v1/channels/{resource['metadata']['name']}"
+    deadline = time.monotonic() + 60
+    while (answer := attach(channel, **asked)).status_code == 409:
+        assert answer.json()["code"] == "channel_not_ready"
+        assert time.monotonic() < deadline
+        tag = http.get(path).headers["etag"]
+        if http.get(path).json()["status"]["topic"]["partitions"] < 5:
+            http.get(path, params={"wait": 5}, headers={"If-None-Match": tag})
+    body = answer.json()
+    assert body["endpoint"]["partitions"] == [4]
+    assert body["connection"]["topic"]["partitions"] == 5

@@ -1,0 +1,184 @@
+"""Many clients at once: what one of them was told holds against all others."""
+
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from endpoint_services import PARTITIONS, Services
+
+from sluiceway_gateway.domain.endpoint import Role, State
+from sluiceway_gateway.domain.errors import Conflict, Fenced, GoesBack, StaleGeneration
+from sluiceway_gateway.domain.position import Commit, Position
+from sluiceway_gateway.domain.request import Answer
+from sluiceway_gateway.services.attachment import Asked, Attached
+from sluiceway_gateway.services.beats import Report
+from sluiceway_gateway.services.offsets import Reset
+from sluiceway_gateway.services.tokens import LOOPBACK
+from sluiceway_gateway.store.endpoints import Slots
+from sluiceway_gateway.store.engine import Database
+
+THREADS = 8
+
+
+class Crowd:
+    """Threads that begin at the same time on one channel."""
+
+    def __init__(self, database: Database) -> None:
+        self.services = Services(database)
+        self.name, self.uid = self.services.channel()
+
+    def attach(self, index: int = 0, size: int = 1, *, session: str | None = None) -> Attached:
+        asked = Asked(
+            id=uuid.uuid4().hex,
+            session=session or uuid.uuid4().hex,
+            client="",
+            role=Role.READER,
+            group="g",
+            index=index,
+            size=size,
+        )
+        return self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
+
+    def commit(self, attached: Attached, number: int, offset: int) -> None:
+        endpoint = attached.endpoint
+        asked = Commit(
+            channel=self.name,
+            channel_uid=self.uid,
+            group="g",
+            endpoint=endpoint.id,
+            epoch=endpoint.epoch,
+            generation=endpoint.generation,
+            topic_id="t",
+            number=number,
+            positions=(Position(partition=endpoint.place.index, offset=offset),),
+        )
+        self.services.offsets.commit(asked, principal=LOOPBACK)
+
+    def offsets(self) -> dict[int, int]:
+        report = self.services.offsets.fetch(self.name, "g", index=None)
+        return {each.position.partition: each.position.offset for _, each in report.positions}
+
+    def at_once(self, *calls: Callable[[], Any]) -> list[Any]:
+        """Run all calls at the same time; return what each gave, or the Conflict it raised."""
+        gate = threading.Barrier(len(calls))
+
+        def run(call: Callable[[], Any]) -> Any:
+            gate.wait()
+            try:
+                return call()
+            except Conflict as error:
+                return error
+
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return list(pool.map(run, calls))
+
+
+@pytest.fixture
+def crowd(database: Database) -> Crowd:
+    return Crowd(database)
+
+
+def test_of_many_that_take_one_place_the_highest_epoch_has_it(crowd: Crowd) -> None:
+    found = crowd.at_once(*[crowd.attach] * THREADS)
+    epochs = sorted(each.endpoint.epoch for each in found)
+    assert epochs == list(range(1, THREADS + 1))
+    page = crowd.services.endpoints.page(crowd.name, Slots(), after=None, limit=10)
+    assert [each.epoch for each in page.endpoints] == [THREADS]
+
+
+def test_what_a_new_instance_is_given_no_older_one_goes_beyond(crowd: Crowd) -> None:
+    old = crowd.attach()
+    for turn in range(5):
+        # The commit counts and is given to the new one, or it is fenced: nothing in between.
+        committed, new = crowd.at_once(
+            lambda old=old, turn=turn: crowd.commit(old, 1, turn + 1), crowd.attach
+        )
+        given = {each.position.partition: each.position.offset for each in new.positions}
+        assert given == crowd.offsets()
+        if isinstance(committed, Fenced):
+            assert given.get(0, 0) < turn + 1
+        else:
+            assert (committed, given) == (None, {0: turn + 1})
+        old = new
+
+
+def test_a_forced_reset_and_a_commit_come_one_after_the_other(crowd: Crowd) -> None:
+    for turn in range(5):
+        reader = crowd.attach()
+        reset = Reset(
+            positions=(Position(partition=0, offset=turn),),
+            topic_id="t",
+            index=None,
+            generation=None,
+            reason="race",
+            force=True,
+        )
+
+        def put_back(reset: Reset = reset) -> None:
+            crowd.services.offsets.reset(
+                crowd.name,
+                "g",
+                reset,
+                uid=crowd.uid,
+                principal=LOOPBACK,
+                request=None,
+                render=lambda _report: Answer(status=200, headers={}, body=""),
+            )
+
+        committed, _ = crowd.at_once(lambda reader=reader: crowd.commit(reader, 1, 100), put_back)
+        # Whichever was first, the reset has the last word.
+        assert committed is None or isinstance(committed, StaleGeneration)
+        assert crowd.offsets() == {0: turn}
+
+
+def test_commits_of_one_endpoint_that_cross_each_other_leave_the_highest(crowd: Crowd) -> None:
+    reader = crowd.attach()
+    calls = [
+        lambda number=number: crowd.commit(reader, number, number) for number in range(1, THREADS)
+    ]
+    for outcome in crowd.at_once(*calls):
+        assert outcome is None or isinstance(outcome, GoesBack)
+    assert crowd.offsets() == {0: THREADS - 1}
+
+
+def test_beats_commits_attaches_and_the_reaper_do_not_wait_in_a_circle(crowd: Crowd) -> None:
+    session = uuid.uuid4().hex
+    members = [crowd.attach(index, PARTITIONS, session=session) for index in range(PARTITIONS)]
+    states = (State.STARTED, State.ERROR)
+
+    def beat_all() -> None:
+        for number in range(1, 21):
+            reports = [
+                Report(
+                    id=each.endpoint.id,
+                    epoch=each.endpoint.epoch,
+                    state=states[number % 2],
+                    counters={"n": number},
+                    payload={"n": number},
+                    listens=True,
+                    seen=None,
+                )
+                for each in reversed(members)
+            ]
+            crowd.services.beats.beat(session, number, reports, principal=LOOPBACK)
+
+    def commit_all() -> None:
+        for number in range(1, 11):
+            for each in members[:3]:
+                crowd.commit(each, number, number)
+
+    def replace_last() -> None:
+        for _ in range(10):
+            crowd.attach(PARTITIONS - 1, PARTITIONS)
+
+    def reap() -> None:
+        for _ in range(20):
+            crowd.services.now_s += 7
+            crowd.services.reaper._due_s = crowd.services.now_s
+            crowd.services.reaper.run_once()
+
+    assert crowd.at_once(beat_all, commit_all, replace_last, reap) == [None] * 4
+    assert crowd.offsets() == {0: 10, 1: 10, 2: 10}
