@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, Field
 
+from sluiceway_gateway.domain.channel import MAX_PARTITIONS
 from sluiceway_gateway.domain.endpoint import MAX_GROUP_SIZE
 from sluiceway_gateway.domain.etag import Precondition
 from sluiceway_gateway.domain.group import Group
@@ -49,7 +50,7 @@ def _each_once(positions: list[PositionPut]) -> list[PositionPut]:
 
 
 Positions = Annotated[
-    list[PositionPut], Field(min_length=1, max_length=100_000), AfterValidator(_each_once)
+    list[PositionPut], Field(min_length=1, max_length=MAX_PARTITIONS), AfterValidator(_each_once)
 ]
 
 

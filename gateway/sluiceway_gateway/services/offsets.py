@@ -25,9 +25,18 @@ from sluiceway_gateway.domain.request import Answer, Request
 from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.incarnation import incarnation
-from sluiceway_gateway.store import channels, endpoints, groups, history, positions, requests
+from sluiceway_gateway.store import (
+    channels,
+    commits,
+    endpoints,
+    groups,
+    history,
+    positions,
+    requests,
+)
+from sluiceway_gateway.store.commits import Outcome
 from sluiceway_gateway.store.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.store.positions import Outcome
+from sluiceway_gateway.store.positions import Placed
 
 RESETS_SHOWN = 20
 
@@ -78,7 +87,7 @@ class Offsets:
         """
         principal.require(Action.READ, commit.channel)
         with self._database.write() as tx:
-            (outcome,) = positions.commit(tx, [commit], now=self._clock())
+            (outcome,) = commits.commit(tx, [commit], now=self._clock())
             if isinstance(outcome.error, EndpointNotFound):
                 incarnation(commit.channel, channels.find(tx, commit.channel), commit.channel_uid)
         if outcome.error is not None:
@@ -120,7 +129,11 @@ class Offsets:
             else:
                 whose = (channel.uid, group, -1 if member is None else member)
                 topic_id = str(channel.topic.id)
-                positions.set_back(tx, whose, reset.positions, topic_id=topic_id, now=now)
+                placed = [
+                    Placed(whose=whose, position=each, topic_id=topic_id)
+                    for each in reset.positions
+                ]
+                positions.put(tx, placed, now=now)
             following = replace(found, generation=found.generation + 1)
             groups.save(tx, following)
             line = Event(

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, bindparam, select, update
 
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State
@@ -49,19 +49,41 @@ class LostWriter:
     partitions: int
 
 
+# Run so often that they are put together once.
+_SURROUNDINGS = (
+    select(
+        endpoints,
+        channels.c.name.label("channel_name"),
+        channels.c.phase.label("channel_phase"),
+        channels.c.endpoints_revision,
+        channels.c.beat_ms,
+    )
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
+)
+_PULSES = (
+    select(
+        endpoints.c.id,
+        endpoints.c.channel_uid,
+        endpoints.c.session_id,
+        endpoints.c.health,
+        sessions.c.beat,
+        channels.c.beat_ms,
+        channels.c.patience_ms,
+    )
+    .join(sessions, sessions.c.id == endpoints.c.session_id)
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .where(
+        ~endpoints.c.superseded,
+        endpoints.c.state != str(State.CLOSED),
+        endpoints.c.health != str(Health.LOST),
+    )
+)
+
+
 def surroundings(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Surroundings]:
     """Return those of these endpoints that there are, by id."""
-    rows = tx.execute(
-        select(
-            endpoints,
-            channels.c.name.label("channel_name"),
-            channels.c.phase.label("channel_phase"),
-            channels.c.endpoints_revision,
-            channels.c.beat_ms,
-        )
-        .join(channels, channels.c.uid == endpoints.c.channel_uid)
-        .where(endpoints.c.id.in_(ids))
-    )
+    rows = tx.execute(_SURROUNDINGS, {"ids": list(ids)})
     return {
         row.id: Surroundings(
             endpoint=endpoint_of(row),
@@ -82,24 +104,7 @@ def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> None:
 
 def pulses(tx: ReadTransaction) -> list[Pulse]:
     """Return all endpoints that could get worse."""
-    rows = tx.execute(
-        select(
-            endpoints.c.id,
-            endpoints.c.channel_uid,
-            endpoints.c.session_id,
-            endpoints.c.health,
-            sessions.c.beat,
-            channels.c.beat_ms,
-            channels.c.patience_ms,
-        )
-        .join(sessions, sessions.c.id == endpoints.c.session_id)
-        .join(channels, channels.c.uid == endpoints.c.channel_uid)
-        .where(
-            ~endpoints.c.superseded,
-            endpoints.c.state != str(State.CLOSED),
-            endpoints.c.health != str(Health.LOST),
-        )
-    )
+    rows = tx.execute(_PULSES)
     return [
         Pulse(
             endpoint=row.id,

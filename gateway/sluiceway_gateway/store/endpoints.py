@@ -14,6 +14,18 @@ from sluiceway_gateway.store.tables import channels, endpoints
 
 _HERE = ~endpoints.c.superseded
 _PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
+# What beats and commits run is put together once.
+_HOLD = (
+    select(endpoints)
+    .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(endpoints.c.id)
+    .with_for_update(key_share=True)
+)
+_COUNT_UP = (
+    update(endpoints)
+    .where(endpoints.c.id == bindparam("the_id"), _HERE)
+    .values(counters=bindparam("counters", type_=Document))
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +42,9 @@ def find(tx: ReadTransaction, endpoint_id: str) -> Endpoint | None:
     return None if row is None else endpoint_of(row)
 
 
-def several(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Endpoint]:
-    """Return those of these endpoints that there are, by id."""
-    rows = tx.execute(select(endpoints).where(endpoints.c.id.in_(ids)))
-    return {row.id: endpoint_of(row) for row in rows}
-
-
 def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, Endpoint]:
     """Return those of these endpoints that there are and keep others from changing them."""
-    statement = select(endpoints).where(endpoints.c.id.in_(ids)).order_by(endpoints.c.id)
-    rows = tx.execute(statement.with_for_update(key_share=True))
+    rows = tx.execute(_HOLD, {"ids": list(ids)})
     return {row.id: endpoint_of(row) for row in rows}
 
 
@@ -65,12 +70,13 @@ def at(tx: ReadTransaction, channel_uid: str, place: Place) -> Endpoint | None:
 
 
 def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
-    """Whether an earlier instance of its place never came to its end."""
+    """Whether an earlier instance of its place never told of its end."""
     statement = select(
         exists().where(
             *_at(endpoint.channel_uid, endpoint.place),
             endpoints.c.epoch < endpoint.epoch,
             endpoints.c.state != str(State.CLOSED),
+            endpoints.c.ends.is_(None),
         )
     )
     return bool(tx.execute(statement).scalar_one())
@@ -159,13 +165,8 @@ def count_up(tx: WriteTransaction, counted: Sequence[Endpoint]) -> None:
     """Write down the counters of endpoints that have not changed otherwise."""
     if not counted:
         return
-    statement = (
-        update(endpoints)
-        .where(endpoints.c.id == bindparam("the_id"), _HERE)
-        .values(counters=bindparam("counters", type_=Document))
-    )
     ordered = sorted(counted, key=lambda each: each.id)
-    tx.execute(statement, [{"the_id": e.id, "counters": dict(e.counters)} for e in ordered])
+    tx.execute(_COUNT_UP, [{"the_id": e.id, "counters": dict(e.counters)} for e in ordered])
 
 
 def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:

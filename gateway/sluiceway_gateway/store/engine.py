@@ -32,10 +32,12 @@ class ReadTransaction:
         return self._connection.dialect.name
 
     def execute(
-        self, statement: Executable, rows: Sequence[Mapping[str, Any]] | None = None
+        self,
+        statement: Executable,
+        values: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> CursorResult[Any]:
-        """Run one statement, or one for each of `rows` in one go."""
-        return self._connection.execute(statement, rows)
+        """Run one statement with `values` for its parameters, or once for each of many."""
+        return self._connection.execute(statement, values)
 
 
 class WriteTransaction(ReadTransaction):

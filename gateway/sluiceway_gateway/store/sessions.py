@@ -4,11 +4,17 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.store.engine import WriteTransaction
 from sluiceway_gateway.store.tables import sessions
+
+_BEAT = (
+    update(sessions)
+    .where(sessions.c.id == bindparam("session"), sessions.c.beat < bindparam("number"))
+    .values(beat=bindparam("number"))
+)
 
 
 def begin(tx: WriteTransaction, session: str, *, client: str, now: datetime) -> None:
@@ -23,11 +29,7 @@ def begin(tx: WriteTransaction, session: str, *, client: str, now: datetime) -> 
 
 def beat(tx: WriteTransaction, session: str, number: int) -> bool:
     """Count the beat and hold the session; False for an unknown one, and for a beat that is old."""
-    counted = tx.execute(
-        update(sessions)
-        .where(sessions.c.id == session, sessions.c.beat < number)
-        .values(beat=number)
-    )
+    counted = tx.execute(_BEAT, {"session": session, "number": number})
     return counted.rowcount == 1
 
 

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from attaching import TOPIC_ID, Site, fresh_id, site
+from attaching import TOPIC_ID, Site, fresh_id, report, site
 from gateway_rig import NOBODY, Rig, code
 
 from sluiceway_gateway.domain.channel import Phase
@@ -250,6 +250,8 @@ def test_a_channel_takes_its_endpoints_with_it(flights: Site) -> None:
     assert code(old.ask(id=member["id"], group="g", index=0, size=1)) == "uid_mismatch"
     assert code(old.depart(member)) == "uid_mismatch"
     assert code(again.depart(member)) == "endpoint_not_found"
+    (reply,) = again.beat(report(member))
+    assert reply["status"] == "gone"
 
 
 def test_positions_of_another_topic_are_refused(flights: Site) -> None:

@@ -94,8 +94,11 @@ def test_the_ends_of_a_place_only_grow(flights: Site) -> None:
     flights.depart(flights.member(role="writer"), ends={"0": 120, "3": 7})
     assert not flights.member(role="writer")["took_over"]
     writer = flights.member(role="writer")
-    # The one before never came to an end.
+    # The one before never came to an end; had it failed and said how far it was, that is known.
     assert writer["took_over"]
+    failed = flights.member(role="writer", group="h")
+    flights.depart(failed, "error", ends={"2": 9})
+    assert not flights.member(role="writer", group="h")["took_over"]
     assert writer["ends"] is None
     gone = flights.depart(writer, ends={"0": 100, "1": 5}).json()
     assert gone["ends"] == {"0": 120, "1": 5, "3": 7}

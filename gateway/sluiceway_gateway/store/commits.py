@@ -1,0 +1,182 @@
+"""The one place where commits are judged and written, many in one transaction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import and_, bindparam, select, update
+
+from sluiceway_gateway.domain.endpoint import Endpoint
+from sluiceway_gateway.domain.errors import EndpointNotFound, SluicewayGatewayError
+from sluiceway_gateway.domain.group import Group
+from sluiceway_gateway.domain.position import Commit, Committed, Standing, counts
+from sluiceway_gateway.store import endpoints as endpoint_store
+from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.groups import group_of
+from sluiceway_gateway.store.positions import Placed, Whose, put, stored_at, whose
+from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints
+
+# Commits come so often that their statements are put together once.
+_AROUND = (
+    select(
+        endpoints.c.id.label("endpoint_id"),
+        endpoint_groups,
+        channels.c.name.label("channel_name"),
+        channels.c.topic_id,
+        channels.c.topic_partitions,
+        channels.c.partitions,
+    )
+    .join(
+        endpoint_groups,
+        and_(
+            endpoint_groups.c.channel_uid == endpoints.c.channel_uid,
+            endpoint_groups.c.role == endpoints.c.role,
+            endpoint_groups.c.name == endpoints.c.group_name,
+        ),
+    )
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
+)
+_COUNT = (
+    update(endpoints)
+    .where(
+        endpoints.c.id == bindparam("the_id"),
+        endpoints.c.epoch == bindparam("the_epoch"),
+        endpoints.c.commits < bindparam("number"),
+        ~endpoints.c.superseded,
+    )
+    .values(commits=bindparam("number"))
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a commit: how its partitions stand now, or what stands against it."""
+
+    group: Group | None = None
+    member: int = -1
+    """Whose positions they are, -1 where members share them."""
+    number: int = 0
+    positions: tuple[Committed, ...] = ()
+    error: SluicewayGatewayError | None = None
+
+
+def commit(tx: WriteTransaction, asked: Sequence[Commit], *, now: datetime) -> list[Outcome]:
+    """Commit what is right of `asked`, each all or nothing; return what came of each, in order.
+
+    No two may be of the same endpoint: the second would be judged by what was before the first.
+    """
+    # From here on none of them can be superseded, and no group of theirs resized or reset, before
+    # this transaction ends; so what is read next stays true.
+    held = endpoint_store.hold(tx, {each.endpoint for each in asked})
+    surroundings = _surroundings(tx, held)
+    stored = stored_at(
+        tx,
+        [
+            (*whose(held[each.endpoint]), position.partition)
+            for each in asked
+            if each.endpoint in held
+            for position in each.positions
+        ],
+    )
+    outcomes, new = [], []
+    for each in asked:
+        try:
+            standing = _standing(each, held, surroundings, stored)
+            if counts(each, standing):
+                new.append((each, standing))
+        except SluicewayGatewayError as error:
+            outcomes.append(Outcome(error=error))
+            continue
+        outcomes.append(_outcome(each, standing, now))
+    _count(tx, [each for each, _ in new])
+    put(
+        tx,
+        [
+            Placed(
+                whose=whose(standing.endpoint),
+                position=position,
+                topic_id=each.topic_id,
+                epoch=each.epoch,
+                number=each.number,
+            )
+            for each, standing in new
+            for position in each.positions
+        ],
+        now=now,
+    )
+    return outcomes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Surroundings:
+    channel: str
+    group: Group
+    topic_id: str | None
+    partitions: int
+
+
+def _surroundings(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, _Surroundings]:
+    """Return, by endpoint, its group, and its channel with its topic."""
+    rows = tx.execute(_AROUND, {"ids": list(held)})
+    return {
+        row.endpoint_id: _Surroundings(
+            channel=row.channel_name,
+            group=group_of(row),
+            topic_id=row.topic_id,
+            partitions=max(row.partitions, row.topic_partitions or 0),
+        )
+        for row in rows
+    }
+
+
+def _standing(
+    asked: Commit,
+    held: Mapping[str, Endpoint],
+    surroundings: Mapping[str, _Surroundings],
+    stored: Mapping[Whose, Mapping[int, Committed]],
+) -> Standing:
+    endpoint, around = held.get(asked.endpoint), surroundings.get(asked.endpoint)
+    where = around and endpoint and (around.channel, endpoint.channel_uid)
+    if endpoint is None or around is None or where != (asked.channel, asked.channel_uid):
+        raise EndpointNotFound(f"The channel {asked.channel!r} has no endpoint {asked.endpoint}.")
+    return Standing(
+        endpoint=endpoint,
+        group=around.group,
+        topic_id=around.topic_id,
+        partitions=around.partitions,
+        stored=stored.get(whose(endpoint), {}),
+    )
+
+
+def _outcome(asked: Commit, standing: Standing, now: datetime) -> Outcome:
+    """Return how the partitions that a commit names stand after it, be it new or a repeat."""
+    is_new = asked.number > standing.endpoint.commits
+    found = [
+        Committed(
+            position=each,
+            topic_id=asked.topic_id,
+            epoch=asked.epoch,
+            number=asked.number,
+            committed_at=now,
+        )
+        if is_new
+        else standing.stored.get(each.partition)
+        for each in asked.positions
+    ]
+    return Outcome(
+        group=standing.group,
+        member=whose(standing.endpoint)[2],
+        number=max(asked.number, standing.endpoint.commits),
+        positions=tuple(each for each in found if each is not None),
+    )
+
+
+def _count(tx: WriteTransaction, new: Sequence[Commit]) -> None:
+    if not new:
+        return
+    rows = [
+        {"the_id": each.endpoint, "the_epoch": each.epoch, "number": each.number} for each in new
+    ]
+    counted = tx.execute(_COUNT, rows).rowcount
+    assert counted == len(rows), "held endpoints do not change"  # noqa: S101
