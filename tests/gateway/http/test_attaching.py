@@ -104,7 +104,7 @@ def test_those_without_a_group_fence_nobody(flights: Site) -> None:
         {"group": "h"},
         {"mode": "broadcast"},
         {"role": "writer"},
-        {"session": fresh_id()},
+        {"session": "f" * 32},
         {"group": None, "index": None, "size": None},
     ],
     ids=str,
