@@ -151,7 +151,7 @@ def test_a_superseded_endpoint_is_not_healed_by_its_beats(flights: Site, watch: 
 
 def test_a_beat_between_look_and_verdict_counts(flights: Site, watch: Watch) -> None:
     reader = flights.attach()
-    watch.on(5.5)
+    watch.on(6)
     was = watch.reaper._write
 
     def beating(worse: Any) -> Any:
@@ -160,6 +160,7 @@ def test_a_beat_between_look_and_verdict_counts(flights: Site, watch: Watch) -> 
 
     watch.reaper._write = beating  # type: ignore[method-assign]
     watch.on(1.5)
+    assert flights.beats == 1
     assert health(flights, reader) == "healthy"
 
 
