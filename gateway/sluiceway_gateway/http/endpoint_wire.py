@@ -160,11 +160,9 @@ def endpoint_json(channel: Channel, endpoint: Endpoint) -> dict[str, Any]:
         "epoch": endpoint.epoch,
         "generation": endpoint.generation,
         "superseded": endpoint.superseded,
-        "cause": endpoint.cause,
         "attached_at": time_json(endpoint.attached_at),
         "changed_at": time_json(endpoint.changed_at),
         "counters": dict(endpoint.counters),
-        "lost_at": ends_json(endpoint.lost_at),
     }
 
 
@@ -179,8 +177,10 @@ def standing_json(endpoint: Endpoint) -> dict[str, Any]:
         "size": endpoint.size,
         "state": str(endpoint.state),
         "health": str(endpoint.health),
+        "cause": endpoint.cause,
         "payload": endpoint.payload,
         "ends": ends_json(endpoint.ends),
+        "lost_at": ends_json(endpoint.lost_at),
     }
 
 

@@ -82,8 +82,10 @@ class Counterpart(BaseModel):
     size: int | None
     state: StateWord
     health: HealthWord
+    cause: str | None
     payload: dict[str, Any] | None
     ends: dict[str, int] | None
+    lost_at: dict[str, int] | None
 
 
 class EndpointReply(BaseModel):

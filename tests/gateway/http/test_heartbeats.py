@@ -34,8 +34,10 @@ def test_a_beat_tells_states_and_counters_and_hears_of_the_counterparts(flights:
                 "size": None,
                 "state": "opened",
                 "health": "healthy",
+                "cause": None,
                 "payload": {"batch": [1, None]},
                 "ends": None,
+                "lost_at": None,
             }
         ],
     }
