@@ -2,6 +2,7 @@
 
 import itertools
 import operator
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -39,6 +40,7 @@ class Delivery:
         delivery_timeout_s: float,
         records_in: Callable[[bytes], int],
     ) -> None:
+        self._process = os.getpid()
         self._topic = topic
         self._timeout_s = delivery_timeout_s + _GRACE_S
         self._records_in = records_in
@@ -89,6 +91,9 @@ class Delivery:
 
     def discard(self) -> None:
         """Throw away what was not sent yet; what is on its way may still be written."""
+        if os.getpid() != self._process:
+            # Forked: it is the parent's, and librdkafka's threads are missing here.
+            return
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         self._producer.flush(_GRACE_S)
 

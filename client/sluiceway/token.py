@@ -1,6 +1,7 @@
 """Where the client's bearer token comes from, and how it goes into requests."""
 
 import os
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,8 +48,14 @@ class TokenSource:
     """
 
     def __init__(self, token: Token | None = None) -> None:
-        self._given = token
+        self.given = token
         self._token = self._found()
+
+    @property
+    def origin(self) -> Hashable:
+        """Where the token comes from, the same while a file's content changes."""
+        variable = Token.of(os.environ.get("SLUICEWAY_TOKEN"))
+        return (self.given, variable, os.environ.get("SLUICEWAY_TOKEN_FILE"))
 
     def current(self) -> Token | None:
         """Return the token."""
@@ -60,8 +67,8 @@ class TokenSource:
         return self._token != before
 
     def _found(self) -> Token | None:
-        if self._given is not None:
-            return self._given.checked("token")
+        if self.given is not None:
+            return self.given.checked("token")
         if os.environ.get("SLUICEWAY_TOKEN"):
             return Token(os.environ["SLUICEWAY_TOKEN"]).checked("SLUICEWAY_TOKEN")
         path = os.environ.get("SLUICEWAY_TOKEN_FILE")

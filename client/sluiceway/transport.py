@@ -4,7 +4,7 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import httpx
@@ -52,14 +52,20 @@ class Transport:
         if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 86_400:
             raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds up to 86400")
         self._token = TokenSource(token)
+        self._ca = ca or os.environ.get("SLUICEWAY_CA_FILE")
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._monotonic = monotonic
-        self._http = httpx.Client(
-            base_url=self.url,
-            verify=_trust(self.url, ca or os.environ.get("SLUICEWAY_CA_FILE")),
-            headers={"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"},
-        )
+        self._http = self._connected()
+
+    @property
+    def identity(self) -> Hashable:
+        """What is equal for transports that speak to one gateway as one principal."""
+        return (self.url, self._token.origin, self._ca, self._timeout_s)
+
+    def another(self) -> "Transport":
+        """Return a transport to the same gateway with connections of its own."""
+        return Transport(self.url, token=self._token.given, ca=self._ca, timeout_s=self._timeout_s)
 
     def request(
         self,
@@ -70,19 +76,23 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         body: Any = None,
         wait_s: float = 0.0,
+        timeout_s: float | None = None,
     ) -> httpx.Response:
         """Return a successful answer, or 304; raise GatewayError for the others.
 
         GatewayAccessFailed says that a certificate or the protocol does not fit: at once. A
-        transport that was closed raises EndpointClosed.
-        `wait_s` is how long the gateway was asked to wait before it answers.
+        transport that was closed raises EndpointClosed. `wait_s` is how long the gateway was asked
+        to wait before it answers, `timeout_s` takes the place of the transport's own.
         """
-        deadline_s = self._monotonic() + self._timeout_s + wait_s
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline_s = self._monotonic() + timeout_s + wait_s
         pause_s = _FIRST_PAUSE_S
         cause: Exception | None = None
         while True:
             try:
-                answer = self._attempt(method, path, params, headers, body, wait_s)
+                answer = self._attempt(
+                    method, path, params, headers, body, timeout_s=timeout_s, wait_s=wait_s
+                )
             except httpx.TransportError as error:
                 forget_frames(error)
                 self._refuse(error, first=cause is None)
@@ -128,6 +138,14 @@ class Transport:
         """Close the connections."""
         self._http.close()
 
+    def _connected(self) -> httpx.Client:
+        self._process = os.getpid()
+        return httpx.Client(
+            base_url=self.url,
+            verify=_trust(self.url, self._ca),
+            headers={"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"},
+        )
+
     def _refuse(self, error: httpx.TransportError, *, first: bool) -> None:
         """Raise GatewayAccessFailed if the failure is one that repeating does not heal."""
         url = httpx.URL(self.url)
@@ -154,8 +172,13 @@ class Transport:
         params: Mapping[str, str] | None,
         headers: Mapping[str, str] | None,
         body: Any,
+        *,
+        timeout_s: float,
         wait_s: float,
     ) -> httpx.Response:
+        if os.getpid() != self._process:
+            # After a fork the old connections are the parent's.
+            self._http = self._connected()
         while True:
             token = self._token.current()
             response = self._http.request(
@@ -166,7 +189,7 @@ class Transport:
                 # Not one of the headers here: httpx has these in locals, and masks its own.
                 auth=None if token is None else token.authorize,
                 json=body,
-                timeout=httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s),
+                timeout=httpx.Timeout(timeout_s, read=timeout_s + wait_s),
             )
             if response.status_code != 401 or not self._token.refresh():
                 return response

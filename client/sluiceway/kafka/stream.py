@@ -1,6 +1,7 @@
 """Messages of assigned partitions, in the order of their offsets."""
 
 import contextlib
+import os
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class MessageStream:
         *,
         timeout_s: float,
     ) -> None:
+        self._process = os.getpid()
         self._topic = connection.topic_name
         self._timeout_s = timeout_s
         self._consumer = made(Consumer, consumer_config(connection.kafka, config))
@@ -67,12 +69,13 @@ class MessageStream:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         self._identity.verify(timeout_s=timeout_s, max_age_s=max_age_s)
 
-    def meet_new_partitions(self) -> None:
+    def meet_new_partitions(self) -> int:
         """Learn of partitions that the topic has grown by; else they stay unknown for minutes.
 
-        Raises KafkaUnavailable.
+        Returns how many it has. Raises KafkaUnavailable.
         """
-        self._call(self._consumer.list_topics, self._topic, timeout=self._timeout_s)
+        known = self._call(self._consumer.list_topics, self._topic, timeout=self._timeout_s)
+        return len(known.topics[self._topic].partitions)
 
     def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
         """Return the watermarks of each partition, asked for together."""
@@ -127,7 +130,9 @@ class MessageStream:
 
     def close(self) -> None:
         """Let go of the connections. May be repeated."""
-        self._consumer.close()
+        # In a process that was forked, librdkafka's threads are missing: it would wait for them.
+        if os.getpid() == self._process:
+            self._consumer.close()
 
     def _offsets(self, times: Mapping[int, int]) -> dict[int, int]:
         if not times:
