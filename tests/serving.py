@@ -12,9 +12,9 @@ from sluiceway_gateway.http.sockets import bound_socket
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
-    """Serve on a free loopback port, in a thread, while the block runs; give the URL."""
-    bound = bound_socket("127.0.0.1", 0)
+def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
+    """Serve on a loopback port (0: a free one), in a thread, while the block runs; give the URL."""
+    bound = bound_socket("127.0.0.1", port)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()

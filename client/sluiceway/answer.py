@@ -63,6 +63,14 @@ class Answer:
         found = self.at(*keys)
         return {key: found.text(key) for key in found.mapping()}
 
+    def numbers(self, *keys: str) -> Mapping[int, int]:
+        """Return an object of whole numbers by partition."""
+        found = self.at(*keys)
+        for key in found.mapping():
+            if not key.isdecimal():
+                raise self._wrong(f"{found.path}.{key}", "is no partition")
+        return {int(key): found.number(key) for key in found.mapping()}
+
     def items(self, *keys: str) -> list["Answer"]:
         """Return the items of an array."""
         found = self.at(*keys)

@@ -2,29 +2,29 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, Literal
 
 from sluiceway import choice, extent
+from sluiceway.attachment import Attachment
 from sluiceway.control import Access, Control
-from sluiceway.errors import ChannelNotFound, ChannelNotReady, Conflict, SluicewayTimeout
+from sluiceway.ending import OnLostWriter
+from sluiceway.endpoint import Endpoint, Membership, Mode, Role, membership
+from sluiceway.errors import ChannelNotFound, OptionError
+from sluiceway.facts import ChannelFacts
 from sluiceway.kafka.masked import MaskedProperties
+from sluiceway.meeting import Meeting, WaitedState
 from sluiceway.partitioning import Key, Partitioner
-from sluiceway.protocol import (
-    ChannelResource,
-    ChannelStatus,
-    Connection,
-    Retention,
-    SchemaVersion,
-)
+from sluiceway.position import Position
+from sluiceway.protocol import Beat, ChannelResource, Connection, Retention, SchemaVersion
 from sluiceway.reader import ChannelReader
 from sluiceway.schema import Schema
+from sluiceway.session import Session
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["Channel"]
 
 
-class Channel:
+class Channel(ChannelFacts):
     """One incarnation of a channel; made by `Gateway.channel` and `Gateway.channels`.
 
     Its properties are those of the last answer; `refresh()` asks again. When the channel was
@@ -35,79 +35,8 @@ class Channel:
         self, control: Control, resource: ChannelResource, schema: Schema | None = None
     ) -> None:
         """Hold the channel; `schema` is what writers and readers use, None the newest."""
-        self._control = control
-        self._resource = resource
+        super().__init__(control, resource)
         self._schema = schema
-
-    @property
-    def name(self) -> str:
-        """The channel's name."""
-        return self._resource.name
-
-    @property
-    def uid(self) -> str:
-        """The incarnation's uid, 32 hexadecimal digits."""
-        return self._resource.uid
-
-    @property
-    def generation(self) -> int:
-        """Counts the changes of spec and labels."""
-        return self._resource.generation
-
-    @property
-    def created_at(self) -> datetime:
-        """When the channel was made."""
-        return self._resource.created_at
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The channel's labels."""
-        return self._resource.labels
-
-    @property
-    def format(self) -> str:
-        """How records lie in messages: avro or arrow."""
-        return self._resource.format
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions that is wanted; the topic's own is in `status`."""
-        return self._resource.partitions
-
-    @property
-    def pinned(self) -> bool:
-        """Whether the number of partitions may never change."""
-        return self._resource.pinned
-
-    @property
-    def replication(self) -> int | None:
-        """The replication factor that is wanted; None: the broker's default."""
-        return self._resource.replication
-
-    @property
-    def retention(self) -> Retention:
-        """How long records are kept."""
-        return self._resource.retention
-
-    @property
-    def config(self) -> Mapping[str, str]:
-        """Further topic settings, by Kafka's names."""
-        return self._resource.config
-
-    @property
-    def compatibility(self) -> str:
-        """The rule for new versions of the schema: none, backward, forward or full."""
-        return self._resource.compatibility
-
-    @property
-    def adopted(self) -> bool:
-        """Whether the topic was there before the channel, and is never deleted or changed."""
-        return self._resource.adopted_topic is not None
-
-    @property
-    def status(self) -> ChannelStatus:
-        """Phase, conditions and topic."""
-        return self._resource.status
 
     @property
     def schema(self) -> Schema:
@@ -117,11 +46,6 @@ class Channel:
     def schemas(self) -> tuple[SchemaVersion, ...]:
         """Ask for all schemas that the channel's records may have, the oldest first."""
         return self._control.schemas(self.name)
-
-    def refresh(self) -> "Channel":
-        """Ask the gateway again and return this channel."""
-        self._take(self._control.channel(self.name))
-        return self
 
     def connection(self, access: Access) -> Connection:
         """Return what `read` or `write` access takes; a value that other processes can use.
@@ -135,6 +59,29 @@ class Channel:
         used = choice.to_write if access == "write" else choice.to_read
         return used(connection, self._schema)
 
+    def _readable(self, attachment: Attachment | None) -> Connection:
+        if attachment is None:
+            return self.connection("read")
+        connection = attachment.attached.connection
+        return connection if self._schema is None else choice.to_read(connection, self._schema)
+
+    def _attach(
+        self, role: Role, member: Membership | None, timeout_s: float, close_timeout_s: float
+    ) -> Attachment:
+        return Attachment.open(
+            Session.of(self._control.endpoints, grace_s=self._control.grace_s),
+            channel=self.name,
+            uid=self.uid,
+            role=role,
+            membership=member,
+            timeout_s=timeout_s,
+            close_timeout_s=close_timeout_s,
+        )
+
+    def _meeting(self) -> Meeting:
+        topic = self.status.topic
+        return Meeting(self._control.endpoints, self.name, self.uid, topic_id=topic.id)
+
     def _connection(self, access: Access) -> Connection:
         connection = self._control.connection(self.name, access)
         if connection.channel_uid != self.uid:
@@ -144,15 +91,25 @@ class Channel:
     def writer(
         self,
         *,
+        group: str | None = None,
+        index: int | None = None,
+        size: int | None = None,
         key: Key | None = None,
         partitioner: Partitioner | None = None,
         partition: int | None = None,
         batch_records: int = 8192,
         delivery_timeout_s: float = 120.0,
         timeout_s: float = 30.0,
+        close_timeout_s: float = 600.0,
         config: Mapping[str, object] | None = None,
     ) -> ChannelWriter:
-        """Open a writer; ChannelWriter says what the arguments mean."""
+        """Open a writer; ChannelWriter says what the other arguments mean.
+
+        With a group, the writer has the place `index` of `size` in it (0 of 1 where both are left
+        out), and an instance that is still there is superseded. A job that may be started again
+        needs that, as nobody takes the place of a writer without a group.
+        """
+        member = membership(group, index, size)
         config = MaskedProperties(config or {})
         return ChannelWriter(
             self.connection("write"),
@@ -163,30 +120,113 @@ class Channel:
             delivery_timeout_s=delivery_timeout_s,
             timeout_s=timeout_s,
             config=config,
+            attach=lambda: self._attach("writer", member, timeout_s, close_timeout_s),
         )
 
     def reader(
         self,
         *,
-        until: extent.Until,
+        group: str | None = None,
+        index: int | None = None,
+        size: int | None = None,
+        mode: Mode = "shared",
+        until: extent.Until = "finished",
+        writers: int = 1,
+        on_lost_writer: OnLostWriter = "raise",
         start: extent.Start = "earliest",
         partitions: Sequence[int] | None = None,
         on_corrupt: Literal["raise", "skip"] = "raise",
         timeout_s: float = 30.0,
+        close_timeout_s: float = 600.0,
         config: Mapping[str, object] | None = None,
     ) -> ChannelReader:
-        """Open a reader; ChannelReader says what the arguments mean."""
+        """Open a reader; ChannelReader says what the other arguments mean.
+
+        With a group, the reader has the place `index` of `size` in it (0 of 1 where both are left
+        out), begins where its partitions were committed last, else at `start`, and supersedes an
+        instance that is still there. In `shared` mode partition p belongs to the member
+        p mod size, and a channel with fewer partitions than members gets more; in `broadcast`
+        mode every member has all. Index 0 is closed last, and waits for it over
+        `close_timeout_s`. Without a group, and not until its writers have finished, a
+        reader leaves no trace.
+        """
+        member = membership(group, index, size, mode)
         config = MaskedProperties(config or {})
-        return ChannelReader(
-            self.connection("read"),
-            until=until,
-            start=start,
-            partitions=partitions,
-            on_corrupt=on_corrupt,
-            timeout_s=timeout_s,
-            config=config,
-            refresh=lambda: self._connection("read"),
+        if member is not None and partitions is not None:
+            raise OptionError("partitions and group exclude each other: a group assigns them")
+        if until == "finished" and self.adopted:
+            raise OptionError(
+                f"the topic of the channel {self.name!r} was there before it, so nobody knows all "
+                "who write to it: give until='now' or until=None (never)"
+            )
+        seen = until == "finished" or member is not None
+        attachment = None
+        if seen:
+            attachment = self._attach("reader", member, timeout_s, close_timeout_s)
+        try:
+            return ChannelReader(
+                self._readable(attachment),
+                until=until,
+                start=start,
+                partitions=partitions,
+                on_corrupt=on_corrupt,
+                timeout_s=timeout_s,
+                config=config,
+                refresh=lambda: self._connection("read"),
+                attachment=attachment,
+                writers=writers,
+                on_lost_writer=on_lost_writer,
+            )
+        except BaseException as error:
+            if attachment is not None:
+                attachment.fail(error)
+            raise
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Ask for all writers and readers, the latest instance of each place."""
+        return self._meeting().endpoints()
+
+    def wait_for(
+        self,
+        *,
+        writers: int = 0,
+        readers: int = 0,
+        state: WaitedState = "opened",
+        timeout_s: float = 60.0,
+    ) -> tuple[Endpoint, ...]:
+        """Return the endpoints once so many writers and readers have come to `state`.
+
+        "opened" waits until they have come at all, "started" until they work, "closed" until
+        they, and all others of their role, have finished. Raises SluicewayTimeout, which says who
+        is missing.
+        """
+        return self._meeting().wait_for(
+            writers=writers, readers=readers, state=state, timeout_s=timeout_s
         )
+
+    def committed(self, group: str, index: int | None = None) -> dict[int, Position]:
+        """Ask for a group's committed positions; a broadcast group's are those of one member."""
+        return self._control.endpoints.committed(self.name, group, index=index)
+
+    def reset(
+        self,
+        group: str,
+        positions: Mapping[int, Position | int] | None = None,
+        *,
+        reason: str,
+        index: int | None = None,
+        force: bool = False,
+    ) -> None:
+        """Put a group's committed positions elsewhere, or forget them, which is written down.
+
+        Raises Conflict `members_open` while the group has living members, unless `force`, which
+        ends what they can commit.
+        """
+        self._meeting().reset(group, positions, reason=reason, index=index, force=force)
+
+    def dismiss(self, endpoint_id: str) -> None:
+        """Close somebody's endpoint, so that a writer that failed is not waited for again."""
+        self._control.endpoints.dismiss(self.name, endpoint_id, uid=self.uid)
 
     def update(
         self,
@@ -197,6 +237,7 @@ class Channel:
         pinned: bool | None = None,
         labels: Mapping[str, str] | None = None,
         retention: Retention | None = None,
+        beat: Beat | None = None,
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
     ) -> None:
@@ -215,6 +256,7 @@ class Channel:
             "partitions": partitions,
             "pinned": pinned,
             "retention": None if retention is None else retention.to_json(),
+            "beat": None if beat is None else beat.to_json(),
             "config": None if config is None else dict(config),
         }
         spec = {field: value for field, value in given.items() if value is not None}
@@ -223,22 +265,6 @@ class Channel:
         deadline_s = time.monotonic() + wait_s
         while self.status.observed_generation < self.generation:
             self._await_change(deadline_s, "the change is taken, but not in Kafka yet")
-
-    def wait_until_ready(self, wait_s: float = 60.0) -> "Channel":
-        """Wait until the channel can be used, a closed one for reading alone; return it.
-
-        Raises ChannelNotReady for a channel that failed or is being deleted, SluicewayTimeout
-        after `wait_s`; both say what the gateway gave as the reason.
-        """
-        deadline_s = time.monotonic() + wait_s
-        while self.status.phase not in ("ready", "closed"):
-            if self.status.phase != "provisioning":
-                raise ChannelNotReady(
-                    f"the channel {self.name!r} is {self.status.phase}: {self.status.explain()}",
-                    retriable=False,
-                )
-            self._await_change(deadline_s, f"the channel {self.name!r} is not ready")
-        return self
 
     def close(self) -> None:
         """Let nobody open a writer any more; the records stay readable. There is no way back.
@@ -262,37 +288,3 @@ class Channel:
         except ChannelNotFound:
             return
         self.wait_until_gone(deadline_s - time.monotonic())
-
-    def wait_until_gone(self, wait_s: float = 60.0) -> None:
-        """Wait until a channel that is being deleted is gone. Raises SluicewayTimeout."""
-        deadline_s = time.monotonic() + wait_s
-        try:
-            while True:
-                self._await_change(deadline_s, f"the channel {self.name!r} is still there")
-        except ChannelNotFound:
-            return
-        except Conflict as error:
-            # Gone, and its name is taken again.
-            if error.code != "uid_mismatch":
-                raise
-
-    def __repr__(self) -> str:
-        return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"
-
-    def _await_change(self, deadline_s: float, what: str) -> None:
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise SluicewayTimeout(f"{what}: {self.status.explain()}")
-        self._take(self._control.wait_for_change(self._resource, min(left_s, 20.0)))
-
-    def _take(self, resource: ChannelResource) -> None:
-        if resource.uid != self.uid:
-            raise self._replaced(resource.uid)
-        self._resource = resource
-
-    def _replaced(self, uid: str) -> Conflict:
-        return Conflict(
-            f"the channel {self.name!r} was deleted and made anew: this one was {self.uid}, that "
-            f"name is {uid} now. Open it again with gateway.channel({self.name!r})",
-            code="uid_mismatch",
-        )

@@ -66,7 +66,12 @@ class Chunk:
     @property
     def empty(self) -> bool:
         """Whether all its records have been handed out."""
-        return self._handed_out() == self._rows
+        return self.handed_out == self._rows
+
+    @property
+    def handed_out(self) -> int:
+        """How many of its records have been handed out."""
+        return self._opened_rows - operator.length_hint(self._records)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over what is left of the current batch, or of the next.
@@ -101,12 +106,9 @@ class Chunk:
     def _drain(self) -> None:
         collections.deque(self._records, maxlen=0)
 
-    def _handed_out(self) -> int:
-        return self._opened_rows - operator.length_hint(self._records)
-
     def settle(self, positions: dict[int, Position]) -> None:
         """Move `positions` past what has been handed out."""
-        handed_out = self._handed_out()
+        handed_out = self.handed_out
         messages, counts = self._messages, self._counts
         start = index = self._settled_messages
         rows = self._settled_rows

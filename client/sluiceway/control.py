@@ -1,13 +1,13 @@
 """The gateway's calls, one method each."""
 
 import math
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from sluiceway.answer import Answer
-from sluiceway.errors import InvalidRequest
+from sluiceway.endpoint_calls import EndpointCalls
+from sluiceway.paths import channel_path
 from sluiceway.protocol import ChannelResource, Connection, SchemaVersion
 from sluiceway.transport import Transport
 
@@ -16,30 +16,34 @@ __all__ = ["Access", "Control"]
 Access = Literal["read", "write"]
 
 _LIMIT = 100
-_NAME = re.compile(r"[a-z0-9._-]+")
 
 
 class Control:
     """The control plane. Each call raises GatewayError and its subclasses.
 
     Calls that change something carry a request id, so that the transport's repeats of one call
-    are one change. `listener` names the one of Kafka's listeners to reach it by.
+    are one change. `listener` names the one of Kafka's listeners to reach it by; `grace_s` is how
+    long endpoints bear it that the gateway is away. Calls about endpoints are in `endpoints`.
     """
 
-    def __init__(self, transport: Transport, *, listener: str | None = None) -> None:
+    def __init__(
+        self, transport: Transport, *, listener: str | None = None, grace_s: float = 60.0
+    ) -> None:
         self._transport = transport
         self._listener = listener
+        self.grace_s = grace_s
+        self.endpoints = EndpointCalls(transport, listener=listener)
 
     def channel(self, name: str) -> ChannelResource:
         """Return a channel as it is now."""
-        response = self._transport.request("GET", _path(name))
+        response = self._transport.request("GET", channel_path(name))
         return self._channel(response)
 
     def wait_for_change(self, seen: ChannelResource, wait_s: float) -> ChannelResource:
         """Return the channel once it differs from `seen`, or as it is after `wait_s`."""
         response = self._transport.request(
             "GET",
-            _path(seen.name),
+            channel_path(seen.name),
             params={"wait": str(max(1, min(60, math.ceil(wait_s))))},
             headers={"If-None-Match": seen.etag} if seen.etag else {},
             wait_s=wait_s,
@@ -76,13 +80,13 @@ class Control:
     def close_channel(self, name: str, *, uid: str) -> ChannelResource:
         """Close the channel with this uid to writers."""
         response = self._transport.request(
-            "POST", f"{_path(name)}/close", body={"uid": uid}, headers=_request_id()
+            "POST", f"{channel_path(name)}/close", body={"uid": uid}, headers=_request_id()
         )
         return self._channel(response)
 
     def schemas(self, name: str) -> tuple[SchemaVersion, ...]:
         """Return all schemas that the channel keeps, the oldest first."""
-        response = self._transport.request("GET", f"{_path(name)}/schemas")
+        response = self._transport.request("GET", f"{channel_path(name)}/schemas")
         answer = Answer(self._transport.answer(response), "schemas")
         return tuple(SchemaVersion.parse(each) for each in answer.items("items"))
 
@@ -90,14 +94,14 @@ class Control:
         """Begin to delete the channel with this uid."""
         params = {"uid": uid} | ({"topic": "keep"} if keep_topic else {})
         response = self._transport.request(
-            "DELETE", _path(name), params=params, headers=_request_id()
+            "DELETE", channel_path(name), params=params, headers=_request_id()
         )
         return self._channel(response)
 
     def connection(self, name: str, access: Access) -> Connection:
         """Return what reading from or writing to the channel takes."""
         params = {"access": str(access)} | ({"listener": self._listener} if self._listener else {})
-        response = self._transport.request("GET", f"{_path(name)}/connection", params=params)
+        response = self._transport.request("GET", f"{channel_path(name)}/connection", params=params)
         return Connection.parse(self._transport.answer(response))
 
     def close(self) -> None:
@@ -106,7 +110,7 @@ class Control:
 
     def _put(self, name: str, body: Any, headers: Mapping[str, str]) -> ChannelResource:
         response = self._transport.request(
-            "PUT", _path(name), body=body, headers={**headers, **_request_id()}
+            "PUT", channel_path(name), body=body, headers={**headers, **_request_id()}
         )
         return self._channel(response)
 
@@ -114,16 +118,6 @@ class Control:
         return ChannelResource.parse(
             self._transport.answer(response), etag=response.headers.get("ETag")
         )
-
-
-def _path(name: str) -> str:
-    # What is none of these characters could become another path on the way.
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
-        raise InvalidRequest(
-            "a channel's name is made of a-z, 0-9, '.', '_' and '-' and begins with a letter or a "
-            f"digit; it is {name!r}"
-        )
-    return f"/v1/channels/{name}"
 
 
 def _request_id() -> dict[str, str]:

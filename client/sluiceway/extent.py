@@ -13,7 +13,7 @@ __all__ = ["Start", "Until", "chosen_partitions", "end_offsets", "positions_at",
 
 Positions = Mapping[int, Position | int]
 Start = Literal["earliest", "latest"] | datetime | Positions
-Until = Literal["now"] | Mapping[int, int] | None
+Until = Literal["finished", "now"] | Mapping[int, int] | None
 
 
 def chosen_partitions(partitions: Sequence[int] | None, count: int) -> tuple[int, ...]:
@@ -32,13 +32,35 @@ def chosen_partitions(partitions: Sequence[int] | None, count: int) -> tuple[int
 
 
 def start_positions(
-    start: Start, partitions: Sequence[int], stream: MessageStream
+    start: Start,
+    partitions: Sequence[int],
+    stream: MessageStream,
+    committed: Mapping[int, Position] | None = None,
 ) -> dict[int, Position]:
-    """Return where each partition starts; partitions that a mapping leaves out start earliest.
+    """Return where each partition starts: where it is `committed`, else at `start`.
 
-    Raises OptionError and OffsetOutOfRange.
+    Partitions that a mapping leaves out start earliest. Raises OptionError and OffsetOutOfRange.
     """
     marks = stream.watermarks(partitions)
+    try:
+        resumed = positions_at(committed or {}, marks)
+    except OffsetOutOfRange as error:
+        raise OffsetOutOfRange(
+            partition=error.partition,
+            offset=error.offset,
+            begin=error.begin,
+            end=error.end,
+            advice="It was committed: put the group elsewhere with channel.reset(group, …)",
+        ) from error
+    return _starts(start, partitions, stream, marks) | resumed
+
+
+def _starts(
+    start: Start,
+    partitions: Sequence[int],
+    stream: MessageStream,
+    marks: Mapping[int, Watermarks],
+) -> dict[int, Position]:
     if start == "earliest":
         return {p: Position(offset=marks[p].begin) for p in partitions}
     if start == "latest":
@@ -84,7 +106,8 @@ def end_offsets(
         return None
     if until != "now" and not isinstance(until, Mapping):
         raise OptionError(
-            f"until is {until!r}; it takes 'now', None (never), or an offset for each partition"
+            f"until is {until!r}; it takes 'now', None (never), an offset for each partition, or "
+            "'finished' where the gateway knows the reader: channel.reader() makes such a one"
         )
     marks = stream.watermarks(partitions)
     if until == "now":

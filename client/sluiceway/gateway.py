@@ -10,8 +10,8 @@ from typing import Any, Self
 from sluiceway.channel import Channel
 from sluiceway.choice import require_readable
 from sluiceway.control import Control
-from sluiceway.errors import ChannelNotFound, Conflict
-from sluiceway.protocol import ChannelResource, Retention
+from sluiceway.errors import ChannelNotFound, Conflict, OptionError
+from sluiceway.protocol import Beat, ChannelResource, Retention
 from sluiceway.schema import Schema
 from sluiceway.token import Token
 from sluiceway.transport import Transport
@@ -26,7 +26,8 @@ class Gateway:
     to http://127.0.0.1:8900), SLUICEWAY_TOKEN or the content of SLUICEWAY_TOKEN_FILE, and
     SLUICEWAY_CA_FILE. `listener` names the way to Kafka where the gateway knows several; it
     defaults to SLUICEWAY_LISTENER, and that to the gateway's choice. A call is repeated for
-    `timeout_s` while the gateway does not answer.
+    `timeout_s` while the gateway does not answer. Writers and readers bear it for
+    `control_grace_s` that it is away, before what cannot be done without it fails.
     """
 
     def __init__(
@@ -37,13 +38,18 @@ class Gateway:
         ca: str | None = None,
         listener: str | None = None,
         timeout_s: float = 30.0,
+        control_grace_s: float = 60.0,
     ) -> None:
         given = Token.of(token)
         del token
+        if not isinstance(control_grace_s, int | float) or not 0 < control_grace_s <= 86_400:
+            raise OptionError(f"control_grace_s is {control_grace_s!r}; it takes seconds to 86400")
         transport = Transport(url, token=given, ca=ca, timeout_s=timeout_s)
         self.url = transport.url
         self._control = Control(
-            transport, listener=listener or os.environ.get("SLUICEWAY_LISTENER")
+            transport,
+            listener=listener or os.environ.get("SLUICEWAY_LISTENER"),
+            grace_s=control_grace_s,
         )
 
     def channel(
@@ -59,6 +65,7 @@ class Gateway:
         replication: int | None = None,
         labels: Mapping[str, str] | None = None,
         retention: Retention | None = None,
+        beat: Beat | None = None,
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
     ) -> Channel:
@@ -70,7 +77,7 @@ class Gateway:
         alone until `Channel.update` registers it. Where the channel differs in what else is
         given, a warning says so, and nothing is changed. A channel that is absent needs a schema,
         or ChannelNotFound is raised; left out, the rest is: 1 partition, format avro, not pinned,
-        compatibility backward, the broker's replication and retention.
+        compatibility backward, the broker's replication and retention, a beat of 2 s.
 
         `topic` names a topic of Kafka's that a new channel adopts: it is never deleted and never
         changed. One that another channel had before brings its schemas with it. Raises Conflict
@@ -87,6 +94,7 @@ class Gateway:
             "pinned": pinned,
             "replication": replication,
             "retention": retention,
+            "beat": beat,
             "config": None if config is None else dict(config),
         }
         given = {field: value for field, value in given.items() if value is not None}
@@ -115,7 +123,8 @@ class Gateway:
     def close(self) -> None:
         """Close the connections to the gateway; later calls raise EndpointClosed.
 
-        Writers do not need them, readers only when they meet a schema that came after them.
+        Writers and readers have their own for what they report and commit; readers need these
+        when they meet a schema that came after them.
         """
         self._control.close()
 
@@ -155,8 +164,8 @@ class Gateway:
             spec["schema"] = schema.definition
         if topic is not None:
             spec["topic"] = {"name": topic}
-        if "retention" in spec:
-            spec["retention"] = spec["retention"].to_json()
+        for field in spec.keys() & {"retention", "beat"}:
+            spec[field] = spec[field].to_json()
         try:
             return self._control.create(name, spec=spec, labels=labels or {})
         except Conflict as error:

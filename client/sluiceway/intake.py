@@ -8,6 +8,7 @@ from confluent_kafka import Message
 from sluiceway.chunk import Chunk
 from sluiceway.codecs import Decoder
 from sluiceway.decoding import refusal
+from sluiceway.ending import Ending
 from sluiceway.errors import (
     KafkaFailure,
     KafkaUnavailable,
@@ -41,7 +42,7 @@ class Intake:
         stream: MessageStream,
         *,
         positions: Mapping[int, Position],
-        ends: Mapping[int, int] | None,
+        ending: Ending,
         skip_corrupt: bool,
         timeout_s: float,
     ) -> None:
@@ -51,15 +52,28 @@ class Intake:
         self._stream = stream
         self._skip_corrupt = skip_corrupt
         self._timeout_s = timeout_s
-        self._ends = ends
+        self._ending = ending
         self._positions = dict(positions)
+        self._told_ends = ending.ends()
+        self._ends = self._bounded(self._told_ends)
         # Where fetching stands, which is ahead of the positions.
         self._next: dict[int, int] = {}
         self._open: set[int] = set()
         self._failure: SluicewayError | None = None
         self._progress_at_s = self._probe_at_s = 0.0
         self.chunk = Chunk.nothing()
+        self._records = 0
         self._restart()
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions that are read, in order."""
+        return tuple(sorted(self._positions))
+
+    @property
+    def records(self) -> int:
+        """How many records have been handed out so far, those met again after a seek included."""
+        return self._records + self.chunk.handed_out
 
     @property
     def finished(self) -> bool:
@@ -82,7 +96,6 @@ class Intake:
     def seek(self, positions: Mapping[int, Position]) -> None:
         """Go on from these positions; the other partitions stay where they are."""
         self._positions = self.position() | dict(positions)
-        self.chunk.abandon()
         self._failure = None
         self._restart()
 
@@ -91,10 +104,11 @@ class Intake:
 
         Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for a schema that the gateway has
         to be asked for, GatewayError or EndpointClosed, when everything before them has been
-        handed out.
+        handed out; and what the ending raises.
         """
         while self.chunk.empty:
             self.position()
+            self._follow_ends()
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 self._restart()
@@ -106,8 +120,32 @@ class Intake:
                 return False
         return True
 
+    def _follow_ends(self) -> None:
+        """Take the ends as they are known now."""
+        ends = self._ending.ends()
+        if ends == self._told_ends:
+            return
+        before, partitions = self._ends, set(self._positions)
+        self._told_ends, self._ends = ends, self._bounded(ends)
+        if before is not None or self._positions.keys() != partitions:
+            self._restart()
+        elif ended := self._open & self._ended():
+            self._end(ended)
+
+    def _bounded(self, ends: Mapping[int, int] | None) -> Mapping[int, int] | None:
+        """Return an end for every partition, those included that the channel has got since."""
+        if ends is None:
+            return None
+        if grown := ends.keys() - self._positions.keys():
+            self._stream.meet_new_partitions()
+            self._positions |= {p: Position(offset=0) for p in grown}
+        # A partition that nobody names holds nothing that is waited for.
+        return {**dict.fromkeys(self._positions, 0), **ends}
+
     def _restart(self) -> None:
         """Fetch from the positions again."""
+        self._records += self.chunk.handed_out
+        self.chunk.abandon()
         self.chunk = Chunk.nothing()
         self._next = {p: position.offset for p, position in self._positions.items()}
         self._open = set(self._next) - self._ended()
@@ -161,6 +199,7 @@ class Intake:
             # An interrupt, say, while the gateway is asked: nothing was handed out yet.
             self._restart()
             raise
+        self._records += self.chunk.handed_out
         self.chunk = chunk
         self.corrupt_messages += chunk.skipped_messages
         if chunk.failed is None or chunk.failed_message is None:
@@ -215,6 +254,7 @@ class Intake:
         if self._ends is None:
             # Nobody writes: that is no failure.
             self._note_progress()
+            self._ending.idle()
         elif not patient:
             self._note_progress()
             raise KafkaUnavailable(

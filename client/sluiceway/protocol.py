@@ -13,6 +13,7 @@ from sluiceway.answer import Answer
 from sluiceway.kafka.masked import MaskedProperties
 
 __all__ = [
+    "Beat",
     "ChannelResource",
     "ChannelStatus",
     "Condition",
@@ -33,6 +34,18 @@ class Retention:
     def to_json(self) -> dict[str, int | None]:
         """Return the form that requests carry."""
         return {"ms": self.ms, "bytes": self.bytes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """How often writers and readers say that they live, and when one that does not is lost."""
+
+    interval_ms: int = 2_000
+    patience_ms: int = 120_000
+
+    def to_json(self) -> dict[str, int]:
+        """Return the form that requests carry."""
+        return {"interval_ms": self.interval_ms, "patience_ms": self.patience_ms}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +106,7 @@ class ChannelResource:
     config: Mapping[str, str]
     adopted_topic: str | None
     status: ChannelStatus
+    beat: Beat = Beat()
     etag: str | None = field(default=None, compare=False)
 
     @classmethod
@@ -102,6 +116,7 @@ class ChannelResource:
         spec, retention = read.at("spec"), read.at("spec", "retention")
         # Older gateways have neither; they take no other schema and adopt nothing.
         compatibility, adopted = spec.given("compatibility"), spec.given("topic")
+        beat = spec.given("beat")
         return cls(
             name=read.text("metadata", "name"),
             uid=read.text("metadata", "uid"),
@@ -123,6 +138,11 @@ class ChannelResource:
                 None if adopted is None or adopted.value is None else adopted.text("name")
             ),
             status=_status(read.at("status")),
+            beat=Beat()
+            if beat is None
+            else Beat(
+                interval_ms=beat.number("interval_ms"), patience_ms=beat.number("patience_ms")
+            ),
             etag=etag,
         )
 

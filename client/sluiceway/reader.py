@@ -11,31 +11,36 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from sluiceway import extent
+from sluiceway.attachment import Attachment
+from sluiceway.committing import Commits
 from sluiceway.decoding import decoder_for
+from sluiceway.ending import Ending, OnLostWriter, WhenFinished
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
 from sluiceway.intake import Intake
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.stream import MessageStream
 from sluiceway.position import Position
+from sluiceway.presence import Presence
 from sluiceway.protocol import Connection
 from sluiceway.schema import Schema
 
 __all__ = ["ChannelReader"]
 
 
-class ChannelReader:
+class ChannelReader(Presence):
     """Reads a channel's records; made by `Channel.reader()`, or of a Connection alone.
 
     Iterating gives each record as a dict; `batches()` gives pyarrow.RecordBatches, `read()` a
     list. All three take from the same place, and may be mixed. The order within a partition is
-    kept, partitions come as they come. With `until="now"`, reading ends at the watermarks of
-    the moment at which the reader was opened, with `until=None` never; partitions that the
-    channel gets later are not read. Messages of older and of newer schemas than the reader's are
-    read as records of its own.
+    kept, partitions come as they come. With `until="finished"`, reading ends when the channel's
+    writers have finished and all they wrote is read, with `until="now"` at the watermarks of the
+    moment at which the reader was opened, with `until=None` never. Messages of older and of newer
+    schemas than the reader's are read as records of its own.
 
-    Nothing is committed: `position()` tells where the reader stands, valid to the record, and a
-    reader that starts there reads exactly the rest. An error moves no position: the same call
-    may be made again.
+    `position()` tells where the reader stands, valid to the record, and a reader that starts
+    there reads exactly the rest. A reader with a group shares the channel with the group's other
+    members; `commit()` keeps its positions with the gateway, where its successor goes on. Nothing
+    is committed by itself. An error moves no position: the same call may be made again.
 
     Not for use by several threads at once.
     """
@@ -51,6 +56,9 @@ class ChannelReader:
         timeout_s: float = 30.0,
         config: Mapping[str, object] | None = None,
         refresh: Callable[[], Connection] | None = None,
+        attachment: Attachment | None = None,
+        writers: int = 1,
+        on_lost_writer: OnLostWriter = "raise",
     ) -> None:
         """Open a reader.
 
@@ -59,8 +67,13 @@ class ChannelReader:
         each partition (those left out start earliest). `on_corrupt="skip"` passes over messages
         that are none of the channel's and counts them. `timeout_s` bounds how long Kafka may be
         silent; `config` has further Kafka properties of a consumer. `refresh` asks the gateway for
-        the connection anew, for messages of a schema that came after it. Raises OptionError,
-        OffsetOutOfRange, TopicGone, KafkaUnavailable.
+        the connection anew, for messages of a schema that came after it.
+
+        `attachment` is what makes it an endpoint, whose partitions and committed positions it
+        takes. With `until="finished"`, `writers` is how many have to come at least, and
+        `on_lost_writer` says what becomes of those that failed or were lost: "raise" WriterFailed
+        or WriterLost when all else is read, "wait" until they are started again, "go_on" as if
+        they had finished. Raises OptionError, OffsetOutOfRange, TopicGone, KafkaUnavailable.
         """
         config = MaskedProperties(config or {})
         if on_corrupt not in ("raise", "skip"):
@@ -69,24 +82,29 @@ class ChannelReader:
             raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds from 1 to 86400")
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
-        self.partitions = extent.chosen_partitions(partitions, connection.partitions)
+        self._attachment = attachment
+        grouped = attachment is not None and attachment.membership is not None
+        assigned = attachment.attached.partitions if attachment and grouped else partitions
+        chosen = extent.chosen_partitions(assigned, connection.partitions)
         self._stream = MessageStream(connection, config, timeout_s=timeout_s)
+        self._commits = Commits(attachment, topic_id=connection.topic_id)
         self._closed = False
         self._failure: SluicewayError | None = None
         try:
             self._stream.verify()
-            ends = extent.end_offsets(until, self.partitions, self._stream)
+            committed = {} if attachment is None else attachment.attached.positions
+            self._ending = self._made_ending(until, chosen, writers, on_lost_writer)
             self._intake = Intake(
                 connection,
                 decoder_for(connection, target=self.schema, refresh=refresh),
                 self._stream,
-                positions=extent.start_positions(start, self.partitions, self._stream),
-                ends=ends,
+                positions=extent.start_positions(start, chosen, self._stream, committed),
+                ending=self._ending,
                 skip_corrupt=on_corrupt == "skip",
                 timeout_s=timeout_s,
             )
         except BaseException:
-            self.close()
+            self._stream.close()
             raise
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -124,6 +142,26 @@ class ChannelReader:
         """
         while self._fetched(math.inf):
             yield self._intake.chunk.batch()
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions that are read here, in order."""
+        return self._intake.partitions
+
+    def commit(self, positions: Mapping[int, Position | int] | None = None) -> None:
+        """Keep these positions with the gateway, all or none; without any, where it stands.
+
+        When it returns, they are kept; who takes this reader's place goes on there. Raises
+        CommitBeyondRead for what was not handed out yet, Conflict `goes_back` for what lies
+        before a position that is kept, Fenced and StaleGeneration for a reader that was
+        superseded, and GatewayUnavailable, which the next commit makes up for.
+        """
+        self._commits.commit(positions, self.position())
+
+    def committed(self) -> dict[int, Position]:
+        """Return the positions that are kept with the gateway, of this reader's partitions."""
+        self._require_open()
+        return self._commits.committed()
 
     def position(self) -> dict[int, Position]:
         """Return the next record to hand out, for each partition."""
@@ -172,10 +210,16 @@ class ChannelReader:
         return self._intake.corrupt_messages
 
     def close(self) -> None:
-        """Let go of Kafka. May be repeated."""
-        if not self._closed:
-            self._closed = True
-            self._stream.close()
+        """Let go of Kafka and leave the channel. May be repeated.
+
+        Index 0 of a group waits until the others have left; SluicewayTimeout says which have not
+        within the `close_timeout_s` of `Channel.reader`. Raises Fenced for a reader that was
+        superseded, and GatewayUnavailable.
+        """
+        self._let_go()
+        if self._attachment is not None:
+            self._attachment.records = self._intake.records
+            self._attachment.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -186,19 +230,59 @@ class ChannelReader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        """Close; after an exception tell the gateway that it failed, and let the exception pass."""
+        if error is None:
+            self.close()
+            return
+        self._let_go()
+        if self._attachment is not None:
+            self._attachment.fail(error)
+
+    def _let_go(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._stream.close()
+
+    def _made_ending(
+        self,
+        until: extent.Until,
+        chosen: Sequence[int],
+        writers: int,
+        on_lost_writer: OnLostWriter,
+    ) -> Ending:
+        attachment = self._attachment
+        if until != "finished" or attachment is None:
+            return Ending(extent.end_offsets(until, chosen, self._stream), attachment)
+        partial = attachment.membership is None and len(chosen) < self.connection.partitions
+        mine = set(chosen).__contains__ if partial else attachment.owns
+        return WhenFinished(
+            attachment,
+            watermarks=lambda: self._stream.ends(
+                [p for p in range(self._stream.meet_new_partitions()) if mine(p)]
+            ),
+            mine=mine,
+            writers=writers,
+            on_lost_writer=on_lost_writer,
+        )
 
     def _fetched(self, deadline_s: float) -> bool:
         self._require_open()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        return self._intake.fetch(deadline_s)
+        if self._attachment is not None:
+            self._attachment.start(self._intake.records)
+        fetched = self._intake.fetch(deadline_s)
+        if not fetched and self._intake.finished:
+            self._ending.confirm()
+        return fetched
 
     def _move(self, positions: Mapping[int, Position]) -> None:
         self._failure = None
+        self._commits.passing(self._intake.position())
         self._intake.seek(positions)
 
     def _require_open(self) -> None:
         if self._closed:
             raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
+        self._check()

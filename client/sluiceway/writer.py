@@ -1,10 +1,11 @@
 """Writing records into a channel."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from sluiceway.attachment import Attachment
 from sluiceway.codecs import codec
 from sluiceway.delivery import Delivery
 from sluiceway.errors import (
@@ -19,6 +20,7 @@ from sluiceway.kafka.properties import producer_config
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.outgoing import Messages, outgoing
 from sluiceway.partitioning import Key, Partitioner, placement
+from sluiceway.presence import Presence
 from sluiceway.protocol import Connection
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
@@ -28,7 +30,7 @@ __all__ = ["ChannelWriter"]
 _IDENTITY_MAX_AGE_S = 30.0
 
 
-class ChannelWriter:
+class ChannelWriter(Presence):
     """Writes records into a channel; made by `Channel.writer()`, or of a Connection alone.
 
     Records go round the partitions: each record to the next one in `avro`, each message in
@@ -42,6 +44,9 @@ class ChannelWriter:
     `write` returns before Kafka has acknowledged: `flush` waits for that, and so does leaving
     `with`. In `arrow`, rows wait in the writer until `batch_records` are together or `flush` is
     called. A message is given up after `delivery_timeout_s` without acknowledgement.
+
+    A writer that `Channel.writer()` made tells the gateway, when it is closed, where its records
+    end, so that readers know when they have all; when it is left by an exception, that it failed.
 
     Not for use by several threads at once.
     """
@@ -57,12 +62,14 @@ class ChannelWriter:
         delivery_timeout_s: float = 120.0,
         timeout_s: float = 30.0,
         config: Mapping[str, object] | None = None,
+        attach: Callable[[], Attachment] | None = None,
     ) -> None:
         """Open a writer.
 
         `config` has further Kafka properties of a producer. Kafka is asked, for `timeout_s` at
-        most, whether the topic is still the channel's. Raises OptionError, TopicGone,
-        KafkaUnavailable.
+        most, whether the topic is still the channel's. `attach` makes the writer an endpoint,
+        when nothing else can fail any more. Raises OptionError, TopicGone, KafkaUnavailable, and
+        what `attach` raises.
         """
         config = MaskedProperties(config or {})
         if type(batch_records) is not int or batch_records < 1:
@@ -102,6 +109,8 @@ class ChannelWriter:
         )
         self._closed = False
         self._failure: KafkaFailure | None = None
+        self._ends: Mapping[int, int] | None = None
+        self._attachment = None if attach is None else attach()
 
     def write(self, records: Any) -> int:
         """Write one or many records and return how many they were.
@@ -116,6 +125,8 @@ class ChannelWriter:
         batches = to_batches(records, self.schema)
         messages = self._outgoing.add(batches)
         self._send(messages)
+        if self._attachment is not None:
+            self._attachment.start(self.accepted_records)
         return sum(batch.num_rows for batch in batches)
 
     def flush(self) -> None:
@@ -135,14 +146,35 @@ class ChannelWriter:
             raise
 
     def close(self) -> None:
-        """Flush and let go. May be repeated; after a failure it only lets go."""
-        if self._closed:
+        """Flush, say where the records end, and leave. May be repeated.
+
+        After a failure it only lets go. Index 0 of a group waits until the others have left;
+        SluicewayTimeout says which have not within the `close_timeout_s` of `Channel.writer`.
+        Raises Fenced for a
+        writer that was superseded, and GatewayUnavailable: all is written then, but readers do
+        not know that this was the end. Closing again tells them.
+        """
+        if not self._closed:
+            try:
+                if self._failure is None:
+                    self.flush()
+                    self._ends = self._found_ends()
+            except BaseException as error:
+                self._fail(error)
+                raise
+            finally:
+                self._closed = True
+        if self._attachment is None:
             return
-        try:
-            if self._failure is None:
-                self.flush()
-        finally:
-            self._closed = True
+        if self._failure is not None:
+            self._attachment.fail(self._failure)
+        else:
+            self._attachment.leave(ends=self._ends)
+
+    @property
+    def finish_requested(self) -> bool:
+        """Whether the channel was closed or is being deleted: the writer should come to its end."""
+        return self._attachment is not None and self._attachment.finish_requested
 
     @property
     def accepted_records(self) -> int:
@@ -159,11 +191,31 @@ class ChannelWriter:
         trace: TracebackType | None,
     ) -> None:
         """Close; after an exception throw away what was not sent, and let the exception pass."""
-        if kind is None:
+        if error is None:
             self.close()
-        elif not self._closed:
+            return
+        if not self._closed:
             self._closed = True
             self._delivery.discard()
+        self._fail(error)
+
+    def _found_ends(self) -> Mapping[int, int] | None:
+        """Return where each partition ends now that all is acknowledged; None: nothing written.
+
+        Others' records may lie before these ends, so that readers read them too: they are there.
+        Those of a writer that this one took the place of do.
+        """
+        if self._attachment is None:
+            return None
+        if not self.accepted_records and not self._attachment.attached.took_over:
+            return None
+        ends = self._identity.ends(range(self.connection.partitions), timeout_s=self._timeout_s)
+        return {partition: end for partition, end in ends.items() if end}
+
+    def _fail(self, error: BaseException) -> None:
+        if self._attachment is not None:
+            self._attachment.records = self.accepted_records
+            self._attachment.fail(error)
 
     def _send(self, messages: Messages) -> None:
         if not messages.values:
@@ -181,3 +233,4 @@ class ChannelWriter:
             ) from self._failure
         if self._closed:
             raise EndpointClosed("this writer is closed; open a new one with channel.writer()")
+        self._check()

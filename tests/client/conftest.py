@@ -1,10 +1,14 @@
 """Fixtures of the client's tests."""
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from real_topics import Outage, Topics
+from real_topics import DEFINITION, Outage, Topics
+from scripted_gateway import Script, scripted
 
+from sluiceway import Beat, Channel, Gateway
 from sluiceway_gateway.embedded import KafkaServer
 
 
@@ -31,3 +35,24 @@ def outage(fragile_kafka: Outage) -> Outage:
     """A broker that answers, until the test says otherwise."""
     fragile_kafka.end()
     return fragile_kafka
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    for name in ("SLUICEWAY_URL", "SLUICEWAY_TOKEN", "SLUICEWAY_TOKEN_FILE", "SLUICEWAY_CA_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with scripted() as script:
+        yield script
+
+
+@pytest.fixture
+def new_channel(gateway_url: str) -> Iterator[Callable[..., Channel]]:
+    """Make a channel of readings at the session's gateway, whose endpoints beat quickly."""
+    with Gateway(gateway_url) as gateway:
+
+        def make(**wishes: Any) -> Channel:
+            beat = wishes.pop("beat", Beat(interval_ms=200, patience_ms=60_000))
+            name = f"readings-{uuid.uuid4().hex[:8]}"
+            return gateway.channel(name, schema=DEFINITION, beat=beat, **wishes)
+
+        yield make

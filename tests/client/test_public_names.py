@@ -7,7 +7,7 @@ import pkgutil
 import pytest
 
 import sluiceway
-from sluiceway import Channel, ChannelReader
+from sluiceway import ChannelReader
 
 
 def test_the_package_offers_exactly_its_public_names() -> None:
@@ -28,9 +28,7 @@ def test_every_package_says_what_is_public(package: str) -> None:
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 
-@pytest.mark.parametrize("opener", [Channel.reader, ChannelReader.__init__])
-def test_a_reader_must_be_told_when_to_end(opener: object) -> None:
-    assert callable(opener)
-    until = inspect.signature(opener).parameters["until"]
+def test_a_reader_of_a_connection_must_be_told_when_to_end() -> None:
+    until = inspect.signature(ChannelReader.__init__).parameters["until"]
     assert until.kind is inspect.Parameter.KEYWORD_ONLY
     assert until.default is inspect.Parameter.empty

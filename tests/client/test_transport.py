@@ -1,16 +1,12 @@
 """How the client talks to a gateway: against a real server that answers by script."""
 
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_gateway import Script
 from test_protocol import CHANNEL
 
-from sluiceway.control import Control
 from sluiceway.errors import (
     Conflict,
     Forbidden,
@@ -22,67 +18,6 @@ from sluiceway.errors import (
     Unauthenticated,
 )
 from sluiceway.gateway import Gateway
-from sluiceway.transport import Transport
-
-
-class Script:
-    """Answers to give in order, and the requests that came."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.answers: list[tuple[int, dict[str, str], bytes]] = []
-        self.requests: list[tuple[str, str, dict[str, str]]] = []
-        self.pauses_s: list[float] = []
-        self._now_s = 0.0
-
-    def answer(self, status: int, body: object = None, **headers: str) -> None:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.answers.append((status, {k.replace("_", "-"): v for k, v in headers.items()}, data))
-
-    def problem(self, status: int, code: str, *, retriable: bool = False, **headers: str) -> None:
-        body = {"status": status, "code": code, "detail": f"it is {code}", "retriable": retriable}
-        self.answer(status, body, **headers)
-
-    def control(self, **options: Any) -> Control:
-        def sleep(pause_s: float) -> None:
-            self.pauses_s.append(pause_s)
-            self._now_s += pause_s
-
-        transport = Transport(self.url, sleep=sleep, monotonic=lambda: self._now_s, **options)
-        return Control(transport)
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    for name in ("SLUICEWAY_URL", "SLUICEWAY_TOKEN", "SLUICEWAY_TOKEN_FILE", "SLUICEWAY_CA_FILE"):
-        monkeypatch.delenv(name, raising=False)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            script.requests.append((self.command, self.path, dict(self.headers)))
-            if not script.answers:
-                return
-            status, headers, body = script.answers.pop(0)
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_PUT = do_DELETE = do_GET  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    script = Script(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield script
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 def test_what_may_heal_is_repeated_as_one_change(script: Script) -> None:

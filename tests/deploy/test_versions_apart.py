@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from sluiceway.control import Control
+from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.problems import problem
 from sluiceway.protocol import ChannelResource
@@ -23,7 +24,7 @@ RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "recorded" / "client-0.1.0.json").read_text()
 )
 #: What these hold is data, not fields.
-MAPS = {"labels", "config", "kafka", "schema", "definition"}
+MAPS = {"labels", "config", "kafka", "schema", "definition", "ends"}
 
 
 def sample(status: int, *keys: str) -> Any:
@@ -48,6 +49,33 @@ CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     "connection": (sample(200, "kafka"), {"name": "a", "access": "read"}),
     "schemas": ({"items": [VERSION]}, {"name": "a"}),
 }
+ID = "0" * 32
+PLACE = {"id": ID, "role": "writer", "group": "g", "index": 0, "size": 2}
+FATE = {"state": "error", "health": "lost", "cause": "why", "ends": {"0": 7}, "lost_at": None}
+ENDPOINT = {**PLACE, **FATE, "payload": None}
+ATTACHED = {
+    "endpoint": {"id": ID, "epoch": 3, "generation": 1, "partitions": [0, 2]},
+    "beat": {"interval_ms": 2000, "patience_ms": 120_000},
+    "positions": [{"partition": 0, "offset": 5, "record": 0}],
+    "connection": sample(200, "kafka"),
+}
+WORD = {"id": ID, "status": "ok", "reason": None, "asked": None, "endpoints_revision": 4}
+BEAT = {"next_ms": 2000, "endpoints": [{**WORD, "counterparts": [ENDPOINT]}]}
+ATTACH = {"uid": ID, "instance": ID, "session": ID, "role": "reader", "membership": None}
+PLACES: dict[str, Any] = {"channel": "a", "group": "g", "body": {}, "places": {}}
+ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "attach": (ATTACHED, {"channel": "a", **ATTACH}),
+    "beat": (BEAT, {"session": ID, "number": 1, "reports": [], "timeout_s": 1}),
+    "endpoints": ({"items": [ENDPOINT], "next_cursor": None}, {"channel": "a"}),
+    "committed": (
+        {"positions": ATTACHED["positions"]},
+        {"channel": "a", "group": "g", "index": None},
+    ),
+    "commit": ({"positions": []}, PLACES),
+    "reset": ({"positions": []}, PLACES),
+    "detach": (ENDPOINT, {"channel": "a", "instance": ID, "body": {}, "timeout_s": 1}),
+    "dismiss": (ENDPOINT, {"channel": "a", "instance": ID, "uid": ID}),
+}
 
 
 def newer(value: Any, key: str = "") -> Any:
@@ -69,26 +97,28 @@ def ask(call: str, answer: Any, **arguments: Any) -> Any:
     handler = httpx.MockTransport(lambda _request: httpx.Response(200, json=answer))
     transport._http = httpx.Client(base_url=transport.url, transport=handler)
     control = Control(transport)
-    found = getattr(control, call)(**arguments)
+    asked = control.endpoints if call in ENDPOINT_CALLS else control
+    found = getattr(asked, call)(**arguments)
     found = list(found) if isinstance(found, Iterator) else found
     control.close()
     return found
 
 
-@pytest.mark.parametrize("call", sorted(CALLS))
+@pytest.mark.parametrize("call", sorted([*CALLS, *ENDPOINT_CALLS]))
 def test_fields_that_a_newer_gateway_adds_are_ignored_in_every_answer(call: str) -> None:
-    answer, arguments = CALLS[call]
+    answer, arguments = (CALLS | ENDPOINT_CALLS)[call]
     assert newer(answer) != answer
     assert ask(call, newer(answer), **arguments) == ask(call, answer, **arguments)
 
 
-def test_every_call_of_the_client_is_tried_here() -> None:
+@pytest.mark.parametrize(("kind", "tried"), [(Control, CALLS), (EndpointCalls, ENDPOINT_CALLS)])
+def test_every_call_of_the_client_is_tried_here(kind: type, tried: dict[str, Any]) -> None:
     public = {
         name
-        for name, _ in inspect.getmembers(Control, inspect.isfunction)
-        if not name.startswith("_") and name != "close"
+        for name, _ in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_") and name not in ("close", "another")
     }
-    assert public == CALLS.keys()
+    assert public == tried.keys()
 
 
 def test_a_problem_that_this_client_does_not_know_goes_by_its_status() -> None:

@@ -9,7 +9,9 @@
     │   ├── ChannelNotFound        no channel of that name, or no longer that one
     │   ├── ChannelNotReady        its topic is not there (yet)
     │   ├── Conflict               the channel does not allow the change; `code` says why
-    │   │   └── ChannelClosed      nobody writes to it any more
+    │   │   ├── ChannelClosed      nobody writes to it any more
+    │   │   ├── Fenced             another instance has this endpoint's place
+    │   │   └── StaleGeneration    the group was changed or reset meanwhile
     │   ├── InvalidRequest         the gateway refused the request's content
     │   └── IncompatibleGateway    an answer that this version does not understand
     ├── SchemaError
@@ -25,10 +27,14 @@
     │   ├── DeliveryFailed         a message was not acknowledged
     │   ├── OffsetOutOfRange       the position to read from does not exist
     │   └── TopicGone              the topic was deleted, or is another one now
+    ├── CounterpartError           the other side did not come to its end
+    │   ├── WriterFailed           a writer ended by an error
+    │   └── WriterLost             a writer was heard of no more
     ├── CorruptMessage             a message in the topic is not of this channel
     ├── ValueOutOfRange            a value that Python cannot express, only Arrow
     ├── CheckpointMismatch         a streaming query's checkpoint is of another channel
     ├── OptionError                an argument or a setting that makes no sense
+    │   └── CommitBeyondRead       a commit of what was not handed out
     ├── EndpointClosed             the gateway, writer or reader cannot be used any more
     └── SluicewayTimeout           what was waited for did not happen in time
 
@@ -39,21 +45,25 @@ class (`Conflict`) carry their own `code`.
 
 from sluiceway.errors.calls import (
     CheckpointMismatch,
+    CommitBeyondRead,
     EndpointClosed,
     OptionError,
     SluicewayTimeout,
 )
+from sluiceway.errors.endpoints import CounterpartError, WriterFailed, WriterLost
 from sluiceway.errors.gateway import (
     ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
     Conflict,
+    Fenced,
     Forbidden,
     GatewayAccessFailed,
     GatewayError,
     GatewayUnavailable,
     IncompatibleGateway,
     InvalidRequest,
+    StaleGeneration,
     Unauthenticated,
 )
 from sluiceway.errors.kafka import (
@@ -74,10 +84,13 @@ __all__ = [
     "ChannelNotFound",
     "ChannelNotReady",
     "CheckpointMismatch",
+    "CommitBeyondRead",
     "Conflict",
     "CorruptMessage",
+    "CounterpartError",
     "DeliveryFailed",
     "EndpointClosed",
+    "Fenced",
     "Forbidden",
     "GatewayAccessFailed",
     "GatewayError",
@@ -97,8 +110,11 @@ __all__ = [
     "SchemaMismatch",
     "SluicewayError",
     "SluicewayTimeout",
+    "StaleGeneration",
     "TopicGone",
     "Unauthenticated",
     "UnsupportedType",
     "ValueOutOfRange",
+    "WriterFailed",
+    "WriterLost",
 ]

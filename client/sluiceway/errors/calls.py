@@ -9,6 +9,12 @@ class OptionError(SluicewayError, ValueError):
     code = "invalid_option"
 
 
+class CommitBeyondRead(OptionError):
+    """A position to commit lies past what the reader has handed out; nothing was committed."""
+
+    code = "commit_beyond_read"
+
+
 class CheckpointMismatch(SluicewayError):
     """A streaming query's checkpoint belongs to another channel, or to one that was made anew."""
 

@@ -81,6 +81,18 @@ class ChannelClosed(Conflict):
     code = "channel_closed"
 
 
+class Fenced(Conflict):
+    """A newer instance has this endpoint's place: what this one sends counts no more. Stop."""
+
+    code = "fenced"
+
+
+class StaleGeneration(Conflict):
+    """The group was changed, or reset, since this endpoint attached; open it anew."""
+
+    code = "stale_generation"
+
+
 class InvalidRequest(GatewayError):
     """The gateway refused the content of a request; `errors` points at the fields."""
 

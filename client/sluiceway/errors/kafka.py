@@ -58,13 +58,21 @@ class OffsetOutOfRange(KafkaFailure):
 
     code = "offset_out_of_range"
 
-    def __init__(self, *, partition: int, offset: int, begin: int, end: int) -> None:
+    def __init__(
+        self,
+        *,
+        partition: int,
+        offset: int,
+        begin: int,
+        end: int,
+        advice: str = "Seek to a position within the range",
+    ) -> None:
         cause = "nothing was written there yet"
         if offset < begin:
             cause = "the records before the beginning are no longer kept"
         super().__init__(
             f"partition {partition} has no offset {offset}: its range is {begin} to {end}, "
-            f"{cause}. Seek to a position within the range"
+            f"{cause}. {advice}"
         )
         self.partition, self.offset, self.begin, self.end = partition, offset, begin, end
 

@@ -1,12 +1,12 @@
 """Whether the topic is still the one that the channel was opened with."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.complaints import Complaints
@@ -64,6 +64,21 @@ class TopicIdentity:
                 "try again when its brokers are back"
             )
         self._verified_at_s = time.monotonic()
+
+    def ends(self, partitions: Iterable[int], *, timeout_s: float) -> dict[int, int]:
+        """Return the offset after the last message of each partition. Raises KafkaUnavailable."""
+        name = self._connection.topic_name
+        asked = {TopicPartition(name, p): OffsetSpec.latest() for p in partitions}
+        try:
+            found = self._admin.list_offsets(asked, request_timeout=timeout_s)
+            return {at.partition: self._answer(found[at], timeout_s).offset for at in asked}
+        except KafkaException as error:
+            raise translated(error.args[0], doing=_DOING, topic=name) from error
+        except TimeoutError as error:
+            raise KafkaUnavailable(
+                f"Kafka did not tell the ends of the topic {name} within {timeout_s:g} s; "
+                "try again when the brokers are back"
+            ) from error
 
     def _found(self, timeout_s: float) -> Any:
         """Describe the topic; a new one may not have come to every broker's ears yet."""

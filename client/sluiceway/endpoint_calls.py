@@ -1,0 +1,163 @@
+"""The gateway's calls about endpoints and positions, one method each."""
+
+import math
+import uuid
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from sluiceway.answer import Answer
+from sluiceway.endpoint import Attached, Endpoint, Heard, Membership, Role, positions
+from sluiceway.errors import Conflict
+from sluiceway.paths import channel_path, group_path
+from sluiceway.position import Position
+from sluiceway.transport import Transport
+
+__all__ = ["EndpointCalls"]
+
+_LIMIT = 200
+
+
+class EndpointCalls:
+    """Attaching, beating, committing. Each call raises GatewayError and its subclasses.
+
+    All can be repeated: an instance has one id, beats and commits have numbers.
+    """
+
+    def __init__(self, transport: Transport, *, listener: str | None = None) -> None:
+        self._transport = transport
+        self._listener = listener
+
+    @property
+    def identity(self) -> Hashable:
+        """What is equal for those who ask one gateway, as one principal, in one way."""
+        return (self._transport.identity, self._listener)
+
+    def another(self) -> "EndpointCalls":
+        """Return the same calls on connections of their own."""
+        return EndpointCalls(self._transport.another(), listener=self._listener)
+
+    def attach(
+        self,
+        channel: str,
+        *,
+        uid: str,
+        instance: str,
+        session: str,
+        role: Role,
+        membership: Membership | None,
+    ) -> Attached:
+        """Attach an instance to the channel."""
+        body: dict[str, Any] = {"uid": uid, "id": instance, "session": session, "role": role}
+        if membership is not None:
+            body |= {"group": membership.group, "index": membership.index}
+            body |= {"size": membership.size}
+            body |= {"mode": membership.mode} if role == "reader" else {}
+        response = self._transport.request(
+            "POST",
+            f"{channel_path(channel)}/endpoints",
+            params={"listener": self._listener} if self._listener else None,
+            body=body,
+        )
+        return Attached.parse(self._transport.answer(response))
+
+    def detach(
+        self, channel: str, instance: str, body: Mapping[str, Any], *, timeout_s: float
+    ) -> None:
+        """Report an instance's end."""
+        path = f"{channel_path(channel)}/endpoints/{instance}/detach"
+        self._transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
+
+    def dismiss(self, channel: str, instance: str, *, uid: str) -> None:
+        """Take somebody's endpoint away."""
+        path = f"{channel_path(channel)}/endpoints/{instance}"
+        self._transport.request("DELETE", path, params={"uid": uid})
+
+    def beat(
+        self, session: str, number: int, reports: Sequence[Mapping[str, Any]], *, timeout_s: float
+    ) -> tuple[int, Mapping[str, Heard]]:
+        """Tell how endpoints stand; return when to tell again, in ms, and the word to each."""
+        response = self._transport.request(
+            "POST",
+            "/v1/heartbeats",
+            body={"session": session, "beat": number, "endpoints": list(reports)},
+            timeout_s=timeout_s,
+        )
+        read = Answer(self._transport.answer(response), "beat")
+        heard = {each.text("id"): Heard.parse(each) for each in read.items("endpoints")}
+        return read.number("next_ms"), heard
+
+    def endpoints(
+        self, channel: str, *, seen: str | None = None, wait_s: float = 0.0
+    ) -> tuple[tuple[Endpoint, ...] | None, str | None]:
+        """Return all endpoints with the ETag; None where they are as at the ETag `seen`."""
+        params, headers = {"limit": str(_LIMIT)}, {}
+        if seen is not None:
+            params["wait"] = str(max(1, min(60, math.ceil(wait_s))))
+            headers["If-None-Match"] = seen
+        found: list[Endpoint] = []
+        etag = seen
+        while True:
+            response = self._transport.request(
+                "GET",
+                f"{channel_path(channel)}/endpoints",
+                params=params,
+                headers=headers,
+                wait_s=wait_s,
+            )
+            if response.status_code == 304:
+                return None, seen
+            etag = etag if found else response.headers.get("ETag")
+            page = Answer(self._transport.answer(response), "endpoints")
+            found += map(Endpoint.parse, page.items("items"))
+            cursor = page.optional(page.text, "next_cursor")
+            if cursor is None:
+                return tuple(found), etag
+            params, headers = {"limit": str(_LIMIT), "cursor": cursor}, {}
+
+    def committed(self, channel: str, group: str, *, index: int | None) -> dict[int, Position]:
+        """Return what a group has committed, or one member of a broadcast group; or nothing."""
+        try:
+            response = self._transport.request(
+                "GET",
+                f"{group_path(channel, group)}/offsets",
+                params=None if index is None else {"index": str(index)},
+            )
+        except Conflict as error:
+            if error.code != "group_not_found":
+                raise
+            return {}
+        return positions(Answer(self._transport.answer(response), "offsets"))
+
+    def commit(
+        self, channel: str, group: str, body: Mapping[str, Any], *, places: Mapping[int, Position]
+    ) -> None:
+        """Commit positions, all or none."""
+        path = f"{group_path(channel, group)}/offsets"
+        self._transport.request("PUT", path, body={**body, "positions": _listed(places)})
+
+    def reset(
+        self,
+        channel: str,
+        group: str,
+        body: Mapping[str, Any],
+        *,
+        places: Mapping[int, Position] | None,
+    ) -> None:
+        """Put a group's positions elsewhere; None: forget them."""
+        self._transport.request(
+            "POST",
+            f"{group_path(channel, group)}/offsets/reset",
+            headers={"Idempotency-Key": uuid.uuid4().hex},
+            body={**body, "positions": None if places is None else _listed(places)},
+        )
+
+    def close(self) -> None:
+        """Close the connections to the gateway."""
+        self._transport.close()
+
+
+def _listed(places: Mapping[int, Position]) -> list[dict[str, int]]:
+    return [
+        {"partition": partition, "offset": place.offset, "record": place.records}
+        for partition, place in sorted(places.items())
+    ]

@@ -1,0 +1,26 @@
+"""What is wrong with the others at a channel."""
+
+from sluiceway.errors.root import SluicewayError
+
+
+class CounterpartError(SluicewayError):
+    """The other side of the channel did not come to its end; `endpoints` are their ids."""
+
+    code = "counterpart_error"
+    retriable = True
+
+    def __init__(self, message: str, *, endpoints: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.endpoints = endpoints
+
+
+class WriterFailed(CounterpartError):
+    """A writer ended by an error, and none took its place; what it wrote was handed out."""
+
+    code = "writer_failed"
+
+
+class WriterLost(CounterpartError):
+    """A writer was heard of no more; what it is known to have written was handed out."""
+
+    code = "writer_lost"

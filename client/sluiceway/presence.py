@@ -1,0 +1,48 @@
+"""What writers and readers have in common: that others know of them, and they of others."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluiceway.attachment import Attachment, StatusCallback
+from sluiceway.errors import OptionError
+
+__all__ = ["Presence"]
+
+
+class Presence:
+    """A writer or reader that may be an endpoint of its channel."""
+
+    _attachment: Attachment | None
+
+    @property
+    def endpoint_id(self) -> str | None:
+        """Its id, 32 hexadecimal digits; None: it is no endpoint, nobody knows of it."""
+        return None if self._attachment is None else self._attachment.id
+
+    @property
+    def payload(self) -> Mapping[str, Any] | None:
+        """What its counterparts are told: an object of JSON's values, up to 4 KiB, or None."""
+        return self._endpoint().payload
+
+    @payload.setter
+    def payload(self, payload: Mapping[str, Any] | None) -> None:
+        self._endpoint().payload = payload
+
+    def on_status(self, callback: StatusCallback) -> None:
+        """Call `callback` with its counterparts, a tuple of Endpoint: now, and when they change.
+
+        It is called in the thread of the beats, which it should not keep; what it raises is
+        written to the log.
+        """
+        self._endpoint().listen(callback)
+
+    def _endpoint(self) -> Attachment:
+        if self._attachment is None:
+            raise OptionError(
+                "nobody knows of this reader or writer, so it has no status: give it a group"
+            )
+        return self._attachment
+
+    def _check(self) -> None:
+        if self._attachment is not None:
+            self._attachment.check()

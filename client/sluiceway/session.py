@@ -1,0 +1,195 @@
+"""The beats of one process to one gateway: a thread, and one request a beat for all endpoints."""
+
+import logging
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Protocol
+
+from sluiceway.endpoint import Heard
+from sluiceway.endpoint_calls import EndpointCalls
+from sluiceway.errors import EndpointClosed, GatewayError
+
+__all__ = ["Member", "Session"]
+
+LOGGER = logging.getLogger("sluiceway.session")
+
+_MOST_REPORTS = 1000
+"""In one request; more take several, each a beat of its own."""
+_FIRST_PAUSE_S = 2.0
+_SHORTEST_S, _LONGEST_S = 0.05, 60.0
+_SESSIONS: dict[Hashable, "Session"] = {}
+
+
+class Member(Protocol):
+    """An endpoint, as its session knows it."""
+
+    id: str
+
+    def report(self) -> dict[str, Any] | None:
+        """Return what a beat says of it; None while it is not attached."""
+
+    def hear(self, heard: Heard) -> None:
+        """Take the gateway's word to it."""
+
+
+class Session:
+    """Beats for its members, from the first that enters until the last has left.
+
+    Members are held weakly: the beat does not keep alive what the program has forgotten. That the
+    gateway is away is written to the log, and is `trouble` once it has lasted for `grace_s`.
+    """
+
+    def __init__(
+        self,
+        calls: EndpointCalls,
+        *,
+        grace_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.id = uuid.uuid4().hex
+        self.grace_s = grace_s
+        self._template = calls
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._members: weakref.WeakSet[Member] = weakref.WeakSet()
+        self._calls: EndpointCalls | None = None
+        self._turn = threading.Lock()
+        self._wake = threading.Event()
+        self._pause_s = _FIRST_PAUSE_S
+        self._beats = 0
+        self._away_since_s: float | None = None
+        self._failure: GatewayError | None = None
+
+    @classmethod
+    def of(cls, calls: EndpointCalls, *, grace_s: float) -> "Session":
+        """Return this process's session with the gateway that `calls` speak to.
+
+        A process that was forked has one of its own.
+        """
+        key = (os.getpid(), calls.identity, grace_s)
+        # No lock, which a fork could find taken: the first that is put there stays.
+        return _SESSIONS.setdefault(key, cls(calls, grace_s=grace_s))
+
+    @property
+    def calls(self) -> EndpointCalls:
+        """The calls to the gateway, for members."""
+        calls = self._calls
+        if calls is None:
+            raise EndpointClosed("this endpoint has left its channel; open a new one")
+        return calls
+
+    @property
+    def trouble(self) -> GatewayError | None:
+        """What has kept the beats from the gateway for longer than the grace; None if nothing."""
+        away_since_s = self._away_since_s
+        if away_since_s is None or self._monotonic() - away_since_s <= self.grace_s:
+            return None
+        return self._failure
+
+    def enter(self, member: Member) -> None:
+        """Begin to beat for a member."""
+        with self._lock:
+            self._members.add(member)
+            if self._calls is None:
+                self._calls = self._template.another()
+                self._wake = threading.Event()
+                threading.Thread(
+                    target=self._run,
+                    args=(self._calls, self._wake),
+                    name="sluiceway-beat",
+                    daemon=True,
+                ).start()
+
+    def leave(self, member: Member) -> None:
+        """Beat no more for a member."""
+        with self._lock:
+            self._members.discard(member)
+            self._rest_if_alone()
+
+    def expect(self, beat_ms: int) -> None:
+        """Let the next beat come within `beat_ms`."""
+        if beat_ms / 1000 < self._pause_s:
+            self._pause_s = max(_SHORTEST_S, beat_ms / 1000)
+            self._wake.set()
+
+    def hurry(self) -> None:
+        """Let the next beat come now."""
+        self._wake.set()
+
+    def beat(self, calls: EndpointCalls) -> None:
+        """Tell the gateway how the members stand, and them what it says."""
+        members = list(self._members)
+        for first in range(0, len(members), _MOST_REPORTS):
+            told = {member.id: member for member in members[first : first + _MOST_REPORTS]}
+            try:
+                heard = self._tell(calls, told.values())
+            except GatewayError as error:
+                self._note_away(error)
+                return
+            for id_, word in heard.items():
+                if id_ in told:
+                    told[id_].hear(word)
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until no beat is on its way that tells what was so before; False: it still is."""
+        settled = self._turn.acquire(timeout=timeout_s)
+        if settled:
+            self._turn.release()
+        return settled
+
+    def _tell(self, calls: EndpointCalls, members: Iterable[Member]) -> Mapping[str, Heard]:
+        with self._turn:
+            reports = [report for each in members if (report := each.report()) is not None]
+            if not reports:
+                return {}
+            self._beats += 1
+            next_ms, heard = calls.beat(
+                self.id, self._beats, reports, timeout_s=max(1.0, self._pause_s)
+            )
+        self._note_back()
+        self._pause_s = min(_LONGEST_S, max(_SHORTEST_S, next_ms / 1000))
+        return heard
+
+    def _run(self, calls: EndpointCalls, wake: threading.Event) -> None:
+        while True:
+            wake.wait(self._pause_s)
+            wake.clear()
+            with self._lock:
+                self._rest_if_alone()
+                if self._calls is not calls:
+                    return
+            try:
+                self.beat(calls)
+            except Exception:
+                # Without this thread all endpoints would be found lost; but the last may have
+                # left in the middle of a beat, and closed the connections.
+                if self._calls is calls:
+                    LOGGER.exception("a beat failed; the next one is tried in its turn")
+
+    def _rest_if_alone(self) -> None:
+        if not self._members and self._calls is not None:
+            self._calls.close()
+            self._calls = None
+            self._pause_s = _FIRST_PAUSE_S
+            self._away_since_s = self._failure = None
+            self._wake.set()
+
+    def _note_away(self, error: GatewayError) -> None:
+        self._failure = error
+        if self._away_since_s is None:
+            self._away_since_s = self._monotonic()
+            LOGGER.warning(
+                "the gateway takes no beats: %s. Reading and writing go on; commits and reports "
+                "are made up for when it is back",
+                error,
+            )
+
+    def _note_back(self) -> None:
+        if self._away_since_s is not None:
+            away_s = self._monotonic() - self._away_since_s
+            LOGGER.warning("the gateway takes beats again, after %.1f s", away_s)
+        self._away_since_s = self._failure = None

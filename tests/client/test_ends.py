@@ -1,0 +1,182 @@
+"""A reader ends when the channel's writers have finished, and says so when one of them did not."""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from real_topics import Topics, readings
+
+from sluiceway import Beat, Channel, Gateway
+from sluiceway.errors import OptionError, WriterFailed, WriterLost
+
+NewChannel = Callable[..., Channel]
+
+
+def by_id(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(records, key=lambda record: record["id"])
+
+
+def write(channel: Channel, count: int, first: int = 0, **place: Any) -> None:
+    with channel.writer(**place) as writer:
+        writer.write(readings(count, first))
+
+
+def fail(channel: Channel, count: int, first: int = 0, **place: Any) -> None:
+    with suppress(ZeroDivisionError), channel.writer(**place) as writer:
+        writer.write(readings(count, first))
+        writer.flush()
+        raise ZeroDivisionError("no divisor")
+
+
+@pytest.fixture
+def channel(new_channel: NewChannel) -> Channel:
+    return new_channel(partitions=2)
+
+
+def test_yesterdays_channel_is_read_to_its_end(new_channel: NewChannel, each_format: str) -> None:
+    channel = new_channel(partitions=2, format=each_format)
+    write(channel, 100)
+    with channel.reader() as reader:
+        assert by_id(list(reader)) == readings(100)
+        assert reader.finished
+
+
+def test_a_writer_that_wrote_nothing_has_finished_too(channel: Channel) -> None:
+    write(channel, 0)
+    assert list(channel.reader()) == []
+
+
+def test_a_reader_waits_for_the_writer_that_comes_later(channel: Channel) -> None:
+    with channel.reader() as reader, ThreadPoolExecutor() as threads:
+        reading = threads.submit(list, reader)
+        channel.wait_for(readers=1, state="started")
+        write(channel, 100)
+        assert by_id(reading.result(60)) == readings(100)
+
+
+def test_all_writers_that_are_asked_for_have_to_finish(channel: Channel) -> None:
+    with channel.reader(writers=2) as reader:
+        write(channel, 50)
+        assert by_id(reader.read(50, timeout=None)) == readings(50)
+        assert reader.read(1, timeout=0.7) == []
+        assert not reader.finished
+        write(channel, 50, 50)
+        assert by_id(list(reader)) == readings(50, 50)
+
+
+def test_a_writer_that_comes_before_all_is_read_puts_the_end_off(channel: Channel) -> None:
+    write(channel, 50)
+    with channel.writer() as writer, channel.reader() as reader:
+        found = reader.read(50, timeout=None)
+        assert reader.read(1, timeout=0.7) == []
+        writer.write(readings(50, 50))
+        writer.close()
+        assert by_id(found + list(reader)) == readings(100)
+
+
+def test_what_comes_after_the_ends_is_left_out(channel: Channel, topics: Topics) -> None:
+    write(channel, 50, partition=0)
+    with channel.reader() as reader:
+        ends = {0: 50, 1: 0}
+        assert len(list(reader)) == 50
+        assert {p: place.offset for p, place in reader.position().items()} == ends
+        # Somebody who is no endpoint.
+        topics.produce(channel.status.topic.name, 0, [b"not of the channel"])
+        assert list(reader) == []
+
+
+def test_a_writer_that_failed_is_named_after_all_it_wrote(channel: Channel) -> None:
+    fail(channel, 50, group="load", index=0, size=1)
+    with channel.reader() as reader:
+        found = reader.read(1000, timeout=None)
+        assert by_id(found) == readings(50)
+        for _ in range(2):
+            with pytest.raises(WriterFailed, match=r"load\[0\] \(ZeroDivisionError: no divisor\)"):
+                reader.read(1)
+        # Its job is started again, and does it right.
+        write(channel, 50, 50, group="load", index=0, size=1)
+        while not found[50:]:
+            try:
+                found += list(reader)
+            except WriterFailed:
+                # The beat that tells of the new writer is still to come.
+                continue
+        assert by_id(found) == readings(100)
+
+
+def test_a_failed_writer_can_be_passed_over_or_forgotten(channel: Channel) -> None:
+    fail(channel, 50)
+    assert len(list(channel.reader(on_lost_writer="go_on"))) == 50
+    write(channel, 50, 50)
+    with channel.reader() as reader:
+        assert len(reader.read(200, timeout=None)) == 100
+        with pytest.raises(WriterFailed) as raised:
+            reader.read(1)
+    for endpoint in raised.value.endpoints:
+        channel.dismiss(endpoint)
+    assert len(list(channel.reader())) == 100
+
+
+def test_waiting_for_a_failed_writer_goes_on_when_it_is_started_again(channel: Channel) -> None:
+    fail(channel, 50, group="load")
+    with channel.reader(on_lost_writer="wait") as reader:
+        found = reader.read(50, timeout=None)
+        assert reader.read(1, timeout=0.7) == []
+        write(channel, 50, 50, group="load")
+        assert by_id(found + list(reader)) == readings(100)
+
+
+DYING = """
+    import os, sys
+    from sluiceway import Gateway
+    with Gateway(sys.argv[1]) as gateway:
+        writer = gateway.channel(sys.argv[2]).writer()
+        writer.write({"id": n, "station": None, "celsius": 0.5} for n in range(50))
+        writer.flush()
+        print("written", flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_a_writer_that_died_is_found_lost_and_what_it_wrote_is_read(
+    new_channel: NewChannel, gateway_url: str
+) -> None:
+    channel = new_channel(partitions=2, beat=Beat(interval_ms=200, patience_ms=1500))
+    job = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(DYING), gateway_url, channel.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdin is not None
+    assert job.stdout is not None
+    with job, channel.reader() as reader:
+        assert job.stdout.readline() == "written\n"
+        assert len(reader.read(50, timeout=None)) == 50
+        assert reader.read(1, timeout=0.5) == []
+        job.kill()
+        with pytest.raises(WriterLost, match="no beat"):
+            reader.read(1, timeout=60)
+    (writer,) = (each for each in channel.endpoints() if each.role == "writer")
+    assert (writer.state, writer.health) == ("started", "lost")
+    assert len(list(channel.reader(on_lost_writer="go_on"))) == 50
+
+
+def test_an_adopted_topic_has_no_end_that_anybody_knows(
+    gateway_url: str, topics: Topics, new_channel: NewChannel
+) -> None:
+    owner = new_channel()
+    topics.create(f"{owner.name}-adopted", 1)
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(
+            f"{owner.name}-a", schema=owner.schema, topic=f"{owner.name}-adopted"
+        )
+        with pytest.raises(OptionError, match="until='now'"):
+            channel.reader()
+        write(channel, 10)
+        assert len(list(channel.reader(until="now"))) == 10

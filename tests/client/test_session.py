@@ -1,0 +1,180 @@
+"""The beats of a process, against a server that answers by script."""
+
+import gc
+import logging
+import threading
+from typing import Any
+
+import pytest
+from scripted_gateway import Script
+
+from sluiceway.endpoint import Heard
+from sluiceway.endpoint_calls import EndpointCalls
+from sluiceway.errors import GatewayUnavailable
+from sluiceway.session import Session
+
+
+class Told:
+    """A member that keeps what it hears."""
+
+    def __init__(self, number: int) -> None:
+        self.id = f"{number:032x}"
+        self.heard: list[Heard] = []
+        self.silent = False
+
+    def report(self) -> dict[str, Any] | None:
+        return None if self.silent else {"id": self.id, "epoch": 1, "state": "opened"}
+
+    def hear(self, heard: Heard) -> None:
+        self.heard.append(heard)
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def word(member: Told, **facts: Any) -> dict[str, Any]:
+    told = {"reason": None, "health": "healthy", "asked": None, "counterparts": None}
+    return {"id": member.id, "status": "ok", "endpoints_revision": 1} | told | facts
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def calls(script: Script) -> EndpointCalls:
+    return EndpointCalls(script.transport())
+
+
+@pytest.fixture
+def session(calls: EndpointCalls, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session whose beats are made by the test."""
+    monkeypatch.setattr(Session, "_run", lambda *_: None)
+    return Session(calls, grace_s=60, monotonic=clock)
+
+
+def test_one_request_a_beat_tells_of_all_members_and_each_hears_its_word(
+    session: Session, calls: EndpointCalls, script: Script
+) -> None:
+    first, second, silent = members = [Told(1), Told(2), Told(3)]
+    silent.silent = True
+    for member in members:
+        session.enter(member)
+    for revision in (4, 5):
+        script.answer(
+            200,
+            {
+                "next_ms": 700,
+                "endpoints": [
+                    word(first, endpoints_revision=revision, asked="finish"),
+                    word(second, status="fenced", reason="it is another's"),
+                ],
+            },
+        )
+        session.beat(calls)
+    assert [path for _, path, _ in script.requests] == ["/v1/heartbeats"] * 2
+    assert [(body["session"], body["beat"]) for body in script.bodies] == [
+        (session.id, 1),
+        (session.id, 2),
+    ]
+    assert {each["id"] for each in script.bodies[0]["endpoints"]} == {first.id, second.id}
+    assert [(each.revision, each.asked) for each in first.heard] == [(4, "finish"), (5, "finish")]
+    assert [(each.status, each.reason) for each in second.heard] == [
+        ("fenced", "it is another's")
+    ] * 2
+    assert silent.heard == []
+
+
+def test_more_members_than_a_request_may_name_take_several(
+    session: Session, calls: EndpointCalls, script: Script
+) -> None:
+    members = [Told(number) for number in range(1001)]
+    for member in members:
+        session.enter(member)
+    for _ in range(2):
+        script.answer(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
+    session.beat(calls)
+    assert [(body["beat"], len(body["endpoints"])) for body in script.bodies] == [(1, 1000), (2, 1)]
+
+
+def test_a_last_word_waits_for_the_beat_that_is_on_its_way(
+    session: Session, calls: EndpointCalls, script: Script
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Told):
+        def report(self) -> dict[str, Any] | None:
+            begun.set()
+            assert go_on.wait(60)
+            return super().report()
+
+    member = Slow(1)
+    session.enter(member)
+    script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
+    beating = threading.Thread(target=session.beat, args=(calls,))
+    beating.start()
+    assert begun.wait(60)
+    assert not session.settle(0.05)
+    go_on.set()
+    assert session.settle(60)
+    assert len(script.requests) == 1
+    beating.join(60)
+    assert session.settle(0)
+
+
+def test_the_gateways_absence_is_told_once_and_is_trouble_after_the_grace(
+    session: Session,
+    calls: EndpointCalls,
+    script: Script,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    member = Told(1)
+    session.enter(member)
+    caplog.set_level(logging.INFO, "sluiceway")
+    for now_s in (0, 60):
+        clock.now_s = now_s
+        # More than a beat's repeats take.
+        for _ in range(60):
+            script.problem(503, "database_unavailable", retriable=True)
+        session.beat(calls)
+        script.answers.clear()
+        assert session.trouble is None
+    clock.now_s = 60.5
+    assert isinstance(session.trouble, GatewayUnavailable)
+    script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
+    session.beat(calls)
+    assert session.trouble is None
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "the gateway takes no beats",
+        "the gateway takes beats again, after 60.5 s",
+    ]
+    assert len(member.heard) == 1
+
+
+def test_a_member_that_the_program_forgot_beats_no_more(
+    session: Session, calls: EndpointCalls, script: Script
+) -> None:
+    kept, forgotten = Told(1), Told(2)
+    session.enter(kept)
+    session.enter(forgotten)
+    del forgotten
+    gc.collect()
+    script.answer(200, {"next_ms": 700, "endpoints": [word(kept)]})
+    session.beat(calls)
+    assert [each["id"] for each in script.bodies[0]["endpoints"]] == [kept.id]
+
+
+def test_one_process_has_one_session_with_a_gateway_as_one_principal(script: Script) -> None:
+    def of(**options: Any) -> Session:
+        return Session.of(EndpointCalls(script.transport(**options)), grace_s=60)
+
+    assert of() is of()
+    assert of(token="slw_a_b") is of(token="slw_a_b")
+    assert of(token="slw_a_b") is not of()
+    assert of(token="slw_a_b") is not of(token="slw_c_d")
