@@ -41,6 +41,15 @@ def test_a_stream_is_restarted_in_the_middle_and_counts_every_departure(gateway_
     assert hours[-1] == "23:00  30 departures, 24.0 minutes late"
 
 
+def test_two_replicas_count_every_reading_once_though_one_is_started_again(
+    gateway_url: str,
+) -> None:
+    before, *stations, total = _run("count_in_two.py", gateway_url)
+    assert before == "100 readings counted before the restart"
+    assert stations == [f"station-{number} 200" for number in range(10)]
+    assert total == "2000 readings counted"
+
+
 def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []
