@@ -48,9 +48,9 @@ def by_hour(stream: DataFrame) -> DataFrame:
 
 def follow(spark: SparkSession, checkpoint: str) -> StreamingQuery:
     """Start the query, from its checkpoint if it has one."""
-    hours = by_hour(spark.readStream.format("channel").load("departures"))
+    hours = by_hour(spark.readStream.format("channel").load("departures-of-a-day"))
     options = {"checkpointLocation": checkpoint, "create": "true"}
-    return hours.writeStream.format("channel").options(**options).start("delays")
+    return hours.writeStream.format("channel").options(**options).start("delays-by-hour")
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     part = timedelta(days=1) / PARTS
     with Gateway() as gateway, tempfile.TemporaryDirectory() as checkpoint:
         sluiceway.spark.register(spark)
-        channel = gateway.channel("departures", schema=Departure, partitions=2)
+        channel = gateway.channel("departures-of-a-day", schema=Departure, partitions=2)
         query = follow(spark, checkpoint)
         for number in range(PARTS):
             start = DAY + number * part
@@ -82,7 +82,7 @@ def main() -> None:
         query.processAllAvailable()
         query.stop()
         # An hour that was written twice, before the end and after it, is one hour.
-        hours = spark.read.format("channel").load("delays").dropDuplicates(["hour"])
+        hours = spark.read.format("channel").load("delays-by-hour").dropDuplicates(["hour"])
         rows = hours.orderBy("hour").collect()
     spark.stop()
     for row in rows:

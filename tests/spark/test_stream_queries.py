@@ -180,6 +180,8 @@ def test_complete_results_are_added_each_time_and_updates_are_refused(
     until(query, lambda: all_ids(outlet) == [0, 0, 1, 1, 2, 2, 3])
     query.stop()
 
+    # Spark looks at the mode when there is something to write.
+    fill(inlet, range(4, 5))
     refused = start(counts, outlet, mode="update")
     with pytest.raises(StreamingQueryException, match="does not support Update mode"):
         refused.awaitTermination(TIMEOUT_S)
