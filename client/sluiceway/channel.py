@@ -59,35 +59,6 @@ class Channel(ChannelFacts):
         used = choice.to_write if access == "write" else choice.to_read
         return used(connection, self._schema)
 
-    def _readable(self, attachment: Attachment | None) -> Connection:
-        if attachment is None:
-            return self.connection("read")
-        connection = attachment.attached.connection
-        return connection if self._schema is None else choice.to_read(connection, self._schema)
-
-    def _attach(
-        self, role: Role, member: Membership | None, timeout_s: float, close_timeout_s: float
-    ) -> Attachment:
-        return Attachment.open(
-            Session.of(self._control.endpoints, grace_s=self._control.grace_s),
-            channel=self.name,
-            uid=self.uid,
-            role=role,
-            membership=member,
-            timeout_s=timeout_s,
-            close_timeout_s=close_timeout_s,
-        )
-
-    def _meeting(self) -> Meeting:
-        topic = self.status.topic
-        return Meeting(self._control.endpoints, self.name, self.uid, topic_id=topic.id)
-
-    def _connection(self, access: Access) -> Connection:
-        connection = self._control.connection(self.name, access)
-        if connection.channel_uid != self.uid:
-            raise self._replaced(connection.channel_uid)
-        return connection
-
     def writer(
         self,
         *,
@@ -225,7 +196,10 @@ class Channel(ChannelFacts):
         self._meeting().reset(group, positions, reason=reason, index=index, force=force)
 
     def dismiss(self, endpoint_id: str) -> None:
-        """Close somebody's endpoint, so that a writer that failed is not waited for again."""
+        """Take somebody's endpoint away: it counts no more, and what it asks is refused as fenced.
+
+        So readers need not meet again a writer that failed. Needs the scope `manage`.
+        """
         self._control.endpoints.dismiss(self.name, endpoint_id, uid=self.uid)
 
     def update(
@@ -288,3 +262,32 @@ class Channel(ChannelFacts):
         except ChannelNotFound:
             return
         self.wait_until_gone(deadline_s - time.monotonic())
+
+    def _readable(self, attachment: Attachment | None) -> Connection:
+        if attachment is None:
+            return self.connection("read")
+        connection = attachment.attached.connection
+        return connection if self._schema is None else choice.to_read(connection, self._schema)
+
+    def _attach(
+        self, role: Role, member: Membership | None, timeout_s: float, close_timeout_s: float
+    ) -> Attachment:
+        return Attachment.open(
+            Session.of(self._control.endpoints, grace_s=self._control.grace_s),
+            channel=self.name,
+            uid=self.uid,
+            role=role,
+            membership=member,
+            timeout_s=timeout_s,
+            close_timeout_s=close_timeout_s,
+        )
+
+    def _meeting(self) -> Meeting:
+        topic = self.status.topic
+        return Meeting(self._control.endpoints, self.name, self.uid, topic_id=topic.id)
+
+    def _connection(self, access: Access) -> Connection:
+        connection = self._control.connection(self.name, access)
+        if connection.channel_uid != self.uid:
+            raise self._replaced(connection.channel_uid)
+        return connection

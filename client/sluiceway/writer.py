@@ -150,9 +150,8 @@ class ChannelWriter(Presence):
 
         After a failure it only lets go. Index 0 of a group waits until the others have left;
         SluicewayTimeout says which have not within the `close_timeout_s` of `Channel.writer`.
-        Raises Fenced for a
-        writer that was superseded, and GatewayUnavailable: all is written then, but readers do
-        not know that this was the end. Closing again tells them.
+        Raises Fenced for a writer that was superseded, and GatewayUnavailable: all is written
+        then, but readers do not know that this was the end. Closing again tells them.
         """
         if not self._closed:
             try:
