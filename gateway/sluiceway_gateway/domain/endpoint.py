@@ -77,6 +77,14 @@ class Health(StrEnum):
     """Silent for as long as the channel is patient; a beat brings it back."""
 
 
+class TaskState(StrEnum):
+    """How one attempt at a part of an endpoint's work stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Where in a channel an endpoint is; one endpoint at a time has it."""

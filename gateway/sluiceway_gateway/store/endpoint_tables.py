@@ -10,10 +10,11 @@ from sqlalchemy import (
     Integer,
     Table,
     Text,
+    false,
     text,
 )
 
-from sluiceway_gateway.domain.endpoint import MAX_GROUP_SIZE, Health, Mode, Role, State
+from sluiceway_gateway.domain.endpoint import MAX_GROUP_SIZE, Health, Mode, Role, State, TaskState
 from sluiceway_gateway.store.columns import (
     Document,
     OptionalDocument,
@@ -58,6 +59,10 @@ endpoint_groups = Table(
     Column("generation", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("next_index", BigInteger, nullable=False),
+    # Members come and go: the gateway numbers them, and `size` counts them.
+    Column("dynamic", Boolean, nullable=False, server_default=false()),
+    # When the generation last went up; NULL before the first time.
+    Column("changed_at", UtcTime),
     CheckConstraint(one_of("role", Role), name="role"),
     CheckConstraint(one_of("mode", Mode), name="mode"),
     CheckConstraint("(name = '') = (size IS NULL)", name="anonymous_has_no_size"),
@@ -89,6 +94,13 @@ endpoints = Table(
     Column("ends", OptionalDocument),
     Column("lost_at", OptionalDocument),
     Column("commits", BigInteger, nullable=False),
+    # Of members of dynamic groups: which share of the partitions they last took.
+    Column("share_index", Integer),
+    Column("share_size", Integer),
+    # How far it says that it has come, committed or not.
+    Column("reached", OptionalDocument),
+    # What it is, for people.
+    Column("title", Text),
     CheckConstraint(one_of("role", Role), name="role"),
     CheckConstraint(one_of("mode", Mode), name="mode"),
     CheckConstraint(one_of("state", State), name="state"),
@@ -146,4 +158,28 @@ positions = Table(
     Column("committed_at", UtcTime, nullable=False),
     CheckConstraint("member_index >= -1 AND partition >= 0", name="whose"),
     CheckConstraint("next_offset >= 0 AND record >= 0", name="position"),
+)
+
+samples = Table(
+    "samples",
+    metadata,
+    _channel(primary_key=True),
+    # Counts the channel's samples; the oldest go.
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", UtcTime, nullable=False),
+    Column("document", Document, nullable=False),
+)
+
+endpoint_tasks = Table(
+    "endpoint_tasks",
+    metadata,
+    Column("endpoint_id", Word, ForeignKey("endpoints.id", ondelete="CASCADE"), primary_key=True),
+    Column("task", Word, primary_key=True),
+    Column("attempt", BigInteger, primary_key=True, autoincrement=False),
+    Column("state", Word, nullable=False),
+    Column("counters", Document, nullable=False),
+    Column("reached", OptionalDocument),
+    Column("changed_at", UtcTime, nullable=False),
+    CheckConstraint(one_of("state", TaskState), name="state"),
+    CheckConstraint("attempt >= 0", name="attempt"),
 )

@@ -27,8 +27,10 @@ from sluiceway_gateway.store.columns import Document, Serial, UtcTime, Word, met
 from sluiceway_gateway.store.endpoint_tables import (
     endpoint_events,
     endpoint_groups,
+    endpoint_tasks,
     endpoints,
     positions,
+    samples,
     sessions,
 )
 
@@ -37,12 +39,14 @@ __all__ = [
     "channels",
     "endpoint_events",
     "endpoint_groups",
+    "endpoint_tasks",
     "endpoints",
     "kept_schemas",
     "leases",
     "metadata",
     "positions",
     "requests",
+    "samples",
     "schemas",
     "sessions",
     "tokens",
@@ -95,6 +99,15 @@ channels = Table(
     Column("patience_ms", Integer, nullable=False, server_default=text("120000")),
     # Goes up with every change of an endpoint that others see; not with mere beats.
     Column("endpoints_revision", BigInteger, nullable=False, server_default=text("0")),
+    # Goes up with every sample that shows something else than the one before.
+    Column("samples_revision", BigInteger, nullable=False, server_default=text("0")),
+    # Groups' positions are told to Kafka's own group coordinator as well.
+    Column("mirrored", Boolean, nullable=False, server_default=false()),
+    # Nobody may write any more; it is closed when the readers have all.
+    Column("closing", Boolean, nullable=False, server_default=false()),
+    # How long nobody uses it before it is closed and removed; NULL: it stays.
+    Column("idle_ms", BigInteger),
+    Column("used_at", UtcTime),
     CheckConstraint(one_of("phase", Phase), name="phase"),
     CheckConstraint(one_of("compatibility", Compatibility), name="compatibility"),
     CheckConstraint(one_of("format", Format), name="format"),

@@ -19,7 +19,7 @@ from sluiceway_gateway.store import requests, revision
 from sluiceway_gateway.store.engine import Database
 from sluiceway_gateway.store.tables import metadata
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 TOKEN = {"Authorization": f"Bearer slw_{'0' * 16}_{'1' * 64}"}
 
 
@@ -153,6 +153,28 @@ def test_a_new_version_of_an_old_schema_keeps_the_old_one(rig: Rig) -> None:
     assert [(each["id"], each["version"]) for each in kept] == [(1, 1), (3, 2)]
 
 
+def test_endpoints_and_positions_stay_and_are_gone_on_with(rig: Rig, written: str) -> None:
+    if written < "0003":
+        assert rig.http.get("/v1/channels/flights/endpoints").json()["items"] == []
+        return
+    reader, writer = rig.http.get("/v1/channels/flights/endpoints").json()["items"]
+    assert (reader["group"], reader["index"], reader["payload"]) == ("delays", 1, {"step": 1})
+    assert (writer["state"], writer["ends"]) == ("closed", {"0": 50, "1": 49})
+    offsets = "/v1/channels/flights/groups/delays/offsets"
+    assert [each["offset"] for each in rig.http.get(offsets).json()["positions"]] == [20]
+    commit = {
+        "uid": f"{1:032}",
+        "id": f"{6:032}",
+        "epoch": 4,
+        "generation": 3,
+        "topic_id": "dG9waWMtb2YtZmxpZ2h0cw",
+        "number": 3,
+        "positions": [{"partition": 1, "offset": 30, "record": 0}],
+    }
+    assert rig.http.put(offsets, json=commit).status_code == 200
+    assert [each["offset"] for each in rig.http.get(offsets).json()["positions"]] == [30]
+
+
 def test_tokens_and_answers_that_were_given_stay(rig: Rig) -> None:
     revoked = {"Authorization": f"Bearer slw_{1:016}_{'1' * 64}"}
     assert code(rig.http.get("/v1/channels", headers=revoked)) == "unauthenticated"
@@ -226,4 +248,6 @@ def test_what_a_migration_sets_for_itself_is_not_left_behind(old: Database) -> N
 def test_the_rows_are_those_of_every_table_of_their_revision(written: str) -> None:
     filled = set(re.findall(r"INSERT INTO (\w+)", rows_of(written)))
     first = {"schemas", "channels", "channel_schemas", "leases", "tokens", "requests"}
-    assert filled == first | ({"kept_schemas"} if written >= "0002" else set())
+    second = {"kept_schemas"} if written >= "0002" else set()
+    third = {"sessions", "endpoint_groups", "endpoints", "endpoint_events", "positions"}
+    assert filled == first | second | (third if written >= "0003" else set())
