@@ -22,7 +22,9 @@ def decoder_for(
 
     It gives records of `target`, by default of the schema that the connection says this job uses.
     `refresh` gives the connection as it is now, when a message has a schema that `connection` does
-    not know yet; what it raises, decoding raises. Raises InvalidSchema, UnsupportedType.
+    not know yet; what it raises, decoding raises. Without it nobody can tell a newer schema of the
+    channel from a stranger's, so no such message is skippable. Raises InvalidSchema,
+    UnsupportedType.
     """
 
     def learn(_: Collection[int]) -> Mapping[int, Schema]:
@@ -30,7 +32,8 @@ def decoder_for(
 
     if target is None:
         target = Schema.parse(connection.schema_definition)
-    return decoder(connection.format, target, _schemas(connection), learn=learn)
+    asked = None if refresh is None else learn
+    return decoder(connection.format, target, _schemas(connection), learn=asked)
 
 
 def refusal(channel: str, message: Message, corrupt: Corrupt) -> CorruptMessage | SchemaMismatch:
@@ -41,9 +44,9 @@ def refusal(channel: str, message: Message, corrupt: Corrupt) -> CorruptMessage 
             channel=channel, partition=partition, offset=offset, reason=corrupt.reason
         )
     return SchemaMismatch(
-        f"channel {channel!r}, partition {partition}, offset {offset}: {corrupt.reason}. It is a "
-        "record of the channel, so it is never skipped: read on from there with a schema that "
-        "can, as the channel's newest may, or begin behind it"
+        f"channel {channel!r}, partition {partition}, offset {offset}: {corrupt.reason}. It "
+        "may well be a record of the channel, so it is never skipped: read on from there with a "
+        "schema that can, as the channel's newest may, or begin behind it"
     )
 
 

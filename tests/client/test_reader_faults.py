@@ -31,7 +31,7 @@ def test_a_foreign_message_is_an_error_with_its_place_after_the_records_before_i
 ) -> None:
     connection = with_foreign(topics, each_format, value)
     offset = 2 if each_format == "arrow" else 20
-    with ChannelReader(connection, until="now") as reader:
+    with ChannelReader(connection, until="now", refresh=lambda: connection) as reader:
         assert reader.read(100, timeout=None) == readings(20)
         for _ in range(2):
             with pytest.raises(CorruptMessage, match=f"partition 0, offset {offset}") as raised:
@@ -48,7 +48,9 @@ def test_skipping_counts_foreign_messages(
     topics: Topics, each_format: str, value: bytes | None
 ) -> None:
     connection = with_foreign(topics, each_format, value)
-    with ChannelReader(connection, until="now", on_corrupt="skip") as reader:
+    with ChannelReader(
+        connection, until="now", on_corrupt="skip", refresh=lambda: connection
+    ) as reader:
         assert list(reader) == readings(25)
         assert reader.corrupt_messages == 1
 

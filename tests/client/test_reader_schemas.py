@@ -149,6 +149,23 @@ def test_a_schema_that_the_reader_cannot_read_stops_it_even_if_it_skips(
         assert list(reader) == [{"text": "hello"}]
 
 
+def test_without_a_gateway_a_newer_schema_is_not_passed_over(
+    topics: Topics, each_format: str
+) -> None:
+    connection = topics.connect(each_format, partitions=1)
+    write(connection, readings(3))
+    newer = codec(each_format, Schema.parse(DEFINITION), connection.schema_id + 1)
+    (batch,) = to_batches(readings(1, 3), Schema.parse(DEFINITION))
+    values = newer.encode(batch, limit_bytes=1 << 20).values
+    topics.produce(connection.topic_name, 0, [b"plain text", *values])
+    with ChannelReader(connection, until="now", on_corrupt="skip") as reader:
+        assert reader.read(10, timeout=None) == readings(3)
+        for _ in range(2):
+            with pytest.raises(SchemaMismatch, match="cannot ask about: it may be a newer one"):
+                reader.read(10, timeout=None)
+        assert reader.corrupt_messages == 1
+
+
 def test_an_adopted_topic_of_strangers_loses_nothing(topics: Topics, each_format: str) -> None:
     """Whose ids are not the channel's is told apart, even with the very schema of the channel."""
     connection = topics.connect(each_format, partitions=1)

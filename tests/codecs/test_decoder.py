@@ -142,7 +142,7 @@ def test_old_and_new_messages_interleave_and_a_change_is_noticed_at_any_place(ea
 def test_what_is_no_message_of_the_channel_is_named_and_the_rest_is_kept(each_format, value):
     olds = messages(each_format, 7, OLD, [old(at) for at in range(4)])
     news = messages(each_format, 8, NEW, [new(at) for at in range(4)])
-    decoding = decoder(each_format, NEW, SCHEMAS)
+    decoding = decoder(each_format, NEW, SCHEMAS, learn=lambda _: {})
     for _ in range(2):
         decoded = decoding.decode([olds[0], value, *news[1:], value, olds[3]])
         assert rows_of(decoded) == [read(0), new(1), new(2), new(3), read(3)]
@@ -156,9 +156,17 @@ def test_what_is_no_message_of_the_channel_is_named_and_the_rest_is_kept(each_fo
 
 
 def test_an_unknown_id_is_named(each_format):
-    decoding = decoder(each_format, NEW, SCHEMAS)
+    decoding = decoder(each_format, NEW, SCHEMAS, learn=lambda _: {})
     (corrupt,) = decoding.decode(messages(each_format, 9, NEW, [new(1)])).corrupt
     assert "the schema id 9, which is none of the channel's" in corrupt.reason
+    assert corrupt.skippable
+
+
+def test_an_unknown_id_that_nobody_can_be_asked_about_may_be_a_newer_one(each_format):
+    decoding = decoder(each_format, NEW, SCHEMAS)
+    (corrupt,) = decoding.decode(messages(each_format, 9, NEW, [new(1)])).corrupt
+    assert "it may be a newer one of the channel's" in corrupt.reason
+    assert not corrupt.skippable
 
 
 def test_an_unknown_id_is_asked_about_once(each_format):

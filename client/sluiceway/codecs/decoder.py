@@ -38,7 +38,8 @@ def decoder(
     """Choose the decoder of a channel of `format`, which gives records of `target`.
 
     `schemas` are the channel's by id; `learn` is asked about the ids of messages that are not
-    among them, once about each. Raises OptionError for an unknown format.
+    among them, once about each; without it, a message of such an id is not skippable. Raises
+    OptionError for an unknown format.
     """
     return Decoder(format, target, schemas, learn=learn)
 
@@ -154,6 +155,12 @@ class Decoder:
 
     def _way(self, id_: int) -> _Way | _NoWay:
         schema = self._schemas.get(id_)
+        if schema is None and self._learn is None:
+            return _NoWay(
+                reason=f"it was written with the schema id {id_}, which this reader does not know "
+                "and, without a gateway, cannot ask about: it may be a newer one of the channel's",
+                skippable=False,
+            )
         if schema is None:
             return _NoWay(
                 reason=f"it was written with the schema id {id_}, which is none of the channel's: "

@@ -15,6 +15,7 @@ from sluiceway.decoding import decoder_for, refusal
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.stream import MessageStream
+from sluiceway.protocol import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.arrow import held
 from sluiceway.spark.chunks import Chunks
@@ -67,8 +68,9 @@ def records(share: Share, options: SourceOptions, columns: StructType) -> Iterat
     """
     settle()
     connection = share.known.connection
-    # Tasks never ask the gateway: the driver did, or could not.
-    refresh = None if share.known.current else partial(_refuse_unknown, connection.channel_name)
+    # Tasks never ask the gateway: the driver did, after it took the watermarks, or could not.
+    known = share.known
+    refresh = (lambda: connection) if known.current else partial(_refuse_unknown, known.connection)
     decoding = decoder_for(connection, refresh=refresh)
     as_held = held(Schema.parse(connection.schema_definition))
     beside = MessageColumns(options)
@@ -96,11 +98,11 @@ def records(share: Share, options: SourceOptions, columns: StructType) -> Iterat
         stream.drop([share.offsets.partition])
 
 
-def _refuse_unknown(channel: str) -> NoReturn:
+def _refuse_unknown(connection: Connection) -> NoReturn:
     raise GatewayUnavailable(
-        f"channel {channel!r}: there are messages of a schema that was not known when this batch "
-        "was planned, since the gateway did not answer then. None was passed over: run the job "
-        "again, or start the query again, when the gateway answers"
+        f"channel {connection.channel_name!r}: there are messages of a schema that was not known "
+        "when this batch was planned, since the gateway did not answer then. None was passed over: "
+        "run the job again, or start the query again, when the gateway answers"
     )
 
 
