@@ -15,13 +15,25 @@ import structlog
 from serving import serving
 from sluiceway_gateway.embedded import KafkaServer
 
-_LONG = ("spark", "cluster", "security", "demo", "deploy", "cli", "embedded", "reconcile")
+_HERE = Path(__file__).parent
+_LONG = ("spark", "demo", "cluster", "security", "cli", "deploy", "embedded", "reconcile")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, so that processes which share the tests end together."""
-    here = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in _LONG)
+    """Share the tests among processes by their files, and begin with what takes long.
+
+    What runs on the one Spark session stays together: to start another, and to warm it up, takes
+    as much of the processors as its tests do.
+    """
+    for item in items:
+        first, *rest = item.path.relative_to(_HERE).parts
+        group = first if first == "spark" else "/".join((first, *rest))
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: _turn(item.path.relative_to(_HERE).parts[0]))
+
+
+def _turn(directory: str) -> int:
+    return _LONG.index(directory) if directory in _LONG else len(_LONG)
 
 
 @pytest.fixture(scope="session", autouse=True)

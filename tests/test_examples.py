@@ -16,6 +16,8 @@ def _run(name: str, gateway_url: str, *arguments: str) -> list[str]:
             "SLUICEWAY_URL": gateway_url,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
+            # As much as Spark needs for so little.
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
         capture_output=True,
         text=True,
