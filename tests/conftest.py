@@ -16,18 +16,21 @@ from serving import serving
 from sluiceway_gateway.embedded import KafkaServer
 
 _HERE = Path(__file__).parent
-_LONG = ("spark", "demo", "cluster", "security", "cli", "deploy", "embedded", "reconcile")
+_TOGETHER = ("spark", "security", "cluster")
+_LONG = (*_TOGETHER, "demo", "cli", "deploy", "embedded", "reconcile")
 
 
+# Before the plugin that shares the tests out, which reads the marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Share the tests among processes by their files, and begin with what takes long.
 
-    What runs on the one Spark session stays together: to start another, and to warm it up, takes
-    as much of the processors as its tests do.
+    Directories whose tests have something large in common, as a Spark session, stay together: to
+    start another, and to warm it up, takes as much of the processors as its tests do.
     """
     for item in items:
-        first, *rest = item.path.relative_to(_HERE).parts
-        group = first if first == "spark" else "/".join((first, *rest))
+        path = item.path.relative_to(_HERE)
+        group = path.parts[0] if path.parts[0] in _TOGETHER else str(path)
         item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: _turn(item.path.relative_to(_HERE).parts[0]))
 

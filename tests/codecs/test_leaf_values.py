@@ -36,6 +36,8 @@ FIXED = {"type": "fixed", "name": "f", "size": 4}
 ENUM = {"type": "enum", "name": "e", "symbols": ["RED", "green"]}
 MONEY = logical("bytes", "decimal", precision=5, scale=2)
 MONEY4 = FIXED | logical("fixed", "decimal", precision=5, scale=2)
+MONEY20 = {"type": "fixed", "name": "m", "size": 20}
+MONEY20 |= logical("fixed", "decimal", precision=34, scale=2)
 WIDE = logical("bytes", "decimal", precision=76, scale=0)
 UUID_TEXT = logical("string", "uuid")
 UUID16 = {"type": "fixed", "name": "u", "size": 16} | logical("fixed", "uuid")
@@ -267,6 +269,7 @@ def both(schema):
         (MONEY, Decimal("1.00"), number(17) + b"\x01" + bytes(16), "at most 5 digits"),
         (MONEY4, Decimal("1.00"), b"\x00\x01\x86\xa0", "at most 5 digits"),
         (MONEY4, Decimal("1.00"), b"\x00\x01\x86", "cut short"),
+        (MONEY20, Decimal("1.00"), b"\x01" + bytes(19), "at most 34 digits"),
         (WIDE, Decimal(1), number(32) + b"\x7f" * 32, "at most 76 digits"),
         (UUID_TEXT, ID, b"\x02a", "not the text of a UUID"),
         (UUID_TEXT, ID, number(37) + str(ID).encode() + b"\n", "not the text of a UUID"),

@@ -13,6 +13,7 @@ import pytest
 
 COMMAND = [str(Path(sys.executable).parent / "sluiceway"), "demo", "--json"]
 DEADLINE_S = 240
+EXECUTOR = "CoarseGrainedExecutorBackend"
 KEYS = {"rows_written", "rows_read", "checksum_in", "checksum_out", "channels", "seconds"}
 
 
@@ -74,11 +75,15 @@ def test_the_demo_agrees_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "command"),
+    [(signal.SIGINT, EXECUTOR), (signal.SIGTERM, "kafka.Kafka")],
+    ids=["while Spark works", "while the broker starts"],
+)
 def test_an_interrupted_demo_leaves_nothing_behind(
-    demo: "subprocess.Popen[str]", tmp_path: Path, number: signal.Signals
+    demo: "subprocess.Popen[str]", tmp_path: Path, number: signal.Signals, command: str
 ) -> None:
-    wait_for(lambda: executors(tmp_path), "Spark's executors run")
+    wait_for(lambda: running(tmp_path, command), f"{command} runs")
     demo.send_signal(number)
     _, err = demo.communicate(timeout=60)
 
@@ -92,11 +97,11 @@ def test_an_interrupted_demo_leaves_nothing_behind(
 def test_a_killed_demo_takes_its_processes_with_it(
     demo: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
-    wait_for(lambda: executors(tmp_path), "Spark's executors run")
+    wait_for(lambda: running(tmp_path, EXECUTOR), "Spark's executors run")
     demo.kill()
 
     wait_for(lambda: not processes_of(tmp_path), "every process has ended")
 
 
-def executors(directory: Path) -> list[str]:
-    return [each for each in processes_of(directory) if "CoarseGrainedExecutorBackend" in each]
+def running(directory: Path, command: str) -> list[str]:
+    return [each for each in processes_of(directory) if command in each]

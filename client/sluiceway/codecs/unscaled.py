@@ -89,6 +89,7 @@ def _decimals(rows: _Bytes, lost: Any, array: pa.Array, leaf: Decimal) -> pa.Arr
     type_ = arrow_type(leaf)
     if lost.any():
         too_large = (10**leaf.precision).to_bytes(type_.byte_width, signed=True)
+        rows = rows.copy()  # they may be the buffer of `array`
         rows[lost] = np.frombuffer(too_large, np.uint8)
     return _array(type_, array, [pa.py_buffer(np.ascontiguousarray(rows[:, ::-1]))])
 
