@@ -31,4 +31,5 @@ def test_a_long_partition_is_written_and_read_by_small_workers(
 
     assert found == [Row(rows=ROWS, text=ROWS * TEXT_BYTES)]
     assert memory.workers
-    assert memory.grown_mb < MOST_MB
+    # All that the worker holds, whatever it did before.
+    assert memory.peak_mb < MOST_MB

@@ -5,6 +5,7 @@ does not survive a fork: nothing is made at import, and what a parent process ke
 touched by a child.
 """
 
+import ctypes
 import gc
 import os
 import re
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 from zipimport import zipimporter
 
+import pyarrow as pa
+
 C = TypeVar("C")
 
 _REUSED = "SPARK_REUSE_WORKER"
@@ -22,6 +25,9 @@ _REUSED = "SPARK_REUSE_WORKER"
 
 _SPARKS_ARCHIVE = re.compile(r"(pyspark|py4j-.*-src)\.zip|spark-core_.*\.jar")
 """The archives that Spark puts on the import path of its workers, by their file names."""
+
+_trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""What makes the C library give memory back, where it is glibc: librdkafka's lies there."""
 
 _settled_pid: int | None = None
 
@@ -33,7 +39,9 @@ def settle() -> None:
     again for every folder in it that a module came from, which for Spark's own archives takes a
     tenth of a second. They do not change while Spark runs, so they are left out of those caches.
     After each task, Spark collects garbage, which walks all that was ever imported; modules are
-    no garbage. Processes that Spark does not reuse are left as they are.
+    no garbage. What the task before freed goes back to the system here: a worker that did many
+    kinds of work would hold the most that each of them took. Processes that Spark does not reuse
+    are left as they are.
     """
     global _settled_pid
     if _REUSED not in os.environ:
@@ -41,6 +49,9 @@ def settle() -> None:
     for path, importer in list(sys.path_importer_cache.items()):
         if isinstance(importer, zipimporter) and _is_sparks(importer.archive):
             del sys.path_importer_cache[path]
+    pa.default_memory_pool().release_unused()
+    if _trim is not None:
+        _trim(0)
     if _settled_pid != os.getpid():
         _settled_pid = os.getpid()
         gc.freeze()
