@@ -41,11 +41,12 @@ class Measured:
 class Ratio:
     """One side's speed over another's, and what it is to reach, if there is a goal.
 
+    Without another it is the speed itself.
     `at_most`: the goal is one to stay below, as for the time of the one over that of the other.
     """
 
     side: str
-    to: str
+    to: str | None
     goal: float | None
     at_most: bool = False
 
@@ -99,7 +100,10 @@ def report(
         side: statistics.median(each.records_per_s for each in turns)
         for side, turns in measured.items()
     }
-    reached = {key: medians[ratio.side] / medians[ratio.to] for key, ratio in ratios.items()}
+    reached = {
+        key: medians[ratio.side] / (1 if ratio.to is None else medians[ratio.to])
+        for key, ratio in ratios.items()
+    }
     console = Console()
     console.print(_figures(title, measured, medians, unit))
     if ratios:

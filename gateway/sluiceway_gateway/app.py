@@ -21,6 +21,7 @@ from sluiceway_gateway.http import (
     problems,
     schemas,
 )
+from sluiceway_gateway.http.commits import CommitShortcut
 from sluiceway_gateway.http.document import document
 from sluiceway_gateway.http.guard import Authentication
 from sluiceway_gateway.http.limit import BodyLimit
@@ -113,7 +114,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         attachment=Attachment(database, wake=wake, notify=watch.notify, clock=clock),
         endpoints=Endpoints(database, notify=watch.notify, clock=clock),
         beats=Beats(database, notify=watch.notify, clock=clock),
-        offsets=Offsets(database, clock=clock),
+        offsets=Offsets(database, tokens, clock=clock),
         watch=watch,
         cluster=ClusterView(database, kafka),
         health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S),
@@ -132,6 +133,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
                 watch.close()
                 await run_in_threadpool(loops.stop)
         finally:
+            await run_in_threadpool(parts.offsets.close)
             await run_in_threadpool(kafka.close)
             database.close()
 
@@ -164,5 +166,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     # The last one added is the first to see a request.
     app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes)
     app.add_middleware(Authentication, tokens=tokens)
+    app.add_middleware(CommitShortcut, offsets=parts.offsets, limit_bytes=settings.max_body_bytes)
     app.add_middleware(Observation, metrics=metrics)
     return app

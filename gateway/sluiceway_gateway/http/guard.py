@@ -19,7 +19,7 @@ from sluiceway_gateway.domain.binding import is_loopback, is_loopback_authority
 from sluiceway_gateway.domain.errors import Forbidden, SluicewayGatewayError, Unauthenticated
 from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.http.problems import problem_response
-from sluiceway_gateway.services.tokens import LOOPBACK, Tokens
+from sluiceway_gateway.services.tokens import LOOPBACK, Credentials, Tokens
 
 PUBLIC = frozenset({"/livez", "/readyz"})
 """The paths that anybody may ask for; they say yes, or no with a word for what is away."""
@@ -43,13 +43,12 @@ class Authentication:
             raise NotImplementedError(f"a connection of the kind {scope['type']}")
         try:
             headers = Headers(scope=scope)
-            credentials = headers.getlist("authorization")
-            if credentials:
-                text = _bearer(credentials)
-                principal = await to_thread.run_sync(self._tokens.authenticate, text)
+            credentials = credentials_of(headers)
+            if credentials.text is not None:
+                principal = await to_thread.run_sync(self._tokens.authenticate, credentials.text)
             else:
-                await to_thread.run_sync(self._require_open)
-                _check_local(scope, headers)
+                await to_thread.run_sync(self._tokens.require_open)
+                check_local(scope, headers)
                 principal = LOOPBACK
         except SluicewayGatewayError as error:
             await problem_response(error)(scope, receive, send)
@@ -57,21 +56,19 @@ class Authentication:
         scope[_STATE] = principal
         await self._app(scope, receive, send)
 
-    def _require_open(self) -> None:
-        if self._tokens.exist():
-            raise Unauthenticated(
-                "This gateway asks for a token; send it as `Authorization: Bearer TOKEN`."
-            )
 
-
-def _bearer(credentials: list[str]) -> str:
-    scheme, _, text = credentials[0].partition(" ")
-    if len(credentials) > 1 or scheme.lower() != "bearer" or not text.strip():
+def credentials_of(headers: Headers) -> Credentials:
+    """Return the token that the request brings, if any; raises Unauthenticated for what is none."""
+    given = headers.getlist("authorization")
+    if not given:
+        return Credentials(text=None)
+    scheme, _, text = given[0].partition(" ")
+    if len(given) > 1 or scheme.lower() != "bearer" or not text.strip():
         raise Unauthenticated("The credentials are not one `Authorization: Bearer TOKEN`.")
-    return text.strip()
+    return Credentials(text=text.strip())
 
 
-def _check_local(scope: Scope, headers: Headers) -> None:
+def check_local(scope: Scope, headers: Headers) -> None:
     """Without tokens, serve this machine alone, and no page that a browser got elsewhere."""
     client = scope.get("client")
     origin = headers.get("origin")

@@ -1,5 +1,6 @@
 """What is seen of each request: a log line, metrics, an id, and an answer in any case."""
 
+import logging
 import time
 import uuid
 
@@ -10,6 +11,9 @@ from sluiceway_gateway.http.problems import internal_error, problem_response
 from sluiceway_gateway.metrics import Metrics
 
 _log = structlog.stdlib.get_logger("sluiceway_gateway.http")
+_lines = logging.getLogger("sluiceway_gateway.http")
+#: Changes that come as often as reads.
+_FREQUENT = {"/v1/heartbeats", "/v1/channels/{name}/groups/{group}/offsets"}
 
 
 class Observation:
@@ -53,8 +57,13 @@ class Observation:
         route = getattr(scope.get("route"), "path", "unmatched")
         method = scope["method"]
         self._metrics.answered(route=route, method=method, status=status, seconds=seconds)
-        level = "info" if method not in {"GET", "HEAD"} or status >= 500 else "debug"
-        getattr(_log, level)(
+        usual = status < 500 if method in {"GET", "HEAD"} else status < 400 and route in _FREQUENT
+        level = logging.DEBUG if usual else logging.INFO
+        if not _lines.isEnabledFor(level):
+            # To find that out while a line is made takes longer than many a request.
+            return
+        _log.log(
+            level,
             "request",
             method=method,
             route=route,

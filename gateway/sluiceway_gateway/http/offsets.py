@@ -1,5 +1,6 @@
 """The routes of groups' positions."""
 
+import asyncio
 import json
 from datetime import datetime
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
 from sluiceway_gateway.http.wire import Asked, Uid, time_json
 from sluiceway_gateway.services.offsets import GroupReport, Reset
+from sluiceway_gateway.store.commits import Outcome
 
 router = APIRouter(
     prefix="/v1/channels/{name}/groups/{group}/offsets",
@@ -147,7 +149,7 @@ def get_offsets(
         404, 409, 413, also={200: {"description": "Committed", "model": CommitAnswer}}
     ),
 )
-def commit(
+async def commit(
     name: Name, group: InGroup, body: CommitPut, principal: Viewer, gateway: Gateway
 ) -> Response:
     """Commit all of the positions, or none of them.
@@ -155,21 +157,9 @@ def commit(
     They go forward alone, and only by the living instance of a place, in the group's present
     generation. A number that is not above the last changes nothing.
     """
-    asked = Commit(
-        channel=name,
-        channel_uid=body.uid,
-        group=group,
-        endpoint=body.id,
-        epoch=body.epoch,
-        generation=body.generation,
-        topic_id=body.topic_id,
-        number=body.number,
-        positions=tuple(_position(each) for each in body.positions),
-    )
-    done = gateway.offsets.commit(asked, principal=principal)
-    assert done.group is not None  # noqa: S101 - no error, so there is one
-    positions = [(done.member, each) for each in done.positions]
-    return _sent(_group_json(done.group, positions) | {"number": done.number})
+    asked = commit_of(name, group, body)
+    done = await asyncio.wrap_future(gateway.offsets.commit_soon(asked, by=principal))
+    return _sent(outcome_json(done))
 
 
 @router.post(
@@ -212,6 +202,28 @@ def reset(
         render=lambda report: Answer(status=200, headers={}, body=_text(_report_json(report))),
     )
     return Response(answer.body, answer.status, media_type="application/json")
+
+
+def commit_of(name: str, group: str, body: CommitPut) -> Commit:
+    """Return what a request asks for."""
+    return Commit(
+        channel=name,
+        channel_uid=body.uid,
+        group=group,
+        endpoint=body.id,
+        epoch=body.epoch,
+        generation=body.generation,
+        topic_id=body.topic_id,
+        number=body.number,
+        positions=tuple(_position(each) for each in body.positions),
+    )
+
+
+def outcome_json(done: Outcome) -> dict[str, Any]:
+    """Return what is answered to a commit that stands."""
+    assert done.group is not None  # noqa: S101 - no error, so there is one
+    positions = [(done.member, each) for each in done.positions]
+    return _group_json(done.group, positions) | {"number": done.number}
 
 
 def _position(given: PositionPut) -> Position:

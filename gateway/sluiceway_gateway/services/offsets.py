@@ -1,12 +1,12 @@
 """How far groups have read: looking, committing, and setting back."""
 
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from sluiceway_gateway.domain.channel import Channel
 from sluiceway_gateway.domain.endpoint import Event, Mode, Role
 from sluiceway_gateway.domain.errors import (
-    EndpointNotFound,
     GroupNotFound,
     InvalidRequest,
     MembersOpen,
@@ -22,12 +22,13 @@ from sluiceway_gateway.domain.position import (
     require_topic,
 )
 from sluiceway_gateway.domain.request import Answer, Request
-from sluiceway_gateway.domain.scope import Action, Principal
+from sluiceway_gateway.domain.scope import Principal
 from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.services.committing import Asked, Committing
 from sluiceway_gateway.services.incarnation import incarnation
+from sluiceway_gateway.services.tokens import Credentials, Tokens
 from sluiceway_gateway.store import (
     channels,
-    commits,
     endpoints,
     groups,
     history,
@@ -68,9 +69,14 @@ class Reset:
 class Offsets:
     """The positions of one database's groups."""
 
-    def __init__(self, database: Database, *, clock: Clock = system_clock) -> None:
+    def __init__(self, database: Database, tokens: Tokens, *, clock: Clock = system_clock) -> None:
         self._database = database
         self._clock = clock
+        self._committing = Committing(database, tokens, clock=clock)
+
+    def close(self) -> None:
+        """End when all commits are answered."""
+        self._committing.close()
 
     def fetch(self, name: str, group: str, *, index: int | None) -> GroupReport:
         """Return how the group stands; raises ChannelNotFound, GroupNotFound, InvalidRequest."""
@@ -85,14 +91,14 @@ class Offsets:
         Raises what stands against it: ChannelNotFound, UidMismatch, EndpointNotFound, Fenced,
         NoGroup, NotAssigned, StaleGeneration, TopicChanged, GoesBack, IllegalTransition, Forbidden.
         """
-        principal.require(Action.READ, commit.channel)
-        with self._database.write() as tx:
-            (outcome,) = commits.commit(tx, [commit], now=self._clock())
-            if isinstance(outcome.error, EndpointNotFound):
-                incarnation(commit.channel, channels.find(tx, commit.channel), commit.channel_uid)
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome
+        return self.commit_soon(commit, by=principal).result()
+
+    def commit_soon(self, commit: Commit, *, by: Principal | Credentials) -> "Future[Outcome]":
+        """Commit in the same way, together with those that wait.
+
+        Raises Unauthenticated as well, as credentials are looked at in the transaction.
+        """
+        return self._committing.join(Asked(commit=commit, by=by))
 
     def reset(
         self,

@@ -2,8 +2,8 @@
 
 import hmac
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pydantic import SecretStr
@@ -18,7 +18,7 @@ from sluiceway_gateway.domain.scope import Kind, Principal, Scope, parse_scopes
 from sluiceway_gateway.domain.token import Token, split_token, token_hash, token_text
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.store import tokens
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.store.engine import Database, ReadTransaction
 
 LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=Kind.ADMIN),))
 """Whoever asks over loopback while there are no tokens."""
@@ -33,6 +33,13 @@ class NewToken:
 
     token: Token
     text: SecretStr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """What a request brings to say who asks: a token's text, or nothing."""
+
+    text: str | None = field(repr=False)
 
 
 class Tokens:
@@ -107,21 +114,51 @@ class Tokens:
 
     def authenticate(self, text: str) -> Principal:
         """Return the holder of this token; raises Unauthenticated if it is not valid."""
-        parts = split_token(text)
-        if parts is None:
-            raise Unauthenticated(
-                "The token is not of the form slw_ID_SECRET; check how it is set."
-            )
-        token_id, secret = parts
+        asked = Credentials(text=text)
         with self._database.read() as tx:
-            token = tokens.find(tx, token_id)
+            found = self.principals(tx, [asked])[asked]
+        if isinstance(found, Unauthenticated):
+            raise found
+        return found
+
+    def require_open(self) -> None:
+        """Raise Unauthenticated if a token was ever made."""
+        if self.exist():
+            raise _needed()
+
+    def principals(
+        self, tx: ReadTransaction, asked: Collection[Credentials]
+    ) -> dict[Credentials, Principal | Unauthenticated]:
+        """Return who it is that asks, for each; or why that cannot be said.
+
+        That whoever brings no token asks from this machine is for the caller to see.
+        """
+        found: dict[Credentials, Principal | Unauthenticated] = {}
+        parts = {each: split_token(each.text) for each in asked if each.text is not None}
+        ids = {given[0] for given in parts.values() if given is not None}
+        stored = tokens.of_ids(tx, ids) if ids else {}
+        for each in asked:
+            given = parts.get(each)
+            if each.text is None:
+                self._closed = self._closed or tokens.exist(tx)
+                found[each] = _needed() if self._closed else LOOPBACK
+            elif given is None:
+                found[each] = Unauthenticated(
+                    "The token is not of the form slw_ID_SECRET; check how it is set."
+                )
+            else:
+                holder = self._holder(given, stored.get(given[0]))
+                found[each] = holder or Unauthenticated(_REFUSED)
+        return found
+
+    def _holder(self, given: tuple[str, str], token: Token | None) -> Principal | None:
         if self._key is None:
-            raise Unauthenticated(_REFUSED)
+            return None
         # Hashed and compared for unknown ids as well: the time taken says nothing.
         known = token.hash if token is not None else "0" * 64
-        same = hmac.compare_digest(token_hash(self._key, token_id, secret), known)
+        same = hmac.compare_digest(token_hash(self._key, *given), known)
         if not same or token is None or not token.valid_at(self._clock()):
-            raise Unauthenticated(_REFUSED)
+            return None
         return Principal(id=token.id, scopes=token.scopes)
 
     def _required_key(self) -> bytes:
@@ -131,3 +168,9 @@ class Tokens:
                 "`openssl rand -hex 32` makes one"
             )
         return self._key
+
+
+def _needed() -> Unauthenticated:
+    return Unauthenticated(
+        "This gateway asks for a token; send it as `Authorization: Bearer TOKEN`."
+    )

@@ -14,10 +14,11 @@ from sluiceway_gateway.store import endpoints as endpoint_store
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.groups import group_of
 from sluiceway_gateway.store.positions import Placed, Whose, put, stored_at, whose
+from sluiceway_gateway.store.prepared import Each, Lookup
 from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints
 
 # Commits come so often that their statements are put together once.
-_AROUND = (
+_AROUND = Lookup(
     select(
         endpoints.c.id.label("endpoint_id"),
         endpoint_groups,
@@ -35,9 +36,10 @@ _AROUND = (
         ),
     )
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
-    .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
+    .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
+    keys="ids",
 )
-_COUNT = (
+_COUNT = Each(
     update(endpoints)
     .where(
         endpoints.c.id == bindparam("the_id"),
@@ -61,14 +63,17 @@ class Outcome:
     error: SluicewayGatewayError | None = None
 
 
-def commit(tx: WriteTransaction, asked: Sequence[Commit], *, now: datetime) -> list[Outcome]:
+def commit(
+    tx: WriteTransaction, asked: Sequence[Commit], *, now: datetime, patiently: bool = True
+) -> list[Outcome]:
     """Commit what is right of `asked`, each all or nothing; return what came of each, in order.
 
     No two may be of the same endpoint: the second would be judged by what was before the first.
+    If not `patiently`, an endpoint that another transaction holds is EndpointNotFound as well.
     """
     # From here on none of them can be superseded, and no group of theirs resized or reset, before
     # this transaction ends; so what is read next stays true.
-    held = endpoint_store.hold(tx, {each.endpoint for each in asked})
+    held = endpoint_store.hold(tx, {each.endpoint for each in asked}, patiently=patiently)
     surroundings = _surroundings(tx, held)
     stored = stored_at(
         tx,
@@ -118,7 +123,7 @@ class _Surroundings:
 
 def _surroundings(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, _Surroundings]:
     """Return, by endpoint, its group, and its channel with its topic."""
-    rows = tx.execute(_AROUND, {"ids": list(held)})
+    rows = tx.look_up(_AROUND, list(held))
     return {
         row.endpoint_id: _Surroundings(
             channel=row.channel_name,
@@ -173,10 +178,8 @@ def _outcome(asked: Commit, standing: Standing, now: datetime) -> Outcome:
 
 
 def _count(tx: WriteTransaction, new: Sequence[Commit]) -> None:
-    if not new:
-        return
     rows = [
         {"the_id": each.endpoint, "the_epoch": each.epoch, "number": each.number} for each in new
     ]
-    counted = tx.execute(_COUNT, rows).rowcount
+    counted = tx.run_each(_COUNT, rows)
     assert counted == len(rows), "held endpoints do not change"  # noqa: S101

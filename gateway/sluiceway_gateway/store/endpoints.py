@@ -10,17 +10,19 @@ from sluiceway_gateway.domain.errors import ConcurrentChange
 from sluiceway_gateway.store.columns import Document
 from sluiceway_gateway.store.endpoint_rows import changing_values_of, endpoint_of, values_of
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.prepared import Lookup
 from sluiceway_gateway.store.tables import channels, endpoints
 
 _HERE = ~endpoints.c.superseded
 _PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
 # What beats and commits run is put together once.
-_HOLD = (
+_OF_IDS = (
     select(endpoints)
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(endpoints.c.id)
-    .with_for_update(key_share=True)
 )
+_HOLD = Lookup(_OF_IDS.with_for_update(key_share=True), keys="ids")
+_HOLD_FREE = Lookup(_OF_IDS.with_for_update(key_share=True, skip_locked=True), keys="ids")
 _COUNT_UP = (
     update(endpoints)
     .where(endpoints.c.id == bindparam("the_id"), _HERE)
@@ -42,9 +44,14 @@ def find(tx: ReadTransaction, endpoint_id: str) -> Endpoint | None:
     return None if row is None else endpoint_of(row)
 
 
-def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, Endpoint]:
-    """Return those of these endpoints that there are and keep others from changing them."""
-    rows = tx.execute(_HOLD, {"ids": list(ids)})
+def hold(
+    tx: WriteTransaction, ids: Collection[str], *, patiently: bool = True
+) -> dict[str, Endpoint]:
+    """Return those of these endpoints that there are and keep others from changing them.
+
+    Those that another transaction holds are waited for or, if not `patiently`, left out.
+    """
+    rows = tx.look_up(_HOLD if patiently else _HOLD_FREE, list(ids))
     return {row.id: endpoint_of(row) for row in rows}
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, InvalidSettings
 from sluiceway_gateway.store.failures import translated
+from sluiceway_gateway.store.prepared import Each, Lookup
 
 _WRITES = "sluiceway_writes"
 
@@ -39,9 +40,17 @@ class ReadTransaction:
         """Run one statement with `values` for its parameters, or once for each of many."""
         return self._connection.execute(statement, values)
 
+    def look_up(self, lookup: Lookup, keys: Sequence[Any]) -> list[Any]:
+        """Return the rows of these keys, of which there may be none; a key may come twice."""
+        return lookup.rows(self._connection, keys) if keys else []
+
 
 class WriteTransaction(ReadTransaction):
     """A transaction that may change the database."""
+
+    def run_each(self, each: Each, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Run a statement for each of these parameters; return how many rows it changed."""
+        return each.run(self._connection, rows) if rows else 0
 
 
 class Database:

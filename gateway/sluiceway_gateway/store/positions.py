@@ -12,6 +12,7 @@ from sluiceway_gateway.domain.endpoint import Endpoint
 from sluiceway_gateway.domain.group import member_of_positions
 from sluiceway_gateway.domain.position import Committed, Position
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.prepared import Each, Lookup
 from sluiceway_gateway.store.tables import positions
 
 _WHOSE = ("channel_uid", "group_name", "member_index")
@@ -20,20 +21,24 @@ _KEYS_AT_ONCE = 500
 Whose = tuple[str, str, int]
 """A channel's uid, a group's name, and the member's index, -1 where members share."""
 
-_STORED = select(positions).where(
-    tuple_(*(positions.c[name] for name in (*_WHOSE, "partition"))).in_(
-        bindparam("keys", expanding=True)
-    )
+_STORED = Lookup(
+    select(positions).where(
+        tuple_(*(positions.c[name] for name in (*_WHOSE, "partition"))).in_(
+            bindparam("keys", expanding=True)
+        )
+    ),
+    keys="keys",
 )
 
 
-def _upsert(make: Any) -> Any:
+def _upsert(make: Any) -> Each:
     statement = make(positions)
     changing = ("next_offset", "record", "topic_id", "epoch", "number", "committed_at")
-    return statement.on_conflict_do_update(
+    upsert = statement.on_conflict_do_update(
         index_elements=[*_WHOSE, "partition"],
         set_={name: statement.excluded[name] for name in changing},
     )
+    return Each(upsert, columns=[each.name for each in positions.columns])
 
 
 _PUT = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
@@ -74,7 +79,7 @@ def stored_at(
     """Return what is committed, by whose it is and by partition; each key is both."""
     found: dict[Whose, dict[int, Committed]] = {}
     for start in range(0, len(keys), _KEYS_AT_ONCE):
-        for row in tx.execute(_STORED, {"keys": keys[start : start + _KEYS_AT_ONCE]}):
+        for row in tx.look_up(_STORED, keys[start : start + _KEYS_AT_ONCE]):
             own = found.setdefault((row.channel_uid, row.group_name, row.member_index), {})
             own[row.partition] = _committed_of(row)
     return found
@@ -82,23 +87,20 @@ def stored_at(
 
 def put(tx: WriteTransaction, placed: Sequence[Placed], *, now: datetime) -> None:
     """Put positions down, wherever they were before."""
-    if placed:
-        tx.execute(
-            _PUT[tx.dialect],
-            [
-                dict(zip(_WHOSE, each.whose, strict=True))
-                | {
-                    "partition": each.position.partition,
-                    "next_offset": each.position.offset,
-                    "record": each.position.record,
-                    "topic_id": each.topic_id,
-                    "epoch": each.epoch,
-                    "number": each.number,
-                    "committed_at": now,
-                }
-                for each in placed
-            ],
-        )
+    rows = [
+        dict(zip(_WHOSE, each.whose, strict=True))
+        | {
+            "partition": each.position.partition,
+            "next_offset": each.position.offset,
+            "record": each.position.record,
+            "topic_id": each.topic_id,
+            "epoch": each.epoch,
+            "number": each.number,
+            "committed_at": now,
+        }
+        for each in placed
+    ]
+    tx.run_each(_PUT[tx.dialect], rows)
 
 
 def forget(tx: WriteTransaction, channel_uid: str, group: str, *, member: int | None) -> None:

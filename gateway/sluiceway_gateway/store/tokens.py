@@ -1,20 +1,27 @@
 """Tokens. Rows stay when a token is revoked: a gateway that had tokens never opens again."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import Row, bindparam, func, select, update
 
 from sluiceway_gateway.domain.scope import Scope
 from sluiceway_gateway.domain.token import Token
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.prepared import Lookup
 from sluiceway_gateway.store.tables import tokens
 
+# Asked with every request, so it is put together once.
+_OF_IDS = Lookup(
+    select(tokens).where(tokens.c.id.in_(bindparam("ids", expanding=True))), keys="ids"
+)
 
-def find(tx: ReadTransaction, token_id: str) -> Token | None:
-    """Return the token of this id, valid or not."""
-    row = tx.execute(select(tokens).where(tokens.c.id == token_id)).one_or_none()
-    return None if row is None else _token_of(row)
+
+def of_ids(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Token]:
+    """Return the tokens of these ids, valid or not, by id."""
+    rows = tx.look_up(_OF_IDS, list(ids))
+    return {row.id: _token_of(row) for row in rows}
 
 
 def exist(tx: ReadTransaction) -> bool:

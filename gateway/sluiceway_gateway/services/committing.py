@@ -1,0 +1,118 @@
+"""Committing: the commits that wait are put into one transaction, each answered on its own."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from sluiceway_gateway.domain.errors import (
+    DatabaseUnavailable,
+    EndpointNotFound,
+    SluicewayGatewayError,
+)
+from sluiceway_gateway.domain.position import Commit
+from sluiceway_gateway.domain.scope import Action, Principal
+from sluiceway_gateway.services.clock import Clock
+from sluiceway_gateway.services.convoy import Convoy
+from sluiceway_gateway.services.incarnation import incarnation
+from sluiceway_gateway.services.tokens import Credentials, Tokens
+from sluiceway_gateway.store import channels, commits
+from sluiceway_gateway.store.commits import Outcome
+from sluiceway_gateway.store.engine import Database, WriteTransaction
+
+#: Positions in one transaction, which others wait for.
+_MOST_POSITIONS = 5_000
+#: Commits that wait, each by itself, for whoever holds their endpoint.
+_PATIENT = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A commit, and who asks for it; credentials are looked at in the commit's transaction."""
+
+    commit: Commit
+    by: Principal | Credentials
+
+
+class Committing:
+    """The commits of one database.
+
+    What is answered is durable. One that fails, or that has to wait for another transaction,
+    neither fails nor holds up those beside it.
+    """
+
+    def __init__(self, database: Database, tokens: Tokens, *, clock: Clock) -> None:
+        self._database = database
+        self._tokens = tokens
+        self._clock = clock
+        self._convoy = Convoy(
+            self._together,
+            name="commit",
+            # The second of an endpoint is judged by what the first one left.
+            key=lambda asked: asked.commit.endpoint,
+            weight=lambda asked: len(asked.commit.positions),
+            most=_MOST_POSITIONS,
+        )
+        self._patient = ThreadPoolExecutor(_PATIENT, thread_name_prefix="patient-commit")
+
+    def join(self, asked: Asked) -> "Future[Outcome]":
+        """Commit with those that wait; raises, in the future, what stands against it."""
+        return self._convoy.join(asked)
+
+    def close(self) -> None:
+        """End when all is answered."""
+        self._convoy.close()
+        self._patient.shutdown()
+
+    def _together(self, asked: Sequence[Asked]) -> "list[Outcome | Future[Outcome] | Exception]":
+        try:
+            with self._database.write() as tx:
+                outcomes = self._commit(tx, asked, patiently=False)
+        except DatabaseUnavailable:
+            raise
+        except Exception:
+            # Whose fault it is shows when each goes by itself.
+            return [self._patient.submit(self._alone, each) for each in asked]
+        return [
+            # It is not there, or somebody holds it.
+            self._patient.submit(self._alone, each)
+            if isinstance(outcome.error, EndpointNotFound)
+            else outcome.error or outcome
+            for each, outcome in zip(asked, outcomes, strict=True)
+        ]
+
+    def _alone(self, asked: Asked) -> Outcome:
+        commit = asked.commit
+        with self._database.write() as tx:
+            (outcome,) = self._commit(tx, [asked], patiently=True)
+            if isinstance(outcome.error, EndpointNotFound):
+                incarnation(commit.channel, channels.find(tx, commit.channel), commit.channel_uid)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome
+
+    def _commit(
+        self, tx: WriteTransaction, asked: Sequence[Asked], *, patiently: bool
+    ) -> list[Outcome]:
+        known = self._tokens.principals(
+            tx, {each.by for each in asked if isinstance(each.by, Credentials)}
+        )
+        refused = {index: _refusal(each, known) for index, each in enumerate(asked)}
+        allowed = [each.commit for index, each in enumerate(asked) if refused[index] is None]
+        judged = iter(commits.commit(tx, allowed, now=self._clock(), patiently=patiently))
+        return [
+            next(judged) if error is None else Outcome(error=error) for error in refused.values()
+        ]
+
+
+def _refusal(
+    asked: Asked, known: Mapping[Credentials, Principal | SluicewayGatewayError]
+) -> SluicewayGatewayError | None:
+    by = known[asked.by] if isinstance(asked.by, Credentials) else asked.by
+    if isinstance(by, SluicewayGatewayError):
+        return by
+    try:
+        by.require(Action.VIEW, asked.commit.channel)
+        by.require(Action.READ, asked.commit.channel)
+    except SluicewayGatewayError as error:
+        return error
+    return None

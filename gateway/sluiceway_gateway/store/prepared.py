@@ -1,0 +1,132 @@
+"""Statements that run so often that putting them together costs more than running them.
+
+SQLAlchemy still says what they are; what it makes of them for a database is kept as text, with
+the order of its parameters and with what turns values into those of the driver and back.
+"""
+
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from sqlalchemy import Connection, Dialect
+from sqlalchemy.sql import Delete, Insert, Select, Update
+
+_Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    text: str
+    order: tuple[str, ...]
+    """The names of the parameters, in the order in which the text has them."""
+    bound: Mapping[str, _Convert]
+    row: Callable[..., Any]
+    read: tuple[tuple[int, _Convert], ...]
+
+
+class Lookup:
+    """A select by `column IN keys`, where a key is a value or a tuple of values."""
+
+    def __init__(self, statement: Select[Any], *, keys: str) -> None:
+        """`keys` is the name of the expanding parameter, the only one."""
+        self._statement = statement
+        self._keys = keys
+        names = [str(each.key) for each in statement.selected_columns]
+        row: Any = namedtuple("Row", names)  # type: ignore[misc]
+        self._row = row
+        self._made: dict[tuple[str, int], _Made] = {}
+
+    def rows(self, connection: Connection, keys: Sequence[Any]) -> list[Any]:
+        """Return what is found, with the columns by name."""
+        # Few different texts: keys are made up to a power of two by naming the last one again.
+        count = 1 << (len(keys) - 1).bit_length()
+        made = self._made.get((connection.dialect.name, count))
+        if made is None:
+            made = self._make(connection.dialect, [keys[0]] * count)
+            self._made[connection.dialect.name, count] = made
+        padded = [*keys, *[keys[-1]] * (count - len(keys))]
+        values = list(chain.from_iterable(padded)) if isinstance(keys[0], tuple) else padded
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(made.text, values)
+            found = cursor.fetchall()
+        finally:
+            cursor.close()
+        if not made.read:
+            return [made.row(row) for row in found]
+        return [made.row(_converted(row, made.read)) for row in found]
+
+    def _make(self, dialect: Dialect, keys: list[Any]) -> _Made:
+        compiled = self._statement.params({self._keys: keys}).compile(
+            dialect=_positional(dialect), compile_kwargs={"render_postcompile": True}
+        )
+        columns = self._statement.selected_columns
+        found = [
+            each.type.dialect_impl(dialect).result_processor(dialect, None) for each in columns
+        ]
+        return _Made(
+            text=str(compiled),
+            order=(),
+            bound={},
+            row=self._row._make,
+            read=tuple((at, convert) for at, convert in enumerate(found) if convert is not None),
+        )
+
+
+class Each:
+    """A statement that changes something, once for each of many rows of parameters."""
+
+    def __init__(self, statement: Insert | Update | Delete, *, columns: Sequence[str] = ()) -> None:
+        """`columns` are those that an insert gives values for."""
+        self._statement = statement
+        self._columns = list(columns)
+        self._made: dict[str, _Made] = {}
+
+    def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Run it for each row; return how many rows of the table were changed."""
+        made = self._made.get(connection.dialect.name)
+        if made is None:
+            made = self._made[connection.dialect.name] = self._make(connection.dialect)
+        values = [
+            tuple(
+                made.bound[name](row[name]) if name in made.bound else row[name]
+                for name in made.order
+            )
+            for row in rows
+        ]
+        cursor = connection.connection.cursor()
+        try:
+            cursor.executemany(made.text, values)
+            return int(cursor.rowcount)
+        finally:
+            cursor.close()
+
+    def _make(self, dialect: Dialect) -> _Made:
+        compiled = self._statement.compile(
+            dialect=_positional(dialect), column_keys=self._columns or None
+        )
+        order = tuple(getattr(compiled, "positiontup", None) or ())
+        binds = getattr(compiled, "binds", {})
+        bound = {
+            name: convert
+            for name in order
+            if (convert := binds[name].type.dialect_impl(dialect).bind_processor(dialect))
+        }
+        return _Made(text=str(compiled), order=order, bound=bound, row=tuple, read=())
+
+
+def _positional(dialect: Dialect) -> Dialect:
+    """Return the dialect with parameters by position."""
+    if dialect.positional:
+        return dialect
+    made: Dialect = type(dialect)(paramstyle="format")  # type: ignore[call-arg]
+    return made
+
+
+def _converted(row: Sequence[Any], read: tuple[tuple[int, _Convert], ...]) -> list[Any]:
+    values = list(row)
+    for at, convert in read:
+        values[at] = convert(values[at])
+    return values

@@ -1,0 +1,187 @@
+"""Commits that wait go into one transaction, and each is answered on its own."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+
+import pytest
+from endpoint_services import PARTITIONS, Services
+from pydantic import SecretStr
+from sqlalchemy import event, text
+
+from sluiceway_gateway.domain.endpoint import Endpoint, Role
+from sluiceway_gateway.domain.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    Fenced,
+    Forbidden,
+    GoesBack,
+    Unauthenticated,
+)
+from sluiceway_gateway.domain.position import Commit, Position
+from sluiceway_gateway.domain.scope import Principal
+from sluiceway_gateway.services.attachment import Asked
+from sluiceway_gateway.services.offsets import Offsets
+from sluiceway_gateway.services.tokens import LOOPBACK, Credentials, Tokens
+from sluiceway_gateway.store import endpoints
+from sluiceway_gateway.store.commits import Outcome
+from sluiceway_gateway.store.engine import Database
+
+KEY = SecretStr("k" * 40)
+
+
+class Group:
+    """A group of readers that commit at the same time."""
+
+    def __init__(self, database: Database) -> None:
+        self.services = Services(database)
+        self.database = database
+        self.tokens = Tokens(database, KEY)
+        self.offsets = Offsets(database, self.tokens)
+        self.name, self.uid = self.services.channel()
+        self.members = [self.attach(index) for index in range(PARTITIONS)]
+
+    def attach(self, index: int) -> Endpoint:
+        asked = Asked(
+            id=uuid.uuid4().hex,
+            session=uuid.uuid4().hex,
+            client="",
+            role=Role.READER,
+            group="g",
+            index=index,
+            size=PARTITIONS,
+        )
+        attached = self.services.attachment.attach(
+            self.name, asked, uid=self.uid, principal=LOOPBACK
+        )
+        return attached.endpoint
+
+    def commit(self, index: int, number: int = 1, *, offset: int | None = None) -> Commit:
+        endpoint = self.members[index]
+        return Commit(
+            channel=self.name,
+            channel_uid=self.uid,
+            group="g",
+            endpoint=endpoint.id,
+            epoch=endpoint.epoch,
+            generation=endpoint.generation,
+            topic_id="t",
+            number=number,
+            positions=(Position(partition=index, offset=number if offset is None else offset),),
+        )
+
+    def together(
+        self, *commits: Commit, by: Principal | Credentials = LOOPBACK
+    ) -> "list[Future[Outcome]]":
+        """Have all of these wait behind another one, so that they go in one transaction."""
+        arrived, free = threading.Event(), threading.Event()
+
+        def hold_up(_connection: object) -> None:
+            arrived.set()
+            assert free.wait(30)
+
+        blocker = self.commit(0, 1, offset=0)
+        event.listen(self.database.engine, "commit", hold_up)
+        try:
+            self.offsets.commit_soon(blocker, by=LOOPBACK)
+            assert arrived.wait(30)
+            return [self.offsets.commit_soon(each, by=by) for each in commits]
+        finally:
+            free.set()
+
+    def stands(self) -> dict[int, int]:
+        report = self.offsets.fetch(self.name, "g", index=None)
+        return {each.position.partition: each.position.offset for _, each in report.positions}
+
+
+@pytest.fixture
+def group(database: Database) -> Iterator[Group]:
+    group = Group(database)
+    yield group
+    group.offsets.close()
+
+
+def test_those_that_wait_share_one_transaction(group: Group) -> None:
+    transactions: list[object] = []
+    event.listen(group.database.engine, "commit", transactions.append)
+    futures = group.together(*(group.commit(index, 5) for index in (1, 2, 3)))
+    outcomes = [each.result(30) for each in futures]
+    assert [each.number for each in outcomes] == [5, 5, 5]
+    assert [each.positions[0].position.partition for each in outcomes] == [1, 2, 3]
+    assert len(transactions) == 2
+    assert group.stands() == {0: 0, 1: 5, 2: 5, 3: 5}
+
+
+def test_what_stands_against_one_is_told_to_that_one_alone(group: Group) -> None:
+    group.offsets.commit(group.commit(1, 1, offset=9), principal=LOOPBACK)
+    group.attach(2)
+    back, fenced, stale, good = group.together(
+        group.commit(1, 2, offset=3),
+        group.commit(2, 1),
+        replace(group.commit(0, 2), generation=7),
+        group.commit(3, 1),
+    )
+    for future, error in ((back, GoesBack), (fenced, Fenced), (stale, Conflict)):
+        with pytest.raises(error):
+            future.result(30)
+    assert good.result(30).number == 1
+    assert group.stands() == {0: 0, 1: 9, 3: 1}
+
+
+def test_one_that_breaks_the_transaction_breaks_only_its_own(group: Group) -> None:
+    # More than a column holds: the driver refuses the whole statement.
+    poison, good = group.together(group.commit(1, 2**70, offset=1), group.commit(3, 4))
+    with pytest.raises(Exception):  # noqa: B017 - whatever the driver raises
+        poison.result(30)
+    assert good.result(30).number == 4
+    assert group.stands() == {0: 0, 3: 4}
+
+
+def test_several_of_one_endpoint_are_judged_one_after_the_other(group: Group) -> None:
+    futures = group.together(*(group.commit(1, number) for number in (3, 1, 2, 4)))
+    numbers = [each.result(30).number for each in futures]
+    # A number that comes late changes nothing, and is answered with what stands.
+    assert numbers == [3, 3, 3, 4]
+    assert group.stands() == {0: 0, 1: 4}
+
+
+def test_one_that_waits_for_another_transaction_holds_nobody_up(group: Group) -> None:
+    if group.database.dialect == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    with group.database.write() as tx:
+        endpoints.hold(tx, [group.members[1].id])
+        held, free = group.together(group.commit(1, 2), group.commit(2, 2))
+        assert free.result(30).number == 2
+        assert not held.done()
+    assert held.result(30).number == 2
+
+
+def test_credentials_are_looked_at_in_the_transaction(group: Group) -> None:
+    made = {
+        scope: group.tokens.create(label="t", scopes=[scope])
+        for scope in ("read", "read:other", "write")
+    }
+
+    def by(scope: str) -> Credentials:
+        return Credentials(text=made[scope].text.get_secret_value())
+
+    good = group.offsets.commit_soon(group.commit(1), by=by("read"))
+    assert good.result(30).number == 1
+    for scope in ("read:other", "write"):
+        with pytest.raises(Forbidden):
+            group.offsets.commit_soon(group.commit(2), by=by(scope)).result(30)
+    group.tokens.revoke(made["read"].token.id)
+    for nobody in (by("read"), Credentials(text="nonsense"), Credentials(text=None)):
+        with pytest.raises(Unauthenticated):
+            group.offsets.commit_soon(group.commit(2), by=nobody).result(30)
+    assert group.stands() == {1: 1}
+    assert "slw_" not in repr(by("read"))
+
+
+def test_what_the_driver_says_of_the_database_is_told_as_unavailable(group: Group) -> None:
+    with group.database.write() as tx:
+        tx.execute(text("DROP TABLE positions"))
+    with pytest.raises(DatabaseUnavailable):
+        group.offsets.commit(group.commit(1), principal=LOOPBACK)
