@@ -4,7 +4,7 @@ import itertools
 import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -12,6 +12,7 @@ from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.failures import made, translated
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.outgoing import Messages
+from sluiceway.partitioning import ANY_PARTITION
 
 __all__ = ["Delivery"]
 
@@ -39,6 +40,7 @@ class Delivery:
         connect_timeout_s: float,
         delivery_timeout_s: float,
         records_in: Callable[[bytes], int],
+        partitions: int = 0,
     ) -> None:
         self._process = os.getpid()
         self._topic = topic
@@ -47,6 +49,8 @@ class Delivery:
         self._first_failure: tuple[int | None, KafkaError] | None = None
         self._unconfirmed_records = 0
         self._accepted_records = 0
+        self._partitions = partitions
+        self._touched: set[int] = set()
         self._producer = made(Producer, config.over({"on_delivery": self._on_failure}))
         self._connect(connect_timeout_s)
 
@@ -54,6 +58,13 @@ class Delivery:
     def accepted_records(self) -> int:
         """How many records were handed to the producer."""
         return self._accepted_records
+
+    def may_have_touched(self, partition: int) -> bool:
+        """Whether a message may have gone there; where keys decide, it may have gone anywhere.
+
+        Only those that know of `partitions`, the number of these, keep count of it.
+        """
+        return partition in self._touched or ANY_PARTITION in self._touched
 
     def send(self, messages: Messages) -> None:
         """Produce messages, in order.
@@ -65,7 +76,8 @@ class Delivery:
         headers = itertools.repeat(None) if messages.headers is None else messages.headers
         self._accepted_records += messages.records
         pending = iter(values)
-        rest = zip(pending, keys, messages.partitions, headers, strict=False)
+        partitions = self._noted(messages.partitions)
+        rest = zip(pending, keys, partitions, headers, strict=False)
         try:
             while operator.length_hint(pending):
                 self._produce(itertools.islice(rest, _STRIDE))
@@ -96,6 +108,21 @@ class Delivery:
             return
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         self._producer.flush(_GRACE_S)
+
+    def _noted(self, partitions: Iterable[int]) -> Iterable[int]:
+        """Give the partitions as they are; those that messages go to first are noted."""
+        touched = self._touched
+        if ANY_PARTITION in touched or len(touched) >= self._partitions:
+            return partitions
+        if isinstance(partitions, Sequence):
+            touched.update(partitions)
+            return partitions
+        return self._noting(partitions)
+
+    def _noting(self, partitions: Iterable[int]) -> Iterator[int]:
+        for each in partitions:
+            self._touched.add(each)
+            yield each
 
     def _connect(self, timeout_s: float) -> None:
         # An idempotent producer asks for its id whenever metadata arrive, or half a second later.

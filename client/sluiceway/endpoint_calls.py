@@ -8,6 +8,7 @@ from typing import Any
 from sluiceway.answer import Answer
 from sluiceway.endpoint import Attached, Endpoint, Heard, Membership, Role, positions
 from sluiceway.errors import Conflict
+from sluiceway.passage import Passage
 from sluiceway.paths import channel_path, group_path
 from sluiceway.position import Position
 from sluiceway.transport import Transport
@@ -134,6 +135,19 @@ class EndpointCalls:
         """Commit positions, all or none."""
         path = f"{group_path(channel, group)}/offsets"
         self._transport.request("PUT", path, body={**body, "positions": _listed(places)})
+
+    def passed(
+        self, channel: str, group: str, body: Mapping[str, Any], *, wait_s: float
+    ) -> Passage:
+        """Ask whether a group has committed so far; the answer waits for it, up to `wait_s`."""
+        response = self._transport.request(
+            "POST",
+            f"{group_path(channel, group)}/offsets/passed",
+            params={"wait": f"{wait_s:.3f}"},
+            body=dict(body),
+            wait_s=wait_s,
+        )
+        return Passage.parse(self._transport.answer(response))
 
     def reset(
         self,

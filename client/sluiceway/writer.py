@@ -1,10 +1,11 @@
 """Writing records into a channel."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from sluiceway.acknowledgement import wait_until_passed
 from sluiceway.attachment import Attachment
 from sluiceway.codecs import codec
 from sluiceway.delivery import Delivery
@@ -106,6 +107,7 @@ class ChannelWriter(Presence):
             connect_timeout_s=timeout_s,
             delivery_timeout_s=delivery_timeout_s,
             records_in=self._outgoing.records_in,
+            partitions=connection.partitions,
         )
         self._closed = False
         self._failure: KafkaFailure | None = None
@@ -144,6 +146,34 @@ class ChannelWriter(Presence):
         except KafkaFailure as error:
             self._failure = error
             raise
+
+    def wait_acknowledged(self, groups: Sequence[str], *, timeout_s: float = 60.0) -> None:
+        """Flush, and return when these groups of readers have committed past what was written.
+
+        In every partition that this writer wrote to, a group has to have committed up to where
+        the partition ends now, which is past this writer's last record; in a broadcast group each
+        member has to. A group that nobody was in yet is waited for. Raises SluicewayTimeout,
+        which says for each group in which partitions how much is missing, and what `flush` raises.
+        """
+        self.flush()
+        attachment = self._attachment
+        if attachment is None:
+            raise OptionError(
+                "a writer made of a Connection alone asks no gateway: open it with channel.writer()"
+            )
+        touched = [
+            p for p in range(self.connection.partitions) if self._delivery.may_have_touched(p)
+        ]
+        ends = self._identity.ends(touched, timeout_s=self._timeout_s) if touched else {}
+        wait_until_passed(
+            attachment.session.calls,
+            attachment.channel,
+            uid=attachment.uid,
+            topic_id=self.connection.topic_id,
+            groups=groups,
+            ends={partition: end for partition, end in ends.items() if end},
+            timeout_s=timeout_s,
+        )
 
     def close(self) -> None:
         """Flush, say where the records end, and leave. May be repeated.

@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.broker import Kafka, check_for_clients
 from sluiceway_gateway.http import (
+    acknowledgement,
     channels,
     cluster,
     connections,
@@ -29,6 +30,7 @@ from sluiceway_gateway.http.observation import Observation
 from sluiceway_gateway.http.parts import Parts
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
+from sluiceway_gateway.services.acknowledgement import Acknowledgements
 from sluiceway_gateway.services.attachment import Attachment
 from sluiceway_gateway.services.beats import Beats
 from sluiceway_gateway.services.channels import Channels
@@ -76,6 +78,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         check_for_clients(properties)
     metrics = Metrics()
     watch = Watch(database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000)
+    acknowledgements = Acknowledgements(
+        database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000
+    )
+    watch.at_close(acknowledgements.close)
     tokens = Tokens(database, settings.token_key, clock=clock)
 
     def on_pass(counts: Counts) -> None:
@@ -115,6 +121,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         endpoints=Endpoints(database, notify=watch.notify, clock=clock),
         beats=Beats(database, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
+        acknowledgements=acknowledgements,
         watch=watch,
         cluster=ClusterView(database, kafka),
         health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S),
@@ -155,6 +162,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         endpoints,
         heartbeats,
         offsets,
+        acknowledgement,
         cluster,
         operation,
         docs,

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from sluiceway_gateway.metrics import Metrics
+from sluiceway_gateway.services.acknowledgement import Acknowledgements
 from sluiceway_gateway.services.attachment import Attachment
 from sluiceway_gateway.services.beats import Beats
 from sluiceway_gateway.services.channels import Channels
@@ -29,6 +30,7 @@ class Parts:
     endpoints: Endpoints
     beats: Beats
     offsets: Offsets
+    acknowledgements: Acknowledgements
     watch: Watch
     cluster: ClusterView
     health: Health

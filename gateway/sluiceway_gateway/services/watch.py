@@ -53,6 +53,7 @@ class Watch:
         # One of its own, so that looks go on while all others are busy.
         self._thread = CapacityLimiter(1)
         self._closed = False
+        self._at_close: list[Callable[[], None]] = []
 
     @property
     def waiting(self) -> int:
@@ -101,9 +102,15 @@ class Watch:
         """Look now: something was committed. May be called from any thread."""
         self._from_any_thread(self._signal.set)
 
+    def at_close(self, call: Callable[[], None]) -> None:
+        """Have `call` made when the process lets all go that wait."""
+        self._at_close.append(call)
+
     def close(self) -> None:
         """Let all go that wait, and nobody wait any more. May be called from any thread."""
         self._closed = True
+        for call in self._at_close:
+            call()
         self._from_any_thread(self._release_all)
 
     def _from_any_thread(self, call: Callable[[], None]) -> None:

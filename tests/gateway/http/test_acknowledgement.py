@@ -1,0 +1,111 @@
+"""Waiting until a group has committed past offsets."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from attaching import TOPIC_ID, Site, fresh_id, site
+from gateway_rig import Rig, code, until
+
+
+@pytest.fixture
+def flights(shared_rig: Rig) -> Site:
+    return site(shared_rig, f"flights-{fresh_id()}", partitions=4)
+
+
+def asked(
+    flights: Site, offsets: dict[str, int], *, group: str = "g", wait: float = 0, **body: Any
+) -> httpx.Response:
+    content = {"uid": flights.uid, "topic_id": TOPIC_ID, "offsets": offsets} | body
+    path = f"{flights.offsets_path(group)}/passed"
+    return flights.rig.http.post(path, json=content, params={"wait": wait} if wait else None)
+
+
+def test_what_is_missing_is_told_by_partition(flights: Site) -> None:
+    reader = flights.member()
+    flights.commit(reader, 1, (0, 5, 0), (1, 9, 0))
+    answer = asked(flights, {"0": 5, "1": 12, "2": 1})
+    assert answer.json() == {
+        "passed": False,
+        "known": True,
+        "lacking": 2,
+        "missing": [
+            {"index": None, "partition": 1, "committed": 9, "wanted": 12},
+            {"index": None, "partition": 2, "committed": None, "wanted": 1},
+        ],
+    }
+    assert asked(flights, {"0": 5, "1": 9}).json()["passed"]
+    # In the middle of the message before the end, that one is not done.
+    flights.commit(reader, 2, (0, 6, 3))
+    assert not asked(flights, {"0": 7}).json()["passed"]
+    # What was never written is passed, by a group that was there.
+    assert asked(flights, {}).json()["passed"]
+
+
+def test_positions_of_another_topic_say_nothing(flights: Site) -> None:
+    flights.commit(flights.member(), 1, (0, 5, 0))
+    answer = asked(flights, {"0": 1}, topic_id="another").json()
+    assert [each["committed"] for each in answer["missing"]] == [None]
+
+
+def test_each_member_of_a_broadcast_group_has_to_pass(flights: Site) -> None:
+    first = flights.member(0, 2, mode="broadcast")
+    flights.commit(first, 1, (0, 5, 0))
+    answer = asked(flights, {"0": 5}).json()
+    assert answer["missing"] == [{"index": 1, "partition": 0, "committed": None, "wanted": 5}]
+    second = flights.member(1, 2, mode="broadcast")
+    flights.commit(second, 1, (0, 6, 0))
+    assert asked(flights, {"0": 5}).json()["passed"]
+
+
+def test_a_wait_ends_with_the_commit_it_waits_for_and_not_before(flights: Site) -> None:
+    reader = flights.member()
+    acknowledgements = flights.rig.app.state.parts.acknowledgements
+    with ThreadPoolExecutor() as pool:
+        waits = [pool.submit(asked, flights, {"0": 5}, wait=60) for _ in range(3)]
+        until(lambda: acknowledgements.waiting == 3)
+        flights.commit(reader, 1, (0, 4, 0))
+        assert not any(each.done() for each in waits)
+        flights.commit(reader, 2, (0, 5, 0))
+        assert all(each.result(30).json()["passed"] for each in waits)
+    assert acknowledgements.waiting == 0
+
+
+def test_a_group_that_nobody_was_in_yet_may_come(flights: Site) -> None:
+    answer = asked(flights, {"0": 1}, group="later", wait=0.1)
+    assert answer.json() == {"passed": False, "known": False, "lacking": 0, "missing": []}
+    acknowledgements = flights.rig.app.state.parts.acknowledgements
+    with ThreadPoolExecutor() as pool:
+        wait = pool.submit(asked, flights, {"0": 1}, group="later", wait=60)
+        until(lambda: acknowledgements.waiting == 1)
+        flights.commit(flights.member(group="later"), 1, (0, 1, 0))
+        assert wait.result(30).json()["passed"]
+
+
+def test_whoever_goes_away_waits_no_more(flights: Site) -> None:
+    acknowledgements = flights.rig.app.state.parts.acknowledgements
+    gone = threading.Event()
+
+    def give_up() -> None:
+        path = f"{flights.rig.url}{flights.offsets_path('g')}/passed?wait=60"
+        body = {"uid": flights.uid, "topic_id": TOPIC_ID, "offsets": {"0": 1}}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(path, json=body, timeout=0.3)
+        gone.set()
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(give_up).result(30)
+    until(lambda: gone.is_set() and acknowledgements.waiting == 0)
+
+
+def test_it_is_of_one_incarnation_of_the_channel(flights: Site) -> None:
+    answer = asked(flights, {"0": 1}, uid=fresh_id())
+    assert (answer.status_code, code(answer)) == (409, "uid_mismatch")
+
+
+@pytest.mark.parametrize("offsets", [{"0": -1}, {"0": 2**63}, {"00": 1}, {"a": 1}, {"0": "1"}, []])
+def test_offsets_that_cannot_be_are_refused(flights: Site, offsets: Any) -> None:
+    answer = asked(flights, offsets)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
