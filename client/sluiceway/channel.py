@@ -212,6 +212,7 @@ class Channel(ChannelFacts):
         labels: Mapping[str, str] | None = None,
         retention: Retention | None = None,
         beat: Beat | None = None,
+        mirrored: bool | None = None,
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
     ) -> None:
@@ -231,6 +232,7 @@ class Channel(ChannelFacts):
             "pinned": pinned,
             "retention": None if retention is None else retention.to_json(),
             "beat": None if beat is None else beat.to_json(),
+            "mirrored": mirrored,
             "config": None if config is None else dict(config),
         }
         spec = {field: value for field, value in given.items() if value is not None}

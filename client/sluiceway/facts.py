@@ -75,6 +75,11 @@ class ChannelFacts:
         return self._resource.beat
 
     @property
+    def mirrored(self) -> bool:
+        """Whether its groups' positions are written to Kafka's own group offsets too."""
+        return self._resource.mirrored
+
+    @property
     def config(self) -> Mapping[str, str]:
         """Further topic settings, by Kafka's names."""
         return self._resource.config

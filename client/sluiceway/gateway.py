@@ -66,6 +66,7 @@ class Gateway:
         labels: Mapping[str, str] | None = None,
         retention: Retention | None = None,
         beat: Beat | None = None,
+        mirrored: bool | None = None,
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
     ) -> Channel:
@@ -77,7 +78,8 @@ class Gateway:
         alone until `Channel.update` registers it. Where the channel differs in what else is
         given, a warning says so, and nothing is changed. A channel that is absent needs a schema,
         or ChannelNotFound is raised; left out, the rest is: 1 partition, format avro, not pinned,
-        compatibility backward, the broker's replication and retention, a beat of 2 s.
+        compatibility backward, the broker's replication and retention, a beat of 2 s, and not
+        `mirrored`: the positions of its groups are not written to Kafka's own group offsets.
 
         `topic` names a topic of Kafka's that a new channel adopts: it is never deleted and never
         changed. One that another channel had before brings its schemas with it. Raises Conflict
@@ -95,6 +97,7 @@ class Gateway:
             "replication": replication,
             "retention": retention,
             "beat": beat,
+            "mirrored": mirrored,
             "config": None if config is None else dict(config),
         }
         given = {field: value for field, value in given.items() if value is not None}

@@ -107,6 +107,7 @@ class ChannelResource:
     adopted_topic: str | None
     status: ChannelStatus
     beat: Beat = Beat()
+    mirrored: bool = False
     etag: str | None = field(default=None, compare=False)
 
     @classmethod
@@ -116,7 +117,7 @@ class ChannelResource:
         spec, retention = read.at("spec"), read.at("spec", "retention")
         # Older gateways have neither; they take no other schema and adopt nothing.
         compatibility, adopted = spec.given("compatibility"), spec.given("topic")
-        beat = spec.given("beat")
+        beat, mirrored = spec.given("beat"), spec.given("mirrored")
         return cls(
             name=read.text("metadata", "name"),
             uid=read.text("metadata", "uid"),
@@ -143,6 +144,7 @@ class ChannelResource:
             else Beat(
                 interval_ms=beat.number("interval_ms"), patience_ms=beat.number("patience_ms")
             ),
+            mirrored=mirrored is not None and mirrored.flag(),
             etag=etag,
         )
 

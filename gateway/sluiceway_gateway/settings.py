@@ -84,6 +84,11 @@ class Settings(BaseSettings):
     topic_prefix: str = Field(default="sluiceway.", pattern=r"^[a-zA-Z0-9._-]{0,40}$")
     """What the names of owned topics start with."""
 
+    mirror_prefix: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]{0,40}$")
+    """What the names of Kafka's groups start with that positions are mirrored to."""
+    history_days: int = Field(default=30, ge=1, le=36_500)
+    """For how long the history of endpoints is kept, and the ids of those that were superseded."""
+
     token_key: SecretStr | None = None
     """Keys the hashes of tokens; at least 32 characters. Without it there are no tokens."""
     tls_certificate_file: Path | None = None

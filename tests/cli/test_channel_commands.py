@@ -49,7 +49,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
     made = command(
         *("channels", "create", name, "--schema", schema_file, "--partitions", "2", "--pinned"),
         *("--format", "arrow", "--label", f"made={name}", "--label", "stage=test"),
-        *("--config", "segment.ms=60000", "--retention-ms", "-1"),
+        *("--config", "segment.ms=60000", "--retention-ms", "-1", "--mirrored"),
     )
     assert (made.status, made.err) == (0, "")
     assert f"channel {name} is ready" in made.out
@@ -60,6 +60,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
     assert shown["spec"]["config"] == {"segment.ms": "60000"}
     assert shown["spec"]["retention"] == {"ms": -1, "bytes": None}
     assert (shown["spec"]["partitions"], shown["spec"]["pinned"]) == (2, True)
+    assert shown["spec"]["mirrored"]
     assert shown["status"]["phase"] == "ready"
 
     listed = command("channels", "list", "--selector", f"made={name}").out.splitlines()
@@ -80,7 +81,7 @@ def test_a_channel_is_updated_closed_forgotten_and_its_topic_adopted(
     later = tmp_path / "later.json"
     gate = {"name": "gate", "type": "string", "default": ""}
     later.write_text(json.dumps({**SCHEMA, "fields": [*SCHEMA["fields"], gate]}))
-    updated = command("channels", "update", name, "--schema", str(later), "--pinned")
+    updated = command("channels", "update", name, "--schema", str(later), "--mirrored")
     assert updated.out == f"channel {name} is at generation 2\n"
     lines = command("channels", "schemas", name).out.splitlines()
     assert [line.split()[0] for line in lines] == ["VERSION", "1", "2"]
@@ -92,6 +93,7 @@ def test_a_channel_is_updated_closed_forgotten_and_its_topic_adopted(
     assert command("channels", "close", name, "-y").out == f"channel {name} is closed\n"
     shown = json.loads(command("channels", "show", name).out)
     assert (shown["status"]["phase"], shown["spec"]["compatibility"]) == ("closed", "full")
+    assert shown["spec"]["mirrored"]
     topic = shown["status"]["topic"]["name"]
     assert f"--topic {topic}" in command("channels", "forget", name, "-y").out
     command("channels", "show", name).failed(f"no channel {name!r}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from sluiceway_gateway.broker.client import Client, accepted, outcomes, rejected
+from sluiceway_gateway.broker.errors import rejection
 from sluiceway_gateway.broker.observation import Observation
 from sluiceway_gateway.broker.pages import pages, weighted_pages
 from sluiceway_gateway.domain.plan import AlterConfig, CreateTopic, GrowPartitions
@@ -31,6 +32,9 @@ from sluiceway_gateway.domain.topic import (
 
 Outcomes = Mapping[str, Rejection | None]
 """By topic: None where it was done, else why it was not."""
+
+GroupOffsets = Mapping[tuple[str, int], int]
+"""By topic and partition, the offset of the next message."""
 
 _NOT_THERE = (Cause.TOPIC_ABSENT, Cause.INVALID_NAME)
 
@@ -150,6 +154,24 @@ class Kafka:
             for each in wanted
         }
 
+    def commit_offsets(self, groups: Mapping[str, GroupOffsets]) -> Outcomes:
+        """Set offsets of Kafka's own consumer groups, each of which need not be there.
+
+        Kafka refuses it for a group that has members of its own.
+        """
+        done: dict[str, Rejection | None] = {}
+        for page in pages(sorted(groups)):
+            futures = {
+                group: future
+                for group in page
+                for future in self._admin.alter_consumer_group_offsets(
+                    [_group_request(group, groups[group])], request_timeout=self._timeout_s
+                ).values()
+            }
+            answers = self._client.answers(futures, self._timeout_s)
+            done |= outcomes({group: _first_refusal(each) for group, each in answers.items()})
+        return done
+
     @property
     def _bounds(self) -> dict[str, float]:
         return {"request_timeout": self._timeout_s, "operation_timeout": self._timeout_s / 2}
@@ -207,6 +229,19 @@ def _observed(topic: TopicMetadata, entries: Mapping[str, ConfigEntry]) -> Obser
             if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         },
     )
+
+
+def _group_request(group: str, offsets: GroupOffsets) -> ConsumerGroupTopicPartitions:
+    places = [TopicPartition(*place, offset) for place, offset in sorted(offsets.items())]
+    return ConsumerGroupTopicPartitions(group, places)
+
+
+def _first_refusal(answer: Any) -> Any:
+    """Return the answer to a group, or why one of its partitions was refused."""
+    if isinstance(answer, Rejection):
+        return answer
+    refused = [each.error for each in answer.topic_partitions if each.error is not None]
+    return rejection(refused[0]) if refused else answer
 
 
 def _new_topic(topic: CreateTopic) -> NewTopic:

@@ -18,6 +18,7 @@ from sluiceway_gateway.cli.tables import print_table
 #: How long to go on asking a gateway that does not answer; people wait for less than programs.
 TIMEOUT_S = 10.0
 _COMPATIBILITY = click.Choice(["none", "backward", "forward", "full"])
+_MIRRORED = "Write groups' positions to Kafka's own group offsets too."
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -81,6 +82,7 @@ def show(name: str, url: str | None) -> None:
 @click.option("--replication", type=int, help="Copies.  [default: the broker's]")
 @click.option("--retention-ms", type=int, help="How long records are kept; -1 for ever.")
 @click.option("--retention-bytes", type=int, help="How much of a partition is kept.")
+@click.option("--mirrored", is_flag=True, default=None, help=_MIRRORED)
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
 @click.option("--config", "config", multiple=True, metavar="KEY=VALUE", help="Topic settings.")
 @gateway_option
@@ -95,6 +97,7 @@ def create(
     replication: int | None,
     retention_ms: int | None,
     retention_bytes: int | None,
+    mirrored: bool | None,
     labels: tuple[str, ...],
     config: tuple[str, ...],
     url: str | None,
@@ -123,6 +126,7 @@ def create(
             pinned=pinned,
             replication=replication,
             retention=retention,
+            mirrored=mirrored,
             labels=_pairs(labels, "--label"),
             config=_pairs(config, "--config"),
         )
@@ -137,6 +141,7 @@ def create(
 @click.option("--compatibility", type=_COMPATIBILITY, help="The rule for new versions.")
 @click.option("--partitions", type=int, help="More than there are.")
 @click.option("--pinned/--not-pinned", default=None, help="Whether they may never change.")
+@click.option("--mirrored/--not-mirrored", default=None, help=_MIRRORED)
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Replaces all labels.")
 @gateway_option
 def update(
@@ -145,6 +150,7 @@ def update(
     compatibility: str | None,
     partitions: int | None,
     pinned: bool | None,
+    mirrored: bool | None,
     labels: tuple[str, ...],
     url: str | None,
 ) -> None:
@@ -155,6 +161,7 @@ def update(
             compatibility=compatibility,
             partitions=partitions,
             pinned=pinned,
+            mirrored=mirrored,
             labels=_pairs(labels, "--label"),
         )
         click.echo(f"channel {name} is at generation {channel.generation}")

@@ -24,6 +24,7 @@ def described(channel: Channel) -> dict[str, Any]:
             "replication": channel.replication,
             "retention": channel.retention.to_json(),
             "config": dict(channel.config),
+            "mirrored": channel.mirrored,
             "topic": {"name": channel.status.topic.name} if channel.adopted else None,
         },
         "status": {

@@ -61,6 +61,7 @@ class Change:
     config: Mapping[str, str] | Unset = UNSET
     interval_ms: int | Unset = UNSET
     patience_ms: int | Unset = UNSET
+    mirrored: bool | Unset = UNSET
     topic: str | Unset | None = UNSET
     """The name of the topic that is adopted; None: the channel has one of its own."""
 
@@ -252,6 +253,7 @@ def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
         ),
         config=spec.config if change.config is UNSET else change.config,
         beat=_merged_beat(spec.beat, change),
+        mirrored=spec.mirrored if change.mirrored is UNSET else change.mirrored,
     )
 
 

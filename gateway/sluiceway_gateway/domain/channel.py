@@ -118,6 +118,8 @@ class ChannelSpec:
     config: Mapping[str, str] = field(default_factory=dict)
     """Further topic settings, by Kafka's names."""
     beat: Beat = field(default_factory=Beat)
+    mirrored: bool = False
+    """The positions of its groups are told to Kafka's own group coordinator as well."""
 
 
 @dataclass(frozen=True, kw_only=True)

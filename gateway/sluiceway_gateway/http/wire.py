@@ -86,6 +86,9 @@ class SpecPut(Asked):
         default_factory=dict, description="Further topic settings, by Kafka's names; replaces all"
     )
     beat: BeatPut = Field(default_factory=BeatPut)
+    mirrored: bool = Field(
+        default=False, description="Groups' positions are written to Kafka's own group offsets too"
+    )
     topic: TopicPut | None = Field(
         default=None,
         description="A topic to adopt when the channel is made: it is never deleted or changed; "
@@ -131,6 +134,7 @@ class ChannelPut(Asked):
             config=config,
             interval_ms=self.spec.beat.given("interval_ms"),
             patience_ms=self.spec.beat.given("patience_ms"),
+            mirrored=self.spec.given("mirrored"),
             topic=self.spec.topic.name if self.spec.topic else self.spec.given("topic"),
         )
 
@@ -177,6 +181,7 @@ class Spec(BaseModel):
     retention: Retention
     config: dict[str, str]
     beat: Beat
+    mirrored: bool
     topic: AdoptedTopic | None = Field(description="The topic that was adopted")
 
 
@@ -254,6 +259,7 @@ def channel_json(channel: Channel) -> dict[str, Any]:
                 "interval_ms": spec.beat.interval_ms,
                 "patience_ms": spec.beat.patience_ms,
             },
+            "mirrored": spec.mirrored,
             "topic": {"name": channel.topic.name} if channel.adopted else None,
         },
         "status": {

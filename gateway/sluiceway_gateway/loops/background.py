@@ -11,6 +11,8 @@ from datetime import datetime
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.loops.leader import Leader
 from sluiceway_gateway.loops.loop import Loop
+from sluiceway_gateway.services.mirroring import Mirror
+from sluiceway_gateway.services.pruning import Pruner
 from sluiceway_gateway.services.reaping import ReapCounts, Reaper
 from sluiceway_gateway.services.reconcile import Counts, Reconciler
 from sluiceway_gateway.settings import Settings
@@ -49,6 +51,14 @@ class Loops:
             wait=stopping.wait,
         )
         self._reaper = Reaper(database=database, topics=kafka, clock=clock, monotonic=monotonic)
+        self._mirror = Mirror(
+            database=database,
+            kafka=kafka,
+            prefix=settings.mirror_prefix,
+            clock=clock,
+            monotonic=monotonic,
+        )
+        self._pruner = Pruner(database=database, days=settings.history_days, clock=clock)
         leader = Leader(
             database=database,
             name="reconcile",
@@ -60,11 +70,19 @@ class Loops:
             name="reconcile", leader=leader, run_once=self._reconcile, stopping=stopping
         )
         self._reaping = Loop(name="reap", leader=leader, run_once=self._reap, stopping=stopping)
+        others = [
+            Loop(name=name, leader=leader, run_once=run_once, stopping=stopping)
+            for name, run_once in (
+                ("mirror", lambda: self._mirror.run_once().pause_s),
+                ("prune", lambda: self._pruner.run_once().pause_s),
+            )
+        ]
+        self._all = (self._loop, self._reaping, *others)
 
     def start(self) -> None:
         """Begin in the background."""
-        self._loop.start()
-        self._reaping.start()
+        for each in self._all:
+            each.start()
 
     def wake(self) -> None:
         """Say that a channel was changed; cheap, never blocks, from any thread."""
@@ -72,7 +90,7 @@ class Loops:
 
     def stop(self) -> bool:
         """End, and let another replica take over at once; False if a call hangs for 30 s."""
-        stopped = [each.stop(_STOP_TIMEOUT_S) for each in (self._loop, self._reaping)]
+        stopped = [each.stop(_STOP_TIMEOUT_S) for each in self._all]
         return all(stopped)
 
     def _reconcile(self) -> float:

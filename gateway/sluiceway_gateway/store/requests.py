@@ -18,7 +18,7 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
     A repeat that comes while the first is still being answered waits for it.
     Raises IdempotencyKeyReused if the key was used with other content.
     """
-    tx.execute(delete(requests).where(requests.c.created_at < now - REMEMBERED_FOR))
+    forget(tx, before=now - REMEMBERED_FOR)
     make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
     claimed = tx.execute(
         make(requests)
@@ -36,6 +36,11 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
             "take a new key for a new request."
         )
     return Answer(status=row.status, headers=row.headers, body=row.body)
+
+
+def forget(tx: WriteTransaction, *, before: datetime) -> int:
+    """Forget the answers to requests that came before; return how many."""
+    return tx.execute(delete(requests).where(requests.c.created_at < before)).rowcount
 
 
 def settle(tx: WriteTransaction, request: Request, answer: Answer) -> None:

@@ -18,12 +18,13 @@ _BEAT = (
 
 
 def begin(tx: WriteTransaction, session: str, *, client: str, now: datetime) -> None:
-    """Note the session, if it is new."""
+    """Note the session, if it is new, and hold it: one without endpoints could be pruned."""
     make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
+    statement = make(sessions).values(id=session, beat=0, started_at=now, client=client)
     tx.execute(
-        make(sessions)
-        .values(id=session, beat=0, started_at=now, client=client)
-        .on_conflict_do_nothing(index_elements=["id"])
+        statement.on_conflict_do_update(
+            index_elements=["id"], set_={"client": statement.excluded.client}
+        )
     )
 
 

@@ -1,0 +1,50 @@
+"""The positions that are told to Kafka as well: those of channels whose owners wish it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.store.engine import ReadTransaction
+from sluiceway_gateway.store.tables import channels, positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirroredPosition:
+    """Where a group, or one member of a broadcast group, is to go on in a partition."""
+
+    topic: str
+    partition: int
+    group: str
+    member: int
+    """-1 where members share."""
+    offset: int
+    """Of the message to read next, or of the one that is done in part."""
+    committed_at: datetime
+
+
+def committed_since(tx: ReadTransaction, since: datetime | None) -> list[MirroredPosition]:
+    """Return the positions of mirrored channels' present topics; None: whenever they were put."""
+    statement = (
+        select(positions, channels.c.topic_name)
+        .join(channels, channels.c.uid == positions.c.channel_uid)
+        .where(
+            channels.c.mirrored,
+            channels.c.phase.in_([str(Phase.READY), str(Phase.CLOSED)]),
+            channels.c.topic_id == positions.c.topic_id,
+        )
+    )
+    if since is not None:
+        statement = statement.where(positions.c.committed_at >= since)
+    return [
+        MirroredPosition(
+            topic=row.topic_name,
+            partition=row.partition,
+            group=row.group_name,
+            member=row.member_index,
+            offset=row.next_offset,
+            committed_at=row.committed_at,
+        )
+        for row in tx.execute(statement)
+    ]

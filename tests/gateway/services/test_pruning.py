@@ -1,0 +1,199 @@
+"""What is long over is forgotten, and what still counts is not."""
+
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from endpoint_services import Services
+from sqlalchemy import func, select
+
+from sluiceway_gateway.domain.endpoint import Endpoint, Role, State
+from sluiceway_gateway.domain.errors import EndpointNotFound
+from sluiceway_gateway.domain.position import Commit, Position
+from sluiceway_gateway.services.attachment import Asked
+from sluiceway_gateway.services.beats import Report
+from sluiceway_gateway.services.endpoints import Departure
+from sluiceway_gateway.services.pruning import PruneCounts, Pruner
+from sluiceway_gateway.services.tokens import LOOPBACK
+from sluiceway_gateway.store import sessions, tables
+from sluiceway_gateway.store.endpoints import Slots
+from sluiceway_gateway.store.engine import Database
+
+DAYS = 30
+
+
+class Past:
+    """A channel, and a clock that goes by days."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.services = Services(database)
+        self.name, self.uid = self.services.channel()
+        self.pruner = Pruner(database=database, days=DAYS, clock=self.services.clock)
+
+    def attach(
+        self, role: Role = Role.READER, *, group: str = "g", session: str | None = None
+    ) -> Endpoint:
+        place = {"group": group, "index": 0, "size": 1} if group else {}
+        asked = Asked(
+            id=uuid.uuid4().hex,
+            session=session or uuid.uuid4().hex,
+            client="",
+            role=role,
+            **place,  # type: ignore[arg-type]
+        )
+        attached = self.services.attachment.attach(
+            self.name, asked, uid=self.uid, principal=LOOPBACK
+        )
+        return attached.endpoint
+
+    def depart(
+        self, endpoint: Endpoint, state: State = State.CLOSED, ends: dict[int, int] | None = None
+    ) -> None:
+        departure = Departure(epoch=endpoint.epoch, state=state, ends=ends)
+        self.services.endpoints.detach(
+            self.name, endpoint.id, departure, uid=self.uid, principal=LOOPBACK
+        )
+
+    def later(self, days: float) -> None:
+        self.services.clock.turn(timedelta(days=days))
+
+    def prune(self) -> PruneCounts:
+        counts = self.pruner.run_once()
+        assert counts.pause_s > 0
+        return counts
+
+    def knows(self, endpoint: Endpoint) -> bool:
+        try:
+            self.services.endpoints.get(self.name, endpoint.id)
+        except EndpointNotFound:
+            return False
+        return True
+
+    def rows(self, table: str) -> int:
+        with self.database.read() as tx:
+            count = select(func.count()).select_from(getattr(tables, table))
+            return int(tx.execute(count).scalar_one())
+
+
+@pytest.fixture
+def past(database: Database) -> Iterator[Past]:
+    past = Past(database)
+    yield past
+    past.services.offsets.close()
+
+
+def test_a_superseded_reader_is_forgotten_with_its_session_and_history(past: Past) -> None:
+    old, new = past.attach(), past.attach()
+    past.later(DAYS)
+    assert past.prune() == PruneCounts()
+    assert past.knows(old)
+    past.later(1)
+    assert past.prune() == PruneCounts(events=3, endpoints=1, sessions=1)
+    assert (past.knows(old), past.knows(new)) == (False, True)
+    assert past.prune() == PruneCounts()
+
+
+def test_an_id_that_is_forgotten_commits_and_beats_no_more_and_takes_no_place(past: Past) -> None:
+    old, new = past.attach(), past.attach()
+    past.later(DAYS + 1)
+    past.prune()
+    commit = Commit(
+        channel=past.name,
+        channel_uid=past.uid,
+        group="g",
+        endpoint=old.id,
+        epoch=old.epoch,
+        generation=old.generation,
+        topic_id="t",
+        number=1,
+        positions=(Position(partition=0, offset=1),),
+    )
+    with pytest.raises(EndpointNotFound):
+        past.services.offsets.commit(commit, principal=LOOPBACK)
+    report = Report(
+        id=old.id,
+        epoch=old.epoch,
+        state=State.STARTED,
+        counters={},
+        payload=None,
+        listens=False,
+        seen=None,
+    )
+    answer = past.services.beats.beat(old.session, 9, [report], principal=LOOPBACK)
+    assert [each.status for each in answer.replies] == ["gone"]
+    page = past.services.endpoints.page(past.name, Slots(), after=None, limit=10)
+    assert [each.id for each in page.endpoints] == [new.id]
+
+
+def test_a_writer_that_was_superseded_counts_until_another_has_come_to_its_end(past: Past) -> None:
+    crashed = past.attach(Role.WRITER)
+    successor = past.attach(Role.WRITER)
+    past.later(DAYS + 1)
+    past.prune()
+    assert past.knows(crashed)
+    # So a third one is still told that somebody before it did not finish.
+    past.depart(successor, State.ERROR)
+    third = past.attach(Role.WRITER)
+    past.depart(third, ends={0: 7})
+    past.later(DAYS + 1)
+    past.prune()
+    assert [past.knows(each) for each in (crashed, successor, third)] == [False, False, True]
+
+
+def test_readers_without_a_group_that_have_left_are_forgotten_and_writers_are_not(
+    past: Past,
+) -> None:
+    reader, writer = past.attach(group=""), past.attach(Role.WRITER, group="")
+    member, idle = past.attach(), past.attach(group="")
+    for each in (reader, writer, member):
+        past.depart(each)
+    past.later(DAYS + 1)
+    assert past.prune().endpoints == 1
+    known = [past.knows(each) for each in (reader, writer, member, idle)]
+    assert known == [False, True, True, True]
+
+
+def test_a_session_whose_endpoints_are_gone_may_attach_again(past: Past) -> None:
+    session = uuid.uuid4().hex
+    past.depart(past.attach(group="", session=session))
+    past.later(DAYS + 1)
+    past.prune()
+    assert past.rows("sessions") == 0
+    again = past.attach(group="", session=session)
+    past.later(DAYS + 1)
+    past.prune()
+    assert past.knows(again)
+
+
+def test_much_is_forgotten_in_small_transactions(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway_gateway.services.pruning._ROWS", 2)
+    for _ in range(6):
+        past.attach()
+    past.later(DAYS + 1)
+    passes = 0
+    while past.pruner.run_once().pause_s == 0:
+        passes += 1
+    assert passes >= 5
+    assert (past.rows("endpoints"), past.rows("sessions"), past.rows("endpoint_events")) == (
+        1,
+        1,
+        0,
+    )
+
+
+def test_a_session_that_somebody_attaches_with_is_left_alone(past: Past) -> None:
+    if past.database.dialect == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    past.later(-DAYS - 1)
+    session = uuid.uuid4().hex
+    with past.database.write() as tx:
+        sessions.begin(tx, session, client="", now=past.services.clock())
+    past.later(DAYS + 1)
+    with past.database.write() as tx:
+        sessions.begin(tx, session, client="", now=past.services.clock())
+        assert past.prune().sessions == 0
+    assert past.prune().sessions == 1

@@ -1,0 +1,177 @@
+"""Positions of groups are told to Kafka's own group offsets, where Kafka's tools find them."""
+
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+from rig import Rig
+
+from sluiceway_gateway.domain.channel import Channel
+from sluiceway_gateway.domain.errors import KafkaUnavailable
+from sluiceway_gateway.domain.position import Position
+from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.services.mirroring import Mirror
+from sluiceway_gateway.store import positions
+from sluiceway_gateway.store.positions import Placed
+
+
+@dataclass
+class Site:
+    """A channel that is mirrored, and Kafka's view of it."""
+
+    rig: Rig
+    admin: AdminClient
+    channel: Channel
+    group: str
+    now_s: float = 0.0
+
+    def mirror(self, prefix: str = "") -> Mirror:
+        return Mirror(
+            database=self.rig.database,
+            kafka=self.rig.kafka,
+            prefix=prefix,
+            clock=self.rig.clock,
+            monotonic=lambda: self.now_s,
+        )
+
+    def put(self, *places: tuple[int, int, int], member: int = -1, group: str = "") -> None:
+        """Put positions down, each a partition, an offset and a record in it."""
+        whose = (self.channel.uid, group or self.group, member)
+        placed = [
+            Placed(
+                whose=whose,
+                position=Position(partition=partition, offset=offset, record=record),
+                topic_id=str(self.channel.topic.id),
+            )
+            for partition, offset, record in places
+        ]
+        with self.rig.database.write() as tx:
+            positions.put(tx, placed, now=self.rig.clock.now)
+
+    def in_kafka(self, group: str = "") -> dict[int, int]:
+        """Return what Kafka's tools show of a group in this channel."""
+        name = group or self.group
+        asked = [ConsumerGroupTopicPartitions(name)]
+        found = self.admin.list_consumer_group_offsets(asked)[name].result(30)
+        topic = self.channel.topic.name
+        return {p.partition: p.offset for p in found.topic_partitions if p.topic == topic}
+
+
+@pytest.fixture(scope="session")
+def tools(kafka: KafkaServer) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 3})
+
+
+@pytest.fixture
+def site(rig: Rig, tools: AdminClient) -> Site:
+    channel = rig.ready(partitions=3, mirrored=True)
+    # A new broker makes the topic that groups' offsets lie in; until then, to list them ends the
+    # process (a fault of librdkafka's Python package, in 2.16.1).
+    deadline_s = time.monotonic() + 60
+    place = (channel.topic.name, 0)
+    while not is_taken(rig, {"first": {place: 0}}):
+        assert time.monotonic() < deadline_s
+    return Site(rig=rig, admin=tools, channel=channel, group=f"delays-{uuid.uuid4().hex[:8]}")
+
+
+def is_taken(rig: Rig, groups: dict[str, dict[tuple[str, int], int]]) -> bool:
+    try:
+        return set(rig.kafka.commit_offsets(groups).values()) == {None}
+    except KafkaUnavailable:
+        return False
+
+
+def test_a_groups_positions_show_in_kafka_and_follow_it_back_as_well(site: Site) -> None:
+    mirror = site.mirror()
+    assert mirror.run_once().written == 0
+    site.put((0, 5, 0), (1, 7, 3))
+    assert mirror.run_once().written == 1
+    # In the middle of a message: that message is still to be read.
+    assert site.in_kafka() == {0: 5, 1: 7}
+    site.put((0, 9, 0))
+    assert mirror.run_once().written == 1
+    assert site.in_kafka() == {0: 9, 1: 7}
+    # As a reset does.
+    site.put((0, 2, 0))
+    mirror.run_once()
+    assert site.in_kafka() == {0: 2, 1: 7}
+    assert mirror.run_once().written == 0
+
+
+def test_members_of_a_broadcast_group_are_groups_of_their_own(site: Site) -> None:
+    site.put((0, 4, 0), member=0)
+    site.put((0, 6, 0), member=1)
+    assert site.mirror(prefix="mirror.").run_once().written == 2
+    assert site.in_kafka(f"mirror.{site.group}-0") == {0: 4}
+    assert site.in_kafka(f"mirror.{site.group}-1") == {0: 6}
+    assert site.in_kafka() == {}
+
+
+def test_what_is_not_to_be_mirrored_is_not(site: Site, rig: Rig) -> None:
+    site.put((0, 5, 0))
+    site.channel = rig.respec(site.channel, mirrored=False)
+    assert site.mirror().run_once().written == 0
+    assert site.in_kafka() == {}
+
+
+def test_positions_of_another_topic_are_left_out(site: Site) -> None:
+    with site.rig.database.write() as tx:
+        place = Placed(
+            whose=(site.channel.uid, site.group, -1),
+            position=Position(partition=0, offset=5),
+            topic_id="another",
+        )
+        positions.put(tx, [place], now=site.rig.clock.now)
+    assert site.mirror().run_once().written == 0
+
+
+def test_a_group_with_members_of_kafkas_own_is_told_of_and_tried_again(
+    site: Site, kafka: KafkaServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": site.group,
+            "session.timeout.ms": 6000,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([site.channel.topic.name])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+    mirror = site.mirror()
+    site.put((0, 5, 0))
+    site.put((0, 8, 0), group=f"{site.group}-other")
+    counts = mirror.run_once()
+    assert (counts.written, counts.refused) == (1, 1)
+    assert site.in_kafka(f"{site.group}-other") == {0: 8}
+    assert site.in_kafka() == {}
+    assert "Kafka does not take a group's offsets" in caplog.text
+    consumer.close()
+    # Not at once, and however long ago it was committed.
+    assert mirror.run_once().written == 0
+    site.now_s += 15
+    site.rig.clock.forward(3600)
+    assert mirror.run_once().written == 1
+    assert site.in_kafka() == {0: 5}
+    assert "the group is mirrored again" in caplog.text
+
+
+def test_after_a_pause_a_leader_writes_all_anew(site: Site) -> None:
+    mirror = site.mirror()
+    site.put((0, 5, 0))
+    mirror.run_once()
+    moved = ConsumerGroupTopicPartitions(
+        site.group, [TopicPartition(site.channel.topic.name, 0, 3)]
+    )
+    site.admin.alter_consumer_group_offsets([moved])[site.group].result(30)
+    site.rig.clock.now -= timedelta(hours=1)
+    site.now_s += 61
+    assert mirror.run_once().written == 1
+    assert site.in_kafka() == {0: 5}
