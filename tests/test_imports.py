@@ -144,3 +144,22 @@ def test_modules_stay_short() -> None:
         if (lines := len(path.read_text().splitlines())) > 300
     }
     assert long == {}
+
+
+# Where the wall clock is read: to date what is written down, and to show times to people.
+WALL_CLOCKS = {"services/clock.py", "cli/token.py"}
+
+
+def test_nobody_waits_or_decides_by_the_wall_clock() -> None:
+    wall = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow")}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for root in (GATEWAY, CLIENT)
+        for path in _modules(root)
+        if path.relative_to(root).as_posix() not in WALL_CLOCKS and "demo" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and (node.value.id, node.attr) in wall
+    ]
+    assert wrong == []

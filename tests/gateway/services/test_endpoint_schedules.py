@@ -7,6 +7,7 @@ a place is one instance's.
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from sluiceway_gateway.domain.errors import (
     StaleGeneration,
 )
 from sluiceway_gateway.domain.position import Commit, Position
-from sluiceway_gateway.domain.request import Answer
+from sluiceway_gateway.domain.request import Answer, Request
 from sluiceway_gateway.services.attachment import Asked
 from sluiceway_gateway.services.beats import Report
 from sluiceway_gateway.services.endpoints import Departure
@@ -68,6 +69,8 @@ class Schedule(RuleBasedStateMachine):
         self.sent: list[Commit] = []
         self.positions: dict[int, tuple[int, int]] = {}
         self.generation = 1
+        self.ahead = False
+        self.resets: list[tuple[Reset, Request]] = []
 
     @initialize()
     def begin(self) -> None:
@@ -215,21 +218,38 @@ class Schedule(RuleBasedStateMachine):
             reason="why not",
             force=force,
         )
+        request = Request(principal="loopback", key=uuid.uuid4().hex, digest="d")
         try:
-            self.services.offsets.reset(
-                self.name,
-                "g",
-                asked,
-                uid=self.uid,
-                principal=LOOPBACK,
-                request=None,
-                render=lambda _report: Answer(status=200, headers={}, body=""),
-            )
+            self.send_reset(asked, request)
         except MembersOpen:
             assert not force
             return
+        self.resets.append((asked, request))
         self.generation += 1
         self.positions = {} if offset is None else {**self.positions, partition: (offset, 0)}
+
+    def send_reset(self, asked: Reset, request: Request) -> None:
+        self.services.offsets.reset(
+            self.name,
+            "g",
+            asked,
+            uid=self.uid,
+            principal=LOOPBACK,
+            request=request,
+            render=lambda _report: Answer(status=200, headers={}, body=""),
+        )
+
+    @precondition(lambda self: self.resets)
+    @rule(which=st.integers(0, 9))
+    def reset_again(self, which: int) -> None:
+        # Late, and answered as it was before: nothing of it is done a second time.
+        self.send_reset(*self.resets[-1 - which % len(self.resets)])
+
+    @rule()
+    def set_the_clock(self) -> None:
+        # An hour forward, an hour back.
+        self.services.clock.turn(timedelta(hours=-1 if self.ahead else 1))
+        self.ahead = not self.ahead
 
     @precondition(lambda self: self.instances)
     @rule(which=st.integers(0, 4), state=st.sampled_from([State.CLOSED, State.ERROR]))

@@ -1,0 +1,50 @@
+"""A wall clock that is set an hour forward or back decides nothing."""
+
+from datetime import timedelta
+
+import pytest
+from attaching import Site, report, site
+from gateway_rig import Rig
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    return site(rig, partitions=4)
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_attaching_beating_committing_and_resetting_go_on(flights: Site, hours: int) -> None:
+    clock, key = flights.rig.clock, {"Idempotency-Key": "a-reset"}
+    reader = flights.member()
+    assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
+    clock.turn(timedelta(hours=hours))
+    # Late repeats of what was before, and what comes next.
+    assert flights.member(id=reader["id"])["epoch"] == reader["epoch"]
+    assert flights.commit(reader, 1, (0, 3, 0)).json()["positions"][0]["offset"] == 5
+    assert flights.commit(reader, 2, (0, 9, 0)).status_code == 200
+    assert flights.beat(report(reader, "started"))[0]["status"] == "ok"
+    assert flights.beat(report(reader, "opened"), beat=1)[0]["status"] == "ok"
+    assert flights.get(reader)["state"] == "started"
+    successor = flights.member()
+    assert successor["epoch"] == reader["epoch"] + 1
+    assert flights.commit(reader, 3, (0, 10, 0)).status_code == 409
+    assert flights.depart(successor).status_code == 200
+    first = flights.reset((0, 2, 0), headers=key)
+    clock.turn(timedelta(hours=-2 * hours))
+    again = flights.reset((0, 2, 0), headers=key)
+    assert (again.status_code, again.json()) == (200, first.json())
+    assert flights.committed() == [(0, 2, 0)]
+    assert flights.commit(flights.member(), 1, (0, 4, 0)).status_code == 200
+
+
+def test_a_beat_from_the_future_silences_its_own_session_alone(flights: Site) -> None:
+    reader, other = flights.attach(), Site(rig=flights.rig, name=flights.name, uid=flights.uid)
+    bystander = other.attach()
+    flights.beat(report(reader, "started"), beat=2**63 - 1)
+    # What comes after it is late, whatever it says.
+    assert flights.beat(report(reader, "stopped"), beat=1)[0]["status"] == "ok"
+    assert flights.get(reader)["state"] == "started"
+    assert other.beat(report(bystander, "started"))[0]["status"] == "ok"
+    assert flights.get(bystander)["state"] == "started"
+    # It can still leave.
+    assert flights.depart(reader).json()["state"] == "closed"
