@@ -147,9 +147,9 @@ def test_several_of_one_endpoint_are_judged_one_after_the_other(group: Group) ->
     assert group.stands() == {0: 0, 1: 4}
 
 
+# SQLite has one writer at a time.
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_one_that_waits_for_another_transaction_holds_nobody_up(group: Group) -> None:
-    if group.database.dialect == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
     with group.database.write() as tx:
         endpoints.hold(tx, [group.members[1].id])
         held, free = group.together(group.commit(1, 2), group.commit(2, 2))

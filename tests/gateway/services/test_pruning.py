@@ -185,9 +185,9 @@ def test_much_is_forgotten_in_small_transactions(
     )
 
 
+# SQLite has one writer at a time.
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_session_that_somebody_attaches_with_is_left_alone(past: Past) -> None:
-    if past.database.dialect == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
     past.later(-DAYS - 1)
     session = uuid.uuid4().hex
     with past.database.write() as tx:
