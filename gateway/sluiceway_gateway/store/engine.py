@@ -175,4 +175,5 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    # Not by SQLAlchemy, whose way takes ten times as long as SQLite's.
+    connection.connection.cursor().execute("BEGIN IMMEDIATE" if writes else "BEGIN")
