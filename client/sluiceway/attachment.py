@@ -186,12 +186,15 @@ class Attachment:
             )
         elif heard.status == "refused":
             LOGGER.warning("the report of %s is refused: %s", self.name, heard.reason)
-        self.finish_requested = heard.asked == "finish"
-        if heard.counterparts is not None and self._listening:
+        news = heard.counterparts if self._listening else None
+        if news is not None:
             self._seen = heard.revision
-            self.counterparts = heard.counterparts
+            self.counterparts = news
+        # After them: who sees in another thread that a channel closes sees all its writers then.
+        self.finish_requested = heard.asked == "finish"
+        if news is not None:
             for callback in list(self._callbacks):
-                self._call(callback, heard.counterparts)
+                self._call(callback, news)
 
     def leave(self, *, ends: Mapping[int, int] | None = None) -> None:
         """Report the end. May be repeated, after GatewayUnavailable too, which changed nothing.

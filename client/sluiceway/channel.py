@@ -9,9 +9,9 @@ from sluiceway.attachment import Attachment
 from sluiceway.control import Access, Control
 from sluiceway.ending import OnLostWriter
 from sluiceway.endpoint import Endpoint, Membership, Mode, Role, membership
-from sluiceway.errors import ChannelNotFound, OptionError
-from sluiceway.facts import ChannelFacts
+from sluiceway.errors import OptionError
 from sluiceway.kafka.masked import MaskedProperties
+from sluiceway.life import ChannelLife
 from sluiceway.meeting import Meeting, WaitedState
 from sluiceway.partitioning import Key, Partitioner
 from sluiceway.position import Position
@@ -24,7 +24,7 @@ from sluiceway.writer import ChannelWriter
 __all__ = ["Channel"]
 
 
-class Channel(ChannelFacts):
+class Channel(ChannelLife):
     """One incarnation of a channel; made by `Gateway.channel` and `Gateway.channels`.
 
     Its properties are those of the last answer; `refresh()` asks again. When the channel was
@@ -241,29 +241,6 @@ class Channel(ChannelFacts):
         deadline_s = time.monotonic() + wait_s
         while self.status.observed_generation < self.generation:
             self._await_change(deadline_s, "the change is taken, but not in Kafka yet")
-
-    def close(self) -> None:
-        """Let nobody open a writer any more; the records stay readable. There is no way back.
-
-        Raises Conflict for another incarnation of the channel, ChannelNotReady for one that has
-        no topic.
-        """
-        self._take(self._control.close_channel(self.name, uid=self.uid))
-
-    def delete(self, *, keep_topic: bool = False, wait_s: float = 60.0) -> None:
-        """Delete the channel and, unless `keep_topic`, its topic with all records.
-
-        A topic that was adopted always stays.
-
-        Returns when it is gone. Raises SluicewayTimeout, with the gateway's reason, when that
-        takes longer than `wait_s`; the gateway goes on with it.
-        """
-        deadline_s = time.monotonic() + wait_s
-        try:
-            self._take(self._control.delete(self.name, uid=self.uid, keep_topic=keep_topic))
-        except ChannelNotFound:
-            return
-        self.wait_until_gone(deadline_s - time.monotonic())
 
     def _readable(self, attachment: Attachment | None) -> Connection:
         if attachment is None:

@@ -77,10 +77,12 @@ class Control:
         metadata = {"uid": uid} | ({} if labels is None else {"labels": dict(labels)})
         return self._put(name, {"metadata": metadata, "spec": dict(spec)}, {})
 
-    def close_channel(self, name: str, *, uid: str) -> ChannelResource:
+    def close_channel(self, name: str, *, uid: str, force: bool = False) -> ChannelResource:
         """Close the channel with this uid to writers."""
+        # Older gateways close at once, and know no `force`.
+        body = {"uid": uid} | ({"force": True} if force else {})
         response = self._transport.request(
-            "POST", f"{channel_path(name)}/close", body={"uid": uid}, headers=_request_id()
+            "POST", f"{channel_path(name)}/close", body=body, headers=_request_id()
         )
         return self._channel(response)
 
@@ -90,9 +92,12 @@ class Control:
         answer = Answer(self._transport.answer(response), "schemas")
         return tuple(SchemaVersion.parse(each) for each in answer.items("items"))
 
-    def delete(self, name: str, *, uid: str, keep_topic: bool) -> ChannelResource:
+    def delete(
+        self, name: str, *, uid: str, keep_topic: bool, force: bool = False
+    ) -> ChannelResource:
         """Begin to delete the channel with this uid."""
         params = {"uid": uid} | ({"topic": "keep"} if keep_topic else {})
+        params |= {"force": "true"} if force else {}
         response = self._transport.request(
             "DELETE", channel_path(name), params=params, headers=_request_id()
         )

@@ -17,6 +17,7 @@ LOGGER = logging.getLogger("sluiceway.ending")
 OnLostWriter = Literal["raise", "wait", "go_on"]
 
 _LONG_S = 30.0
+_NOBODY: tuple[frozenset[str], bool] = (frozenset(), False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +25,30 @@ class Outcome:
     """No writer is at work any more.
 
     `ends` is the offset up to which each partition holds what they wrote. `silent` are the ids of
-    those that left no word of how far they came, `fault` what to raise when all is read.
+    those that left no word of how far they came, `fault` what to raise when all is read. `short`:
+    fewer came than were waited for, and the channel has closed.
     """
 
     ends: Mapping[int, int]
+    short: bool = False
     silent: frozenset[str] = frozenset()
     fault: CounterpartError | None = None
 
 
 def outcome(
-    endpoints: Iterable[Endpoint], *, channel: str, writers: int, on_lost_writer: OnLostWriter
+    endpoints: Iterable[Endpoint],
+    *,
+    channel: str,
+    writers: int,
+    on_lost_writer: OnLostWriter,
+    complete: bool = False,
 ) -> Outcome | None:
-    """Return what the channel's writers have come to; None while more is to be expected."""
+    """Return what the channel's writers have come to; None while more is to be expected.
+
+    `complete`: the channel closes, so no writer comes any more, be they fewer than `writers`.
+    """
     present = [each for each in endpoints if each.role == "writer"]
-    if len(present) < writers or any(each.lives for each in present):
+    if any(each.lives for each in present) or (len(present) < writers and not complete):
         return None
     unclear = [each for each in present if each.state != "closed"]
     if unclear and on_lost_writer == "wait":
@@ -49,6 +60,7 @@ def outcome(
             ends[partition] = max(end, ends.get(partition, 0))
     return Outcome(
         ends=ends,
+        short=len(present) < writers,
         silent=frozenset(e.id for e in unclear if e.ends is None and e.lost_at is None),
         fault=_fault(unclear, channel) if unclear and on_lost_writer == "raise" else None,
     )
@@ -82,9 +94,10 @@ class Ending:
 class WhenFinished(Ending):
     """Ends when at least `writers` have come, none is at work, and all they wrote is read.
 
-    What they are at is known from the beats. A writer that comes before all is read puts the end
-    off. `watermarks` gives the ends of the partitions that this reader has; `mine` tells of a
-    partition whether it is the reader's, since the channel may have grown.
+    When the channel closes, those that have come are all, and what is in it is all there is. What
+    they are at is known from the beats. A writer that comes before all is read puts the end off.
+    `watermarks` gives the ends of the partitions that this reader has; `mine` tells of a partition
+    whether it is the reader's, since the channel may have grown.
     """
 
     def __init__(
@@ -111,25 +124,28 @@ class WhenFinished(Ending):
         self._on_lost_writer: OnLostWriter = on_lost_writer
         self._monotonic = monotonic
         self._judged: Sequence[Endpoint] | None = None
+        self._complete = False
         self._outcome: Outcome | None = None
-        self._silent: tuple[frozenset[str], Mapping[int, int]] = (frozenset(), {})
+        self._silent: tuple[object, Mapping[int, int]] = (_NOBODY, {})
         self._idle_since_s: float | None = None
         attachment.listen()
 
     def ends(self) -> Mapping[int, int] | None:
         """Return the ends once all writers have finished; None while they have not."""
         super().ends()
+        complete = self._endpoint.finish_requested
         present = self._endpoint.counterparts
-        if present is not None and present is not self._judged:
+        if present is not None and (present is not self._judged or complete != self._complete):
             found = outcome(
                 present,
                 channel=self._endpoint.channel,
                 writers=self._writers,
                 on_lost_writer=self._on_lost_writer,
+                complete=complete,
             )
             self._ends = None if found is None else self._bounds(found)
             self._outcome = found
-            self._judged = present
+            self._judged, self._complete = present, complete
         return self._ends
 
     def idle(self) -> None:
@@ -151,9 +167,10 @@ class WhenFinished(Ending):
 
     def _bounds(self, found: Outcome) -> Mapping[int, int]:
         ends = {p: end for p, end in found.ends.items() if self._mine(p)}
-        if found.silent != self._silent[0]:
+        unknown = (found.silent, found.short)
+        if unknown != self._silent[0]:
             # How far they came is not known: what is there now is theirs, and no more.
-            self._silent = (found.silent, self._watermarks())
+            self._silent = (unknown, self._watermarks())
         for partition, end in self._silent[1].items():
             ends[partition] = max(end, ends.get(partition, 0))
         return ends

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Self
 
 from sluiceway.control import Control
-from sluiceway.errors import ChannelNotFound, ChannelNotReady, Conflict, SluicewayTimeout
+from sluiceway.errors import ChannelNotReady, Conflict, SluicewayTimeout
 from sluiceway.protocol import Beat, ChannelResource, ChannelStatus, Retention
 
 __all__ = ["ChannelFacts"]
@@ -105,13 +105,13 @@ class ChannelFacts:
         return self
 
     def wait_until_ready(self, wait_s: float = 60.0) -> Self:
-        """Wait until the channel can be used, a closed one for reading alone; return it.
+        """Wait until the channel can be used, if it closes for reading alone; return it.
 
         Raises ChannelNotReady for a channel that failed or is being deleted, SluicewayTimeout
         after `wait_s`; both say what the gateway gave as the reason.
         """
         deadline_s = time.monotonic() + wait_s
-        while self.status.phase not in ("ready", "closed"):
+        while self.status.phase not in ("ready", "closing", "closed"):
             if self.status.phase != "provisioning":
                 raise ChannelNotReady(
                     f"the channel {self.name!r} is {self.status.phase}: {self.status.explain()}",
@@ -119,19 +119,6 @@ class ChannelFacts:
                 )
             self._await_change(deadline_s, f"the channel {self.name!r} is not ready")
         return self
-
-    def wait_until_gone(self, wait_s: float = 60.0) -> None:
-        """Wait until a channel that is being deleted is gone. Raises SluicewayTimeout."""
-        deadline_s = time.monotonic() + wait_s
-        try:
-            while True:
-                self._await_change(deadline_s, f"the channel {self.name!r} is still there")
-        except ChannelNotFound:
-            return
-        except Conflict as error:
-            # Gone, and its name is taken again.
-            if error.code != "uid_mismatch":
-                raise
 
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"

@@ -34,6 +34,7 @@ BY_CODE: Mapping[str, type[GatewayError]] = {
     "database_unavailable": GatewayUnavailable,
     "endpoint_id_reused": Conflict,
     "endpoint_not_found": Conflict,
+    "endpoints_live": Conflict,
     "fenced": Fenced,
     "forbidden": Forbidden,
     "goes_back": Conflict,
@@ -66,6 +67,7 @@ BY_CODE: Mapping[str, type[GatewayError]] = {
     "unauthenticated": Unauthenticated,
     "unavailable": GatewayUnavailable,
     "uid_mismatch": Conflict,
+    "unread_data": Conflict,
 }
 """Every code that a gateway of this version can answer; newer ones go by their status."""
 

@@ -70,7 +70,10 @@ class Topic:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelStatus:
-    """Where a channel stands: `phase` is provisioning, ready, failed, closed or deleting."""
+    """Where a channel stands.
+
+    `phase` is provisioning, ready, failed, closing, closed or deleting.
+    """
 
     phase: str
     observed_generation: int

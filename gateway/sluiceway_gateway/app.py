@@ -36,6 +36,7 @@ from sluiceway_gateway.services.beats import Beats
 from sluiceway_gateway.services.channels import Channels
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.cluster import ClusterView
+from sluiceway_gateway.services.draining import DrainCounts
 from sluiceway_gateway.services.endpoints import Endpoints
 from sluiceway_gateway.services.health import Health
 from sluiceway_gateway.services.migration import check
@@ -93,6 +94,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         if counts.suspect or counts.lost or counts.ends:
             watch.notify()
 
+    def on_drain(counts: DrainCounts) -> None:
+        if counts.changed:
+            watch.notify()
+
     loops = Loops(
         database=database,
         kafka=kafka,
@@ -100,6 +105,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         clock=clock,
         on_pass=on_pass,
         on_reap=on_reap,
+        on_drain=on_drain,
     )
 
     def wake() -> None:

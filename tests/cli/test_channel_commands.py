@@ -255,3 +255,24 @@ def test_every_type_has_a_form_in_json() -> None:
         "numbers": [1, 1.5, "NaN", "Infinity", "-Infinity", None, True],
         "inner": {"map": {"key": "eA=="}},
     }
+
+
+def test_closing_and_deleting_say_who_is_in_the_way(
+    command: Command, gateway_url: str, schema_file: str, name: str
+) -> None:
+    command("channels", "create", name, "--schema", schema_file)
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(name)
+        with channel.writer(group="load") as writer:
+            writer.write([{"carrier": "UA", "delay": 0.0}] * 3)
+            closing = command("channels", "close", name, "-y").out
+            assert closing.startswith(f"channel {name} is closing: writers are at work: load[0]")
+            command("channels", "delete", name, "-y").failed("in use by load[0]")
+        with channel.reader(group="delays") as reader:
+            reader.read(1)
+        waited = command("channels", "close", name, "-y", "--wait")
+        assert (waited.status, waited.out) == (0, f"channel {name} is closed\n")
+    command("channels", "delete", name, "-y").failed("has not committed 3 messages of partition 0")
+    assert (
+        command("channels", "delete", name, "-y", "--force").out == f"channel {name} is deleted\n"
+    )

@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any, TypeVar
 
 import click
@@ -11,12 +11,15 @@ import click
 from sluiceway import Gateway, Retention
 from sluiceway.channel import Channel
 from sluiceway.control import Control
+from sluiceway.errors import SluicewayTimeout
 from sluiceway.transport import Transport
 from sluiceway_gateway.cli.description import described
 from sluiceway_gateway.cli.tables import print_table
 
 #: How long to go on asking a gateway that does not answer; people wait for less than programs.
 TIMEOUT_S = 10.0
+#: How often to say who is waited for.
+_TOLD_EVERY_S = 10.0
 _COMPATIBILITY = click.Choice(["none", "backward", "forward", "full"])
 _MIRRORED = "Write groups' positions to Kafka's own group offsets too."
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -196,15 +199,27 @@ def schemas(name: str, as_json: bool, url: str | None) -> None:
 
 @channels.command()
 @click.argument("name")
+@click.option("--wait", is_flag=True, help="Until all is written and read.")
+@click.option("--force", is_flag=True, help="At once, whoever writes or reads.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @gateway_option
-def close(name: str, yes: bool, url: str | None) -> None:
-    """Let nobody write to the channel NAME any more; its records stay readable."""
+def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> None:
+    """Let nobody come to write to the channel NAME any more; its records stay readable.
+
+    Those who write are asked to finish, and readers go on: it is closed when they have all.
+    """
     with _found(name, url) as channel:
         if not (yes or _confirmed(f"Close the channel {name} to writers, for good?")):
             raise click.ClickException("nothing was closed; --yes closes without asking")
-        channel.close()
-    click.echo(f"channel {name} is closed")
+        channel.close(force=force)
+        while wait and channel.status.phase != "closed":
+            click.echo(f"sluiceway: {channel.status.explain()}", err=True)
+            with suppress(SluicewayTimeout):
+                channel.wait_until_closed(_TOLD_EVERY_S)
+        if channel.status.phase == "closed":
+            click.echo(f"channel {name} is closed")
+        else:
+            click.echo(f"channel {name} is closing: {channel.status.explain()}")
 
 
 @channels.command()
@@ -224,15 +239,16 @@ def forget(name: str, yes: bool, url: str | None) -> None:
 @channels.command()
 @click.argument("name")
 @click.option("--keep-topic", is_flag=True, help="Leave the topic and its records in Kafka.")
+@click.option("--force", is_flag=True, help="Though it is in use, or not all of it was read.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @gateway_option
-def delete(name: str, keep_topic: bool, yes: bool, url: str | None) -> None:
+def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None) -> None:
     """Delete the channel NAME with its topic and all records."""
     with _found(name, url) as channel:
         what = "; its topic stays" if keep_topic else " with all its records"
         if not (yes or _confirmed(f"Delete the channel {name}{what}?")):
             raise click.ClickException("nothing was deleted; --yes deletes without asking")
-        channel.delete(keep_topic=keep_topic)
+        channel.delete(keep_topic=keep_topic, force=force)
     click.echo(f"channel {name} is deleted")
 
 

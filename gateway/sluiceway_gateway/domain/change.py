@@ -1,4 +1,4 @@
-"""Making, changing, closing and deleting a channel: what is asked, and what stands against it."""
+"""Making, changing and deleting a channel: what is asked, and what stands against it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,6 @@ from sluiceway_gateway.domain.channel import (
 from sluiceway_gateway.domain.errors import (
     ChannelAdopted,
     ChannelDeleting,
-    ChannelNotReady,
     ChannelPinned,
     ImmutableField,
     InvalidRequest,
@@ -62,6 +61,7 @@ class Change:
     interval_ms: int | Unset = UNSET
     patience_ms: int | Unset = UNSET
     mirrored: bool | Unset = UNSET
+    idle_ms: int | Unset | None = UNSET
     topic: str | Unset | None = UNSET
     """The name of the topic that is adopted; None: the channel has one of its own."""
 
@@ -112,34 +112,6 @@ def changed(channel: Channel, change: Change, schema: SchemaVersion | None = Non
     if following == channel:
         return channel
     return replace(following, generation=channel.generation + 1, revision=channel.revision + 1)
-
-
-def closed(channel: Channel, *, now: datetime) -> Channel:
-    """Return the channel closed to writers: itself, if it is already.
-
-    Raises ChannelNotReady for one that has no topic to read.
-    """
-    if channel.phase is Phase.CLOSED:
-        return channel
-    require_changeable(channel)
-    if not may_become(channel.phase, Phase.CLOSED):
-        raise ChannelNotReady(
-            f"The channel {channel.name!r} is {channel.phase}; only one that is ready can be "
-            "closed. Wait until it is, or delete it."
-        )
-    ready = Condition(
-        type="Ready",
-        status="True",
-        reason="Closed",
-        message="The channel is closed: its records are read, nobody writes any more.",
-        last_transition_at=now,
-    )
-    return replace(
-        channel,
-        phase=Phase.CLOSED,
-        revision=channel.revision + 1,
-        conditions=with_condition(channel.conditions, ready),
-    )
 
 
 def deleted(channel: Channel, *, keep_topic: bool, now: datetime) -> Channel:
@@ -254,6 +226,7 @@ def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
         config=spec.config if change.config is UNSET else change.config,
         beat=_merged_beat(spec.beat, change),
         mirrored=spec.mirrored if change.mirrored is UNSET else change.mirrored,
+        idle_ms=spec.idle_ms if change.idle_ms is UNSET else change.idle_ms,
     )
 
 

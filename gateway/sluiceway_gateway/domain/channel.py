@@ -13,6 +13,7 @@ MAX_SCHEMA_CHARACTERS = 16 * 1024 * 1024
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 MIN_BEAT_MS, MAX_BEAT_MS = 100, 60_000
 MAX_PATIENCE_MS = 3_600_000
+MIN_IDLE_MS, MAX_IDLE_MS = 60_000, 10 * 365 * 86_400_000
 
 
 class Phase(StrEnum):
@@ -24,6 +25,8 @@ class Phase(StrEnum):
     """The topic that belongs to the channel is there."""
     FAILED = "failed"
     """The topic vanished, or another one has its name."""
+    CLOSING = "closing"
+    """Nobody may come to write any more; those who do finish, and readers read what is left."""
     CLOSED = "closed"
     """Nobody writes any more; the records are read as before."""
     DELETING = "deleting"
@@ -32,13 +35,17 @@ class Phase(StrEnum):
 
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.PROVISIONING: frozenset({Phase.READY, Phase.FAILED, Phase.DELETING}),
-    Phase.READY: frozenset({Phase.CLOSED, Phase.FAILED, Phase.DELETING}),
+    Phase.READY: frozenset({Phase.CLOSING, Phase.CLOSED, Phase.FAILED, Phase.DELETING}),
     Phase.FAILED: frozenset({Phase.READY, Phase.DELETING}),
+    Phase.CLOSING: frozenset({Phase.CLOSED, Phase.DELETING}),
     Phase.CLOSED: frozenset({Phase.DELETING}),
     Phase.DELETING: frozenset(),
 }
 """The one transition table. A changed spec leaves the phase: `observed_generation`
 and the conditions say how far it is applied."""
+
+FINISHING = frozenset({Phase.CLOSING, Phase.CLOSED, Phase.DELETING})
+"""Nobody comes to write any more, and those who do are asked to finish."""
 
 
 def may_become(phase: Phase, following: Phase) -> bool:
@@ -120,6 +127,8 @@ class ChannelSpec:
     beat: Beat = field(default_factory=Beat)
     mirrored: bool = False
     """The positions of its groups are told to Kafka's own group coordinator as well."""
+    idle_ms: int | None = None
+    """After so long without use it is closed, and after as long again removed; None: never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +136,8 @@ class Condition:
     """One statement about the channel, as of its last change."""
 
     type: str
-    """`Ready`, or `Synced`: what was observed is what is wanted."""
+    """`Ready`; `Synced`, what was observed is what is wanted; `Drained` of one that closes; `Idle`
+    of one that is closed when nobody uses it."""
     status: Literal["True", "False", "Unknown"]
     reason: str
     """CamelCase, stable."""

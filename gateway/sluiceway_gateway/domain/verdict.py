@@ -33,6 +33,7 @@ class Reason(StrEnum):
     PROVISIONING = "Provisioning"
     TOPIC_CREATED = "TopicCreated"
     TOPIC_ADOPTED = "TopicAdopted"
+    CLOSING = "Closing"
     CLOSED = "Closed"
     UP_TO_DATE = "UpToDate"
     DRIFT_REVERTED = "DriftReverted"
@@ -146,7 +147,7 @@ def unreachable(
 
     One at rest keeps its status: nothing is known against it.
     """
-    at_rest = channel.phase in (Phase.READY, Phase.CLOSED, Phase.FAILED)
+    at_rest = channel.phase in (Phase.READY, Phase.CLOSING, Phase.CLOSED, Phase.FAILED)
     if at_rest and not _has_changes(channel):
         return Verdict(channel=channel, again_s=SOON_S, refusals=refusals)
     reason = away(lockout)
@@ -213,7 +214,7 @@ def _lost(
     conditions = channel.conditions
     for type_ in ("Ready", "Synced"):
         conditions = with_condition(conditions, _condition(type_, "False", reason, message, now))
-    # A closed channel stays closed: its condition alone says that it cannot be read.
+    # One that is closed or closing stays so: its condition alone says that it cannot be read.
     phase = Phase.FAILED if may_become(channel.phase, Phase.FAILED) else channel.phase
     return Verdict(channel=replace(channel, phase=phase, conditions=conditions), refusals=refusals)
 
@@ -227,7 +228,7 @@ def _behind(
     if channel.phase is Phase.PROVISIONING:
         ready = _condition("Ready", "False", reason, message, now)
         conditions = with_condition(conditions, ready)
-    elif channel.phase not in (Phase.FAILED, Phase.CLOSED):
+    elif channel.phase not in (Phase.FAILED, Phase.CLOSING, Phase.CLOSED):
         conditions = with_condition(conditions, _ready(channel, now))
     return Verdict(
         channel=replace(channel, conditions=conditions),
@@ -246,6 +247,9 @@ def _ready(channel: Channel, now: datetime) -> Condition:
     name = channel.topic.name
     if channel.phase is Phase.DELETING:
         return _condition("Ready", "False", Reason.DELETING, "The channel is being deleted.", now)
+    if channel.phase is Phase.CLOSING:
+        message = "The channel is closing: its writers finish, its records are read."
+        return _condition("Ready", "True", Reason.CLOSING, message, now)
     if channel.phase is Phase.CLOSED:
         message = "The channel is closed: its records are read, nobody writes any more."
         return _condition("Ready", "True", Reason.CLOSED, message, now)

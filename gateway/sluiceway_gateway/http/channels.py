@@ -153,7 +153,7 @@ def list_channels(
     "/{name}/close",
     summary="Close a channel",
     response_model=ChannelBody,
-    responses=problems(404, 409, 412, 413, also={200: _described("It is closed")}),
+    responses=problems(404, 409, 412, 413, also={200: _described("It closes, or is closed")}),
 )
 def close_channel(
     name: Name,
@@ -163,16 +163,20 @@ def close_channel(
     precondition: Conditions,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Let nobody write to this incarnation of the channel any more; its records stay readable.
+    """Let nobody come to write to this incarnation of the channel any more.
 
-    There is no opening it again.
+    Writers are asked to finish, and readers go on: it is `closing` until every writer has ended (or
+    is lost) and every group has committed all there is; the condition `Drained` says who is waited
+    for. With `force` it is closed at once. Its records stay readable. There is no opening it again.
     """
     answer = gateway.channels.close(
         name,
         uid=body.uid,
+        force=body.force,
         precondition=precondition,
         request=request_of(
-            idempotency_key, principal, "CLOSE", name, body.uid, precondition=precondition
+            *(idempotency_key, principal, "CLOSE", name, body.uid, body.force),
+            precondition=precondition,
         ),
         render=lambda channel, _created: _answer(channel, 200),
     )
@@ -195,19 +199,26 @@ def delete_channel(
     topic: Annotated[
         Literal["delete", "keep"], Query(description="keep: the topic and its records stay")
     ] = "delete",
+    force: Annotated[
+        bool, Query(description="Though somebody is at work, or has not read all")
+    ] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Delete this incarnation of the channel, with its topic; it is gone when GET says 404.
 
-    A topic that was adopted stays, whatever is asked.
+    A topic that was adopted stays, whatever is asked. Unless `force`: 409 `endpoints_live` while
+    somebody writes or reads, and, where the topic goes, `unread_data` as long as a group has not
+    committed all of it, and 503 where Kafka does not tell.
     """
     answer = gateway.channels.delete(
         name,
         uid=uid,
         keep_topic=topic == "keep",
+        force=force,
         precondition=precondition,
         request=request_of(
-            idempotency_key, principal, "DELETE", name, uid, topic, precondition=precondition
+            *(idempotency_key, principal, "DELETE", name, uid, topic, force),
+            precondition=precondition,
         ),
         render=lambda channel, _created: _answer(channel, 202),
     )

@@ -100,6 +100,7 @@ class ClosePost(Asked):
     """The body of `POST /v1/channels/{name}/close`."""
 
     uid: Uid = Field(description="Means this incarnation and no other")
+    force: bool = Field(default=False, description="Closed at once, whoever writes or reads")
 
 
 class ChannelPut(Asked):
@@ -213,7 +214,7 @@ class SchemaVersion(BaseModel):
 class Status(BaseModel):
     """What was seen."""
 
-    phase: Literal["provisioning", "ready", "failed", "closed", "deleting"]
+    phase: Literal["provisioning", "ready", "failed", "closing", "closed", "deleting"]
     observed_generation: int
     conditions: list[ConditionBody]
     topic: TopicBody

@@ -11,6 +11,7 @@ from datetime import datetime
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.loops.leader import Leader
 from sluiceway_gateway.loops.loop import Loop
+from sluiceway_gateway.services.draining import DrainCounts, Drainer
 from sluiceway_gateway.services.mirroring import Mirror
 from sluiceway_gateway.services.pruning import Pruner
 from sluiceway_gateway.services.reaping import ReapCounts, Reaper
@@ -26,7 +27,7 @@ _STOP_TIMEOUT_S = 30.0
 class Loops:
     """The loops of one replica: start, wake, stop.
 
-    `on_pass` and `on_reap` hear the counts of every pass, on the loop's thread.
+    `on_pass`, `on_reap` and `on_drain` hear the counts of every pass, on the loop's thread.
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class Loops:
         clock: Callable[[], datetime],
         on_pass: Callable[[Counts], None] | None = None,
         on_reap: Callable[[ReapCounts], None] | None = None,
+        on_drain: Callable[[DrainCounts], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         stopping = threading.Event()
         self._on_pass = on_pass
         self._on_reap = on_reap
+        self._on_drain = on_drain
         self._reconciler = Reconciler(
             database=database,
             kafka=kafka,
@@ -59,6 +62,7 @@ class Loops:
             monotonic=monotonic,
         )
         self._pruner = Pruner(database=database, days=settings.history_days, clock=clock)
+        self._drainer = Drainer(database=database, topics=kafka, clock=clock)
         leader = Leader(
             database=database,
             name="reconcile",
@@ -77,7 +81,8 @@ class Loops:
                 ("prune", lambda: self._pruner.run_once().pause_s),
             )
         ]
-        self._all = (self._loop, self._reaping, *others)
+        self._draining = Loop(name="drain", leader=leader, run_once=self._drain, stopping=stopping)
+        self._all = (self._loop, self._reaping, self._draining, *others)
 
     def start(self) -> None:
         """Begin in the background."""
@@ -87,6 +92,7 @@ class Loops:
     def wake(self) -> None:
         """Say that a channel was changed; cheap, never blocks, from any thread."""
         self._loop.wake()
+        self._draining.wake()
 
     def stop(self) -> bool:
         """End, and let another replica take over at once; False if a call hangs for 30 s."""
@@ -98,6 +104,12 @@ class Loops:
         if self._on_pass is not None:
             self._on_pass(counts)
         return 0.0 if counts.more else _POLL_S
+
+    def _drain(self) -> float:
+        counts = self._drainer.run_once()
+        if self._on_drain is not None:
+            self._on_drain(counts)
+        return counts.pause_s
 
     def _reap(self) -> float:
         counts = self._reaper.run_once()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from sluiceway_gateway.domain.channel import Beat, Phase
+from sluiceway_gateway.domain.channel import FINISHING, Beat
 from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State, event, moved
 from sluiceway_gateway.domain.errors import Fenced, IllegalTransition
 from sluiceway_gateway.domain.scope import Action, Principal
@@ -217,14 +217,13 @@ def _answer(tx: WriteTransaction, heard: Sequence[_Heard]) -> BeatAnswer:
         uid, role = known.endpoint.channel_uid, known.endpoint.place.role
         revision = known.revision + (uid in revised)
         told = each.report.listens and each.status in ("ok", "refused")
-        finishes = role is Role.WRITER and known.phase in (Phase.CLOSED, Phase.DELETING)
         replies.append(
             Reply(
                 id=each.report.id,
                 status=each.status,
                 reason=each.reason,
                 health=(each.after or known.endpoint).health,
-                asked="finish" if finishes else None,
+                asked="finish" if known.phase in FINISHING else None,
                 revision=revision,
                 counterparts=(uid, role.counterpart)
                 if told and revision != each.report.seen

@@ -7,11 +7,11 @@ from sluiceway_gateway.domain.change import (
     UNSET,
     Change,
     changed,
-    closed,
     deleted,
     require_changeable,
 )
 from sluiceway_gateway.domain.channel import Channel, Phase, SchemaVersion, sources
+from sluiceway_gateway.domain.closing import closing
 from sluiceway_gateway.domain.errors import (
     ConcurrentChange,
     NotFound,
@@ -23,10 +23,12 @@ from sluiceway_gateway.domain.selector import Selector
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.creation import create
 from sluiceway_gateway.services.incarnation import incarnation, require_usable
+from sluiceway_gateway.services.leaving import Leaving, require_deserted
 from sluiceway_gateway.services.ports import Cluster
 from sluiceway_gateway.services.schemas import ParsedSchema, is_same, version_of
 from sluiceway_gateway.services.survey import Survey
-from sluiceway_gateway.store import channels, requests, schemas
+from sluiceway_gateway.store import channels, endpoints, requests, schemas
+from sluiceway_gateway.store.attendance import attendance
 from sluiceway_gateway.store.engine import Database, WriteTransaction
 
 Render = Callable[[Channel, bool], Answer]
@@ -57,6 +59,7 @@ class Channels:
         """`wake` is called after each commit that changed a channel."""
         self._database = database
         self._survey = Survey(database, cluster, timeout_s=kafka_timeout_s)
+        self._leaving = Leaving(database, cluster)
         self._topic_prefix = topic_prefix
         self._wake = wake
         self._clock = clock
@@ -117,15 +120,23 @@ class Channels:
         *,
         uid: str,
         keep_topic: bool,
+        force: bool,
         precondition: Precondition,
         request: Request | None,
         render: Render,
     ) -> Answer:
-        """Send this incarnation of the channel on its way out; repeated, it changes nothing."""
+        """Send this incarnation of the channel on its way out; repeated, it changes nothing.
+
+        Unless `force`, it raises EndpointsLive and, where the topic goes as well, UnreadData, and
+        KafkaUnavailable where that cannot be known.
+        """
+        marks = None if force or keep_topic else self._leaving.marks(name, request)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = incarnation(name, channels.hold(tx, name), uid)
             precondition.check(channel)
+            if not (force or channel.phase is Phase.DELETING):
+                require_deserted(tx, channel, keeps_topic=keep_topic, marks=marks)
             following = deleted(channel, keep_topic=keep_topic, now=self._clock())
             return self._save(tx, channel, following), False
 
@@ -136,16 +147,25 @@ class Channels:
         name: str,
         *,
         uid: str,
+        force: bool,
         precondition: Precondition,
         request: Request | None,
         render: Render,
     ) -> Answer:
-        """Close this incarnation of the channel to writers; repeated, it changes nothing."""
+        """Close this incarnation of the channel to writers; repeated, it changes nothing.
+
+        It is `closing` until all is written and read, unless `force`.
+        """
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = incarnation(name, channels.hold(tx, name), uid)
             precondition.check(channel)
-            return self._save(tx, channel, closed(channel, now=self._clock())), False
+            present = attendance(tx, channel)
+            following = closing(channel, present, force=force, now=self._clock())
+            if following is not channel:
+                # Whoever waits for writers that are still to come should hear of it.
+                endpoints.revise(tx, [channel.uid])
+            return self._save(tx, channel, following), False
 
         return self._once(request, act, render)
 

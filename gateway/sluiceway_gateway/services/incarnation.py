@@ -27,13 +27,14 @@ def incarnation(name: str, channel: Channel | None, uid: str | None) -> Channel:
 
 def require_usable(channel: Channel, *, writes: bool) -> None:
     """Raise ChannelNotReady saying why not, ChannelClosed for a writer of one that is closed."""
-    if channel.phase is Phase.CLOSED and writes:
+    ends = channel.phase in (Phase.CLOSING, Phase.CLOSED)
+    if ends and writes:
         raise ChannelClosed(
-            f"The channel {channel.name!r} is closed: its records can be read, and nobody writes "
-            "to it any more. Write to another channel, or delete this one and make it anew."
+            f"The channel {channel.name!r} is {channel.phase}: its records can be read, and nobody "
+            "writes to it any more. Write to another channel, or delete this one and make it anew."
         )
     condition = channel.condition("Ready")
-    readable = channel.phase is Phase.CLOSED and condition and condition.status == "True"
+    readable = ends and condition and condition.status == "True"
     if channel.phase is not Phase.READY and not readable:
         why = f": {condition.message}" if condition is not None else "."
         raise ChannelNotReady(f"The channel {channel.name!r} is {channel.phase}{why}")

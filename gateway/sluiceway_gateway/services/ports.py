@@ -1,9 +1,10 @@
 """What the services need from Kafka, in as few words as possible."""
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Mapping, Sized
 from typing import Protocol
 
 from sluiceway_gateway.broker.observation import Observation
+from sluiceway_gateway.domain.topic import Watermarks
 
 
 class ClusterView(Protocol):
@@ -14,7 +15,14 @@ class ClusterView(Protocol):
         """The brokers that are alive."""
 
 
-class Cluster(Protocol):
+class Topics(Protocol):
+    """The ends of topics."""
+
+    def watermarks(self, name: str, partitions: Iterable[int]) -> Mapping[int, Watermarks | None]:
+        """Return a topic's bounds by partition; raises KafkaUnavailable."""
+
+
+class Cluster(Topics, Protocol):
     """The Kafka cluster."""
 
     def observe(self, names: Iterable[str]) -> Observation:

@@ -4,16 +4,15 @@ What the reaper has seen lies in its memory: after a gap of its own it counts an
 gateway's outage nor a change of the replica that leads makes anybody lost. No wall clock is read.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import structlog
 
 from sluiceway_gateway.domain.endpoint import Health, event, judged
 from sluiceway_gateway.domain.errors import KafkaUnavailable
-from sluiceway_gateway.domain.topic import Watermarks
 from sluiceway_gateway.services.clock import Clock
+from sluiceway_gateway.services.ports import Topics
 from sluiceway_gateway.store import endpoints, history, sessions
 from sluiceway_gateway.store.beats import (
     LostWriter,
@@ -31,13 +30,6 @@ _log = structlog.get_logger(__name__)
 _PAUSE_S = 1.0
 #: How long to wait before asking Kafka again for the ends of a topic that it did not give.
 _RETRY_S = 30.0
-
-
-class Topics(Protocol):
-    """What is asked of Kafka."""
-
-    def watermarks(self, name: str, partitions: Iterable[int]) -> Mapping[int, Watermarks | None]:
-        """Return a topic's bounds by partition; raises KafkaUnavailable."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from sqlalchemy import ColumnElement, bindparam, select, update
 
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State
+from sluiceway_gateway.store.channel_rows import phase_of
 from sluiceway_gateway.store.endpoint_rows import endpoint_of
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.tables import channels, endpoints, sessions
@@ -55,6 +56,7 @@ _SURROUNDINGS = (
         endpoints,
         channels.c.name.label("channel_name"),
         channels.c.phase.label("channel_phase"),
+        channels.c.closing.label("channel_closing"),
         channels.c.endpoints_revision,
         channels.c.beat_ms,
     )
@@ -88,7 +90,7 @@ def surroundings(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Surroun
         row.id: Surroundings(
             endpoint=endpoint_of(row),
             channel=row.channel_name,
-            phase=Phase(row.channel_phase),
+            phase=phase_of(row.channel_phase, row.channel_closing),
             revision=row.endpoints_revision,
             interval_ms=row.beat_ms,
         )

@@ -1,9 +1,10 @@
 """How a channel lies in its row."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Row, Select, select
+from sqlalchemy import ColumnElement, Row, Select, or_, select
 
 from sluiceway_gateway.domain.channel import (
     Beat,
@@ -46,10 +47,11 @@ def channel_of(row: Row[Any]) -> Channel:
             config=row.config,
             beat=Beat(interval_ms=row.beat_ms, patience_ms=row.patience_ms),
             mirrored=row.mirrored,
+            idle_ms=row.idle_ms,
         ),
         schema_id=row.schema_id,
         schema_version=row.schema_version,
-        phase=Phase(row.phase),
+        phase=phase_of(row.phase, row.closing),
         observed_generation=row.observed_generation,
         conditions=tuple(_condition_of(each) for each in row.conditions),
         topic=TopicRef(name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions),
@@ -80,7 +82,8 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "beat_ms": channel.spec.beat.interval_ms,
         "patience_ms": channel.spec.beat.patience_ms,
         "mirrored": channel.spec.mirrored,
-        "phase": str(channel.phase),
+        "idle_ms": channel.spec.idle_ms,
+        **_stored(channel.phase),
         "observed_generation": channel.observed_generation,
         "conditions": _conditions_of(channel.conditions),
         "topic_name": channel.topic.name,
@@ -97,8 +100,35 @@ def as_it_was(channel: Channel) -> tuple[Any, ...]:
         channels.c.uid == channel.uid,
         channels.c.generation == channel.generation,
         channels.c.revision == channel.revision,
-        channels.c.phase == str(channel.phase),
+        in_phases([channel.phase]),
     )
+
+
+def phase_of(stored: str, closing: bool) -> Phase:
+    """Return the phase of a row. One that is closing is stored as ready, as before there were any.
+
+    So gateways of the version before go on with it.
+    """
+    phase = Phase(stored)
+    return Phase.CLOSING if phase is Phase.READY and closing else phase
+
+
+def in_phases(phases: Collection[Phase]) -> ColumnElement[bool]:
+    """Tell whether a row is in one of these phases."""
+    table = channels.c
+    others = [str(each) for each in phases if each not in (Phase.READY, Phase.CLOSING)]
+    ready = [
+        (table.phase == str(Phase.READY))
+        & (table.closing if each is Phase.CLOSING else ~table.closing)
+        for each in phases
+        if each in (Phase.READY, Phase.CLOSING)
+    ]
+    return or_(table.phase.in_(others), *ready)
+
+
+def _stored(phase: Phase) -> dict[str, Any]:
+    closing = phase is Phase.CLOSING
+    return {"phase": str(Phase.READY if closing else phase), "closing": closing}
 
 
 def _conditions_of(conditions: tuple[Condition, ...]) -> list[dict[str, str]]:

@@ -12,6 +12,8 @@ from sluiceway_gateway.domain.selector import Selector
 from sluiceway_gateway.store.channel_rows import (
     as_it_was,
     channel_of,
+    in_phases,
+    phase_of,
     selection,
     values_of,
 )
@@ -71,7 +73,7 @@ def save(
     """Put `channel` in the place of `was`; False if that is not how it stands any more."""
     changed = tx.execute(
         update(channels)
-        .where(*as_it_was(was), channels.c.phase.in_([str(phase) for phase in from_phases]))
+        .where(*as_it_was(was), in_phases(from_phases))
         .values(**values_of(channel), **DUE_AT_ONCE)
     )
     return changed.rowcount == 1
@@ -116,6 +118,7 @@ def count_by_phase(tx: ReadTransaction) -> dict[Phase, int]:
     """Return how many channels are in each phase, 0 included."""
     counts = dict.fromkeys(Phase, 0)
     number = func.count().label("number")
-    statement = select(channels.c.phase, number).group_by(channels.c.phase)
-    counts.update({Phase(row.phase): row.number for row in tx.execute(statement)})
+    statement = select(channels.c.phase, channels.c.closing, number)
+    for row in tx.execute(statement.group_by(channels.c.phase, channels.c.closing)):
+        counts[phase_of(row.phase, row.closing)] += row.number
     return counts

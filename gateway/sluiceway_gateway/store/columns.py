@@ -1,5 +1,6 @@
 """The kinds of columns, and the one catalogue that all tables are in."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -49,6 +50,6 @@ metadata = MetaData(
 )
 
 
-def one_of(column: str, values: type[StrEnum]) -> str:
+def one_of(column: str, values: Iterable[StrEnum]) -> str:
     """Return the condition that the column holds one of these words."""
     return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"

@@ -12,6 +12,7 @@ from sluiceway_gateway.store import kept_schemas
 from sluiceway_gateway.store.channel_rows import (
     as_it_was,
     channel_of,
+    in_phases,
     selection,
     values_of,
 )
@@ -76,7 +77,7 @@ def record_observation(
         seen = replace(seen, revision=was.revision + 1)
     written = tx.execute(
         update(channels)
-        .where(*as_it_was(was), channels.c.phase.in_([str(each) for each in from_phases]))
+        .where(*as_it_was(was), in_phases(from_phases))
         .values(**values_of(seen), due_at=due_at, refusals=refusals)
     )
     return seen if written.rowcount == 1 else None
@@ -90,11 +91,7 @@ def remove(
     Where its topic stays, the schemas of the records in it are kept.
     """
     kept_schemas.keep(tx, uid, phases=from_phases)
-    removed = tx.execute(
-        delete(channels).where(
-            channels.c.uid == uid, channels.c.phase.in_([str(each) for each in from_phases])
-        )
-    )
+    removed = tx.execute(delete(channels).where(channels.c.uid == uid, in_phases(from_phases)))
     return removed.rowcount == 1
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.channel import Format, Phase, SchemaVersion
+from sluiceway_gateway.store.channel_rows import in_phases
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.tables import channel_schemas, channels, kept_schemas, schemas
 
@@ -35,7 +36,7 @@ def keep(tx: WriteTransaction, channel_uid: str, *, phases: Collection[Phase]) -
         .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
         .where(
             channels.c.uid == channel_uid,
-            channels.c.phase.in_([str(phase) for phase in phases]),
+            in_phases(phases),
             channels.c.keep_topic,
             channels.c.topic_id.is_not(None),
         )

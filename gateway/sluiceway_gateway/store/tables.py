@@ -108,7 +108,10 @@ channels = Table(
     # How long nobody uses it before it is closed and removed; NULL: it stays.
     Column("idle_ms", BigInteger),
     Column("used_at", UtcTime),
-    CheckConstraint(one_of("phase", Phase), name="phase"),
+    # One that is closing is ready, in this column.
+    CheckConstraint(
+        one_of("phase", [each for each in Phase if each is not Phase.CLOSING]), name="phase"
+    ),
     CheckConstraint(one_of("compatibility", Compatibility), name="compatibility"),
     CheckConstraint(one_of("format", Format), name="format"),
     CheckConstraint(f"partitions BETWEEN 1 AND {MAX_PARTITIONS}", name="partitions"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway_gateway.domain.adoption import adopting
-from sluiceway_gateway.domain.change import UNSET, Change, changed, closed, created, deleted
+from sluiceway_gateway.domain.change import UNSET, Change, changed, created, deleted
 from sluiceway_gateway.domain.channel import (
     Channel,
     Compatibility,
@@ -48,6 +48,7 @@ CHANGES = st.builds(
     config=maybe(st.dictionaries(st.sampled_from(["segment.ms"]), st.sampled_from("12"))),
     interval_ms=maybe(st.sampled_from([100, 2000])),
     patience_ms=maybe(st.sampled_from([6000, 120_000])),
+    idle_ms=maybe(st.none() | st.just(60_000)),
 )
 
 
@@ -145,20 +146,6 @@ def test_an_adopted_topic_is_kept_whatever_is_asked() -> None:
     assert once.keep_topic
     assert deleted(once, keep_topic=True, now=NOW) is once
     assert deleted(once, keep_topic=False, now=NOW) is once
-
-
-@pytest.mark.parametrize("phase", Phase)
-def test_only_a_ready_channel_is_closed_and_that_once(phase: Phase) -> None:
-    channel = replace(make(), phase=phase)
-    if phase not in (Phase.READY, Phase.CLOSED):
-        with pytest.raises(Conflict) as raised:
-            closed(channel, now=NOW)
-        deleting = phase is Phase.DELETING
-        assert raised.value.code == ("channel_deleting" if deleting else "channel_not_ready")
-        return
-    once = closed(channel, now=NOW)
-    assert (once.phase, once.generation) == (Phase.CLOSED, channel.generation)
-    assert closed(once, now=NOW) is once
 
 
 def test_pinning_can_be_taken_back() -> None:

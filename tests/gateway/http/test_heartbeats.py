@@ -129,14 +129,17 @@ def test_a_closed_endpoint_stays_as_it_was(flights: Site) -> None:
     assert flights.listed() == [gone]
 
 
-def test_writers_of_a_channel_that_is_closed_or_deleted_are_asked_to_finish(flights: Site) -> None:
+def test_all_at_a_channel_that_closes_or_is_deleted_hear_that_it_comes_to_its_end(
+    flights: Site,
+) -> None:
     reader, writer = flights.attach(), flights.attach("writer")
     both = (report(reader), report(writer))
     assert [each["asked"] for each in flights.beat(*both)] == [None, None]
-    flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid})
-    assert [each["asked"] for each in flights.beat(*both)] == [None, "finish"]
-    flights.rig.http.delete(flights.path, params={"uid": flights.uid})
-    assert [each["asked"] for each in flights.beat(*both)] == [None, "finish"]
+    for force in (False, True):
+        flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid, "force": force})
+        assert [each["asked"] for each in flights.beat(*both)] == ["finish", "finish"]
+    flights.rig.http.delete(flights.path, params={"uid": flights.uid, "force": True})
+    assert [each["asked"] for each in flights.beat(*both)] == ["finish", "finish"]
 
 
 def test_a_beat_needs_the_scope_of_each_endpoint(flights: Site) -> None:

@@ -212,6 +212,7 @@ def test_channels_are_counted_by_phase(database: Database) -> None:
             Phase.PROVISIONING: 2,
             Phase.READY: 0,
             Phase.FAILED: 0,
+            Phase.CLOSING: 0,
             Phase.CLOSED: 0,
             Phase.DELETING: 0,
         }

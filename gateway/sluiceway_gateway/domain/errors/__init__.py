@@ -23,6 +23,8 @@ SluicewayGatewayError
 │   ├── ChannelClosed
 │   ├── ChannelDeleting
 │   ├── ChannelNotReady
+│   ├── EndpointsLive
+│   ├── UnreadData
 │   ├── TopicNotFound
 │   ├── TopicTaken
 │   ├── ReplicationExceedsBrokers
@@ -63,6 +65,7 @@ from sluiceway_gateway.domain.errors.conflicts import (
     ChannelPinned,
     ConcurrentChange,
     Conflict,
+    EndpointsLive,
     IdempotencyKeyReused,
     ImmutableField,
     PartitionsShrink,
@@ -72,6 +75,7 @@ from sluiceway_gateway.domain.errors.conflicts import (
     TopicNotFound,
     TopicTaken,
     UidMismatch,
+    UnreadData,
 )
 from sluiceway_gateway.domain.errors.endpoints import (
     EndpointIdReused,
@@ -130,6 +134,7 @@ __all__ = [
     "DatabaseUnavailable",
     "EndpointIdReused",
     "EndpointNotFound",
+    "EndpointsLive",
     "Fenced",
     "Forbidden",
     "GoesBack",
@@ -164,6 +169,7 @@ __all__ = [
     "UidMismatch",
     "Unauthenticated",
     "Unavailable",
+    "UnreadData",
     "Violation",
     "WrongRevision",
 ]

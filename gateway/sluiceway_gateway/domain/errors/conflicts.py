@@ -82,6 +82,22 @@ class ChannelNotReady(Conflict):
     retriable = True
 
 
+class EndpointsLive(Conflict):
+    """Writers or readers of the channel are at work."""
+
+    code = "endpoints_live"
+    title = "The channel is in use"
+    retriable = True
+
+
+class UnreadData(Conflict):
+    """Groups have not read all of the channel."""
+
+    code = "unread_data"
+    title = "The channel holds records that were not read"
+    retriable = True
+
+
 class TopicNotFound(Conflict):
     """There is no topic to adopt."""
 

@@ -1,0 +1,104 @@
+"""Who is at a channel, read from its endpoints and positions."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from sluiceway_gateway.domain.attendance import Attendance, Follower
+from sluiceway_gateway.domain.channel import Channel, Phase
+from sluiceway_gateway.domain.endpoint import ANONYMOUS, OPEN, Health, Mode, Role
+from sluiceway_gateway.store.channel_rows import (
+    as_it_was,
+    channel_of,
+    in_phases,
+    selection,
+    values_of,
+)
+from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints, positions
+
+_PRESENT = (
+    endpoints.c.id,
+    endpoints.c.role,
+    endpoints.c.group_name,
+    endpoints.c.member_index,
+    endpoints.c.state,
+    endpoints.c.health,
+)
+_COMMITTED = (
+    positions.c.group_name,
+    positions.c.member_index,
+    positions.c.partition,
+    positions.c.next_offset,
+)
+
+
+def attendance(tx: ReadTransaction, channel: Channel) -> Attendance:
+    """Return who is at the channel; positions of another topic than its own count for nothing."""
+    statement = select(*_PRESENT).where(
+        endpoints.c.channel_uid == channel.uid, ~endpoints.c.superseded
+    )
+    rows = tx.execute(statement.order_by(endpoints.c.group_name, endpoints.c.member_index)).all()
+    living = [row for row in rows if row.state in OPEN and row.health != str(Health.LOST)]
+    return Attendance(
+        writers=tuple(_place(row) for row in living if row.role == str(Role.WRITER)),
+        loners=tuple(
+            _place(row)
+            for row in living
+            if row.role == str(Role.READER) and row.group_name == ANONYMOUS
+        ),
+        followers=_followers(tx, channel, [row for row in rows if row.role == str(Role.READER)]),
+    )
+
+
+def closing(tx: ReadTransaction) -> list[Channel]:
+    """Return the channels that are closing."""
+    rows = tx.execute(selection().where(in_phases([Phase.CLOSING])).order_by(channels.c.uid))
+    return [channel_of(row) for row in rows]
+
+
+def save_status(tx: WriteTransaction, channel: Channel, *, was: Channel) -> bool:
+    """Put `channel`, of which the status is another, in the place of `was`; False if that is gone.
+
+    Nothing of it concerns Kafka: when it is compared with Kafka next stays as it was.
+    """
+    changed = tx.execute(channels.update().where(*as_it_was(was)).values(**values_of(channel)))
+    return changed.rowcount == 1
+
+
+def _followers(
+    tx: ReadTransaction, channel: Channel, readers: Sequence[Row[Any]]
+) -> tuple[Follower, ...]:
+    committed: dict[str, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    statement = select(*_COMMITTED).where(
+        positions.c.channel_uid == channel.uid, positions.c.topic_id == channel.topic.id
+    )
+    for row in tx.execute(statement):
+        committed[row.group_name][row.member_index][row.partition] = row.next_offset
+    groups = select(endpoint_groups.c.name, endpoint_groups.c.mode).where(
+        endpoint_groups.c.channel_uid == channel.uid,
+        endpoint_groups.c.role == str(Role.READER),
+        endpoint_groups.c.name != ANONYMOUS,
+    )
+    modes = {row.name: row.mode for row in tx.execute(groups.order_by(endpoint_groups.c.name))}
+    return tuple(
+        Follower(
+            group=name,
+            shared=mode == str(Mode.SHARED),
+            members=frozenset(row.member_index for row in readers if row.group_name == name),
+            living=frozenset(
+                row.member_index
+                for row in readers
+                if row.group_name == name
+                if row.state in OPEN and row.health != str(Health.LOST)
+            ),
+            positions=committed.get(name, {}),
+        )
+        for name, mode in modes.items()
+    )
+
+
+def _place(row: Row[Any]) -> str:
+    return f"{row.group_name}[{row.member_index}]" if row.group_name else f"{row.role} {row.id[:8]}"

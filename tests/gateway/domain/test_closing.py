@@ -1,0 +1,150 @@
+"""What is left to be read, and when a channel that closes is closed."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway_gateway.domain.attendance import SHARED, Attendance, Follower, Unread, unread
+from sluiceway_gateway.domain.change import Change, created
+from sluiceway_gateway.domain.channel import Channel, Phase, SchemaVersion
+from sluiceway_gateway.domain.closing import closing, drained
+from sluiceway_gateway.domain.errors import Conflict
+from sluiceway_gateway.domain.topic import Watermarks
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(seconds=5)
+MARKS = {0: Watermarks(begin_offset=5, end_offset=20), 1: Watermarks(begin_offset=0, end_offset=0)}
+
+
+def channel(phase: Phase = Phase.READY) -> Channel:
+    schema = SchemaVersion(id=1, version=1, definition="s", created_at=NOW)
+    made = created(Change(), name="flights", uid="0" * 32, schema=schema, prefix="", now=NOW)
+    return replace(made, phase=phase)
+
+
+def present(**who: Any) -> Attendance:
+    nobody: dict[str, Any] = {"writers": (), "loners": (), "followers": ()}
+    return Attendance(**(nobody | who))
+
+
+def follower(
+    positions: dict[int, dict[int, int]] | None = None, *, shared: bool = True, **places: Any
+) -> Follower:
+    members, living = (frozenset(places.get(each, ())) for each in ("members", "living"))
+    return Follower(
+        group="g", shared=shared, members=members | living, living=living, positions=positions or {}
+    )
+
+
+def left(each: Follower, *, idle_members: bool = True) -> list[tuple[int, int, int]]:
+    found = unread([each], MARKS, idle_members=idle_members)
+    return [(one.member, one.partition, one.messages) for one in found]
+
+
+def told(each: Channel) -> tuple[str, str, str]:
+    condition = each.condition("Drained")
+    assert condition is not None
+    return condition.status, condition.reason, condition.message
+
+
+def test_what_a_group_has_not_committed_is_counted_from_where_the_log_begins() -> None:
+    assert left(follower({SHARED: {0: 12}})) == [(SHARED, 0, 8)]
+    assert left(follower({SHARED: {0: 2, 1: 0}})) == [(SHARED, 0, 15)]
+    assert left(follower({SHARED: {1: 0}})) == [(SHARED, 0, 15)]
+    assert left(follower({SHARED: {0: 20}})) == []
+
+
+def test_each_member_of_a_broadcast_group_has_to_have_all() -> None:
+    one = follower({0: {0: 20}, 2: {0: 19}}, shared=False, living=(1,))
+    assert left(one) == [(1, 0, 15), (2, 0, 1)]
+
+
+def test_a_place_that_ended_without_a_commit_counts_where_that_is_asked() -> None:
+    gone = follower(members=(0,))
+    assert left(gone) == [(SHARED, 0, 15)]
+    assert left(gone, idle_members=False) == []
+    assert not gone.counts
+
+
+@given(
+    committed=st.dictionaries(st.integers(0, 3), st.integers(0, 9)),
+    ends=st.dictionaries(st.integers(0, 3), st.integers(0, 9)),
+)
+def test_nothing_is_left_exactly_when_all_is_committed(
+    committed: dict[int, int], ends: dict[int, int]
+) -> None:
+    marks = {p: Watermarks(begin_offset=0, end_offset=end) for p, end in ends.items()}
+    found = unread([follower({SHARED: committed})], marks, idle_members=False)
+    behind = {p: end - committed.get(p, 0) for p, end in ends.items() if end > committed.get(p, 0)}
+    assert {each.partition: each.messages for each in found} == behind
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("phase", list(Phase))
+def test_only_a_ready_channel_is_closed_and_that_once(phase: Phase, force: bool) -> None:
+    before = channel(phase)
+    if phase not in (Phase.READY, Phase.CLOSING, Phase.CLOSED):
+        with pytest.raises(Conflict) as raised:
+            closing(before, present(), force=force, now=NOW)
+        deleting = phase is Phase.DELETING
+        assert raised.value.code == ("channel_deleting" if deleting else "channel_not_ready")
+        return
+    once = closing(before, present(writers=("a",)), force=force, now=NOW)
+    wanted = Phase.CLOSED if force or phase is Phase.CLOSED else Phase.CLOSING
+    assert (once.phase, once.generation) == (wanted, before.generation)
+    assert closing(once, present(writers=("a",)), force=force, now=NOW) is once
+
+
+def test_a_channel_that_nobody_uses_is_closed_at_once() -> None:
+    closed = closing(channel(), present(followers=(follower(members=(0,)),)), force=False, now=NOW)
+    assert (closed.phase, told(closed)[:2]) == (Phase.CLOSED, ("True", "Drained"))
+
+
+def test_a_channel_is_closed_when_writers_and_readers_have_come_to_the_end() -> None:
+    at_work = present(
+        writers=("load[0]",), loners=("reader 1",), followers=(follower(living=(0,)),)
+    )
+    waits = closing(channel(), at_work, force=False, now=NOW)
+    assert told(waits)[:2] == ("False", "WritersOpen")
+    assert "load[0]" in told(waits)[2]
+    assert drained(waits, at_work, MARKS, now=LATER) is waits
+
+    steps = [
+        (present(loners=("reader 1",)), MARKS, "ReadersOpen", "reader 1"),
+        (present(followers=(follower(living=(0,)),)), None, "EndsUnknown", "Kafka"),
+        (
+            present(followers=(follower({SHARED: {0: 8}}),)),
+            MARKS,
+            "Unread",
+            "the group 'g' has not committed 12 messages of partition 0",
+        ),
+    ]
+    for who, marks, reason, words in steps:
+        revision = waits.revision
+        waits = drained(waits, who, marks, now=LATER)
+        assert (waits.phase, waits.revision) == (Phase.CLOSING, revision + 1)
+        assert told(waits)[:2] == ("False", reason)
+        assert words in told(waits)[2]
+    condition = waits.condition("Drained")
+    assert condition is not None
+    assert condition.last_transition_at == NOW
+
+    closed = drained(waits, present(followers=(follower({SHARED: {0: 20}}),)), MARKS, now=LATER)
+    assert (closed.phase, told(closed)[:2]) == (Phase.CLOSED, ("True", "Drained"))
+
+
+def test_force_says_that_nobody_was_waited_for() -> None:
+    closed = closing(channel(Phase.CLOSING), present(writers=("a",)), force=True, now=NOW)
+    assert told(closed)[:2] == ("True", "Forced")
+
+
+def test_many_that_are_missing_are_named_in_part() -> None:
+    waits = closing(channel(), present(writers=tuple(map(str, range(99)))), force=False, now=NOW)
+    assert "18, 19 and 79 more" in told(waits)[2]
+    assert str(Unread(group="g", member=2, partition=0, messages=1200)) == (
+        "g[2] has not committed 1,200 messages of partition 0"
+    )

@@ -1,0 +1,132 @@
+"""Closing and deleting a channel that is in use, with Kafka away."""
+
+from typing import Any
+
+import pytest
+from attaching import Site, report, site
+from gateway_rig import NOBODY, Rig, code
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.services.draining import Drainer
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    return site(rig)
+
+
+@pytest.fixture
+def drainer(rig: Rig) -> Drainer:
+    kafka = Kafka(NOBODY, timeout_s=0.1)
+    return Drainer(database=rig.database, topics=kafka, clock=rig.clock)
+
+
+def close(flights: Site, **body: Any) -> Any:
+    answer = flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid} | body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["status"]
+
+
+def delete(flights: Site, **query: Any) -> Any:
+    return flights.rig.http.delete(flights.path, params={"uid": flights.uid} | query)
+
+
+def drained(status: Any) -> tuple[str, str]:
+    (found,) = (each for each in status["conditions"] if each["type"] == "Drained")
+    return found["reason"], found["message"]
+
+
+def test_a_closing_channel_takes_readers_and_no_writer(flights: Site) -> None:
+    flights.member(role="writer", group="load")
+    status = close(flights)
+    assert status["phase"] == "closing"
+    assert drained(status)[0] == "WritersOpen"
+    assert "load[0]" in drained(status)[1]
+    for asked in ({}, {"group": "load", "index": 0, "size": 1}):
+        refused = flights.ask("writer", **asked)
+        assert (refused.status_code, code(refused)) == (409, "channel_closed")
+    path = f"{flights.path}/connection"
+    assert code(flights.rig.http.get(path, params={"access": "write"})) == "channel_closed"
+    assert flights.rig.http.get(path, params={"access": "read"}).status_code == 200
+    flights.member(group="late")
+
+
+def test_a_closing_channel_is_closed_when_its_last_writer_has_ended(
+    flights: Site, drainer: Drainer
+) -> None:
+    first, second = flights.attach("writer"), flights.attach("writer")
+    close(flights)
+    assert (drainer.run_once().closing, drainer.run_once().changed) == (1, 0)
+    flights.depart(first)
+    assert (drainer.run_once().changed, drainer.run_once().changed) == (1, 0)
+    # One that failed has ended too, and so has one that is lost.
+    flights.depart(second, "error")
+    assert drainer.run_once().closed == 1
+    assert flights.rig.http.get(flights.path).json()["status"]["phase"] == "closed"
+    assert drainer.run_once().closing == 0
+
+
+def test_a_reader_without_a_group_is_waited_for_and_a_group_until_kafka_tells(
+    flights: Site, drainer: Drainer
+) -> None:
+    loner, member = flights.attach(), flights.member()
+    assert drained(close(flights))[0] == "ReadersOpen"
+    flights.depart(loner)
+    drainer.run_once()
+    assert drained(close(flights))[0] == "EndsUnknown"
+    # It has committed nothing, and nobody lives in it.
+    flights.depart(member)
+    assert drainer.run_once().closed == 1
+
+
+def test_a_channel_is_closed_by_force_whoever_writes(flights: Site) -> None:
+    writer = flights.attach("writer")
+    close(flights)
+    status = close(flights, force=True)
+    assert (status["phase"], drained(status)[0]) == ("closed", "Forced")
+    assert flights.beat(report(writer))[0]["asked"] == "finish"
+
+
+def test_closing_channels_are_counted_apart(rig: Rig) -> None:
+    closes = site(rig, "a")
+    closes.attach("writer")
+    close(closes)
+    site(rig, "b")
+    text = rig.http.get("/metrics").text
+    for phase in ("ready", "closing"):
+        assert f'sluiceway_channels{{phase="{phase}"}} 1.0' in text
+
+
+@pytest.mark.parametrize("topic", ["delete", "keep"])
+def test_a_channel_in_use_is_not_deleted(flights: Site, topic: str) -> None:
+    member, writer = flights.member(), flights.attach("writer")
+    refused = delete(flights, topic=topic)
+    assert (refused.status_code, code(refused)) == (409, "endpoints_live")
+    assert f"writer {writer['id'][:8]}, g[0]" in refused.json()["detail"]
+    flights.depart(writer)
+    flights.depart(member, "error")
+    if topic == "delete":
+        # The group's place is still there, and what it did not commit is for it to read.
+        assert code(delete(flights)) == "kafka_unavailable"
+        flights.rig.http.delete(
+            f"{flights.path}/endpoints/{member['id']}", params={"uid": flights.uid}
+        )
+    assert delete(flights, topic=topic).status_code == 202
+
+
+def test_without_kafka_nobody_knows_what_was_read(flights: Site) -> None:
+    member = flights.member()
+    flights.commit(member, 1, (0, 5, 0))
+    flights.depart(member)
+    refused = delete(flights)
+    assert (refused.status_code, code(refused)) == (503, "kafka_unavailable")
+    assert "force=true" in refused.json()["detail"]
+    assert delete(flights, topic="keep").status_code == 202
+
+
+def test_what_is_deleted_by_force_is_not_asked_for(flights: Site) -> None:
+    flights.member()
+    flights.attach("writer")
+    assert delete(flights, force="true").json()["status"]["phase"] == "deleting"
+    # Repeated, it is what it was.
+    assert delete(flights).status_code == 202
