@@ -36,6 +36,16 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def test_whoever_comes_from_elsewhere_is_shown_every_row_by_a_test_that_exists() -> None:
+    lines = (ROOT / "docs" / "coming-from.md").read_text().splitlines()
+    rows = [each for each in lines if re.match(r"\| (?!---|in )", each)]
+    assert len(rows) > 40
+    for row in rows:
+        shown = re.fullmatch(r"\| .+ \| .+ \| `(tests/[\w/]+\.py)::(test_\w+)` \|", row)
+        assert shown, f"names no test: {row}"
+        assert f"def {shown[2]}(" in (ROOT / shown[1]).read_text(), f"no such test: {row}"
+
+
 @pytest.mark.parametrize("record", sorted((ROOT / "docs" / "decisions").glob("*.md")))
 def test_a_decision_is_short_and_names_tests_that_exist(record: Path) -> None:
     text = record.read_text()

@@ -60,6 +60,49 @@ def test_a_writer_waits_until_two_groups_have_read_all(gateway_url: str) -> None
     assert total == "1000 orders were read in all"
 
 
+def test_orders_go_round_through_ports_until_their_channel_is_closed(gateway_url: str) -> None:
+    assert _run("ports_and_cycle.py", gateway_url) == [
+        "enough orders went round: True",
+        "each of them was audited and handled: True",
+        "of 10 orders",
+    ]
+
+
+def test_a_channel_is_closed_when_all_is_read_and_deleted_then(gateway_url: str) -> None:
+    assert _run("close_and_delete.py", gateway_url) == [
+        "closing, and asked to finish: closing",
+        "nobody else comes to write",
+        "14752 cents",
+        "the channel 'todays-sales' is not closed yet: the group 'books' has not committed 100 "
+        "messages of partition 0",
+        "not deleted: endpoints_live",
+        "closed",
+        "deleted",
+    ]
+
+
+def test_jobs_that_are_started_again_go_on_and_the_ones_before_are_fenced(gateway_url: str) -> None:
+    assert _run("started_again.py", gateway_url) == [
+        "the planner failed after 50 tasks, and whoever reads them is told",
+        "the worker did 40 tasks, of which 30 are committed, and hangs",
+        "what it did not read it cannot commit",
+        "another goes on at task 30",
+        "and does 29 more, to the end",
+        "the first worker wakes up: fenced",
+        "committed: 60 of 60",
+    ]
+
+
+def test_a_log_is_read_again_from_any_place_in_it_and_from_no_other(gateway_url: str) -> None:
+    assert _run("read_again.py", gateway_url) == [
+        f"all, in the order in which they were written: {list(range(10))}",
+        "from offset 7: [7, 8, 9]",
+        "from noon: [5, 6, 7, 8, 9]",
+        "another goes on after 4: [5, 6, 7, 8, 9]",
+        "the place is in a log that is gone",
+    ]
+
+
 def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []

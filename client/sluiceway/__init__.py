@@ -5,6 +5,7 @@ from sluiceway.channel import Channel
 from sluiceway.endpoint import Endpoint
 from sluiceway.errors import SluicewayError
 from sluiceway.gateway import Gateway
+from sluiceway.ports import InputPort, OutputPort
 from sluiceway.position import Position
 from sluiceway.protocol import Beat, Connection, Retention
 from sluiceway.reader import ChannelReader
@@ -19,6 +20,8 @@ __all__ = [
     "Connection",
     "Endpoint",
     "Gateway",
+    "InputPort",
+    "OutputPort",
     "Position",
     "Retention",
     "Schema",

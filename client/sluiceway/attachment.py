@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from sluiceway.errors import (
     SluicewayError,
     SluicewayTimeout,
 )
+from sluiceway.pauses import Pauses
 from sluiceway.session import Session
 
 __all__ = ["Attachment", "StatusCallback"]
@@ -29,7 +29,6 @@ StatusCallback = Callable[[tuple[Endpoint, ...]], object]
 
 _GONE = frozenset({"channel_not_found", "endpoint_not_found", "uid_mismatch"})
 _MAX_CAUSE_CHARACTERS = 1000
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 _LAST_WORD_S = 5.0
 
 
@@ -211,8 +210,7 @@ class Attachment:
             # Nobody knows it any more: there is nothing to leave.
             return
         self._state = "stopped"
-        deadline_s = time.monotonic() + self._close_timeout_s
-        pause_s = _FIRST_PAUSE_S
+        pauses = Pauses(self._close_timeout_s)
         while True:
             try:
                 self._detach("closed", cause=None, ends=ends, timeout_s=self.session.grace_s)
@@ -226,12 +224,10 @@ class Attachment:
                 if error.code != "members_open":
                     self._part()
                     raise
-                if time.monotonic() + pause_s > deadline_s:
+                if not pauses.wait():
                     late = f"its group was open for {self._close_timeout_s:g} s: {error}"
                     self._give_up(late, ends)
                     raise SluicewayTimeout(f"{self.name} was not closed: {late}") from error
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             else:
                 self._part()
                 return
@@ -242,8 +238,7 @@ class Attachment:
             self._give_up(f"{type(error).__name__}: {error}", None)
 
     def _attach(self, timeout_s: float) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        pause_s = _FIRST_PAUSE_S
+        pauses = Pauses(timeout_s)
         while True:
             try:
                 self.attached = self.session.calls.attach(
@@ -255,10 +250,8 @@ class Attachment:
                     membership=self.membership,
                 )
             except ChannelNotReady as error:
-                if not error.retriable or time.monotonic() + pause_s > deadline_s:
+                if not error.retriable or not pauses.wait():
                     raise
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             else:
                 self._present = True
                 self.session.expect(self.attached.beat_ms)

@@ -1,7 +1,8 @@
 """A channel as a client holds it."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
 from sluiceway import choice, extent
@@ -10,6 +11,8 @@ from sluiceway.control import Access, Control
 from sluiceway.ending import OnLostWriter
 from sluiceway.endpoint import Endpoint, Membership, Mode, Role, membership
 from sluiceway.errors import OptionError
+from sluiceway.groups import Groups
+from sluiceway.idle import idle_ms
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.life import ChannelLife
 from sluiceway.meeting import Meeting, WaitedState
@@ -175,9 +178,18 @@ class Channel(ChannelLife):
             writers=writers, readers=readers, state=state, timeout_s=timeout_s
         )
 
+    def wait_until(
+        self, absent: Callable[[Sequence[Endpoint]], list[str]], *, timeout_s: float = 60.0
+    ) -> tuple[Endpoint, ...]:
+        """Return the endpoints once `absent`, which is given them, names nobody any more.
+
+        Raises SluicewayTimeout with the names.
+        """
+        return self._meeting().wait_until(absent, timeout_s=timeout_s)
+
     def committed(self, group: str, index: int | None = None) -> dict[int, Position]:
         """Ask for a group's committed positions; a broadcast group's are those of one member."""
-        return self._control.endpoints.committed(self.name, group, index=index)
+        return self._groups().committed(group, index)
 
     def reset(
         self,
@@ -193,7 +205,7 @@ class Channel(ChannelLife):
         Raises Conflict `members_open` while the group has living members, unless `force`, which
         ends what they can commit.
         """
-        self._meeting().reset(group, positions, reason=reason, index=index, force=force)
+        self._groups().reset(group, positions, reason=reason, index=index, force=force)
 
     def dismiss(self, endpoint_id: str) -> None:
         """Take somebody's endpoint away: it counts no more, and what it asks is refused as fenced.
@@ -213,6 +225,7 @@ class Channel(ChannelLife):
         retention: Retention | None = None,
         beat: Beat | None = None,
         mirrored: bool | None = None,
+        idle: timedelta | None = None,
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
     ) -> None:
@@ -220,9 +233,10 @@ class Channel(ChannelLife):
 
         `schema` becomes the channel's newest version, and what this object's writers and readers
         use; an older version's becomes the newest again. `labels` and `config` replace all that
-        were there. Raises Conflict where the channel does not allow it (`schema_incompatible`
-        lists each rule that is broken), and SluicewayTimeout, with the gateway's reason, when the
-        change was taken but did not reach Kafka within `wait_s`.
+        were there. `idle=timedelta(0)` lets the channel stay, used or not. Raises Conflict where
+        the channel does not allow it (`schema_incompatible` lists each rule that is broken), and
+        SluicewayTimeout, with the gateway's reason, when the change was taken but did not reach
+        Kafka within `wait_s`.
         """
         wanted = None if schema is None else Schema.of(schema)
         given: dict[str, Any] = {
@@ -236,6 +250,8 @@ class Channel(ChannelLife):
             "config": None if config is None else dict(config),
         }
         spec = {field: value for field, value in given.items() if value is not None}
+        if idle is not None:
+            spec["idle_ms"] = idle_ms(idle)
         self._take(self._control.update(self.name, uid=self.uid, spec=spec, labels=labels))
         self._schema = self._schema if wanted is None else wanted
         deadline_s = time.monotonic() + wait_s
@@ -262,8 +278,11 @@ class Channel(ChannelLife):
         )
 
     def _meeting(self) -> Meeting:
+        return Meeting(self._control.endpoints, self.name)
+
+    def _groups(self) -> Groups:
         topic = self.status.topic
-        return Meeting(self._control.endpoints, self.name, self.uid, topic_id=topic.id)
+        return Groups(self._control.endpoints, self.name, self.uid, topic_id=topic.id)
 
     def _connection(self, access: Access) -> Connection:
         connection = self._control.connection(self.name, access)

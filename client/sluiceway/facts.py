@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Self
 
 from sluiceway.control import Control
@@ -78,6 +78,11 @@ class ChannelFacts:
     def mirrored(self) -> bool:
         """Whether its groups' positions are written to Kafka's own group offsets too."""
         return self._resource.mirrored
+
+    @property
+    def idle(self) -> timedelta | None:
+        """How long nobody may use it before it is closed, and then removed; None: for ever."""
+        return self._resource.idle
 
     @property
     def config(self) -> Mapping[str, str]:

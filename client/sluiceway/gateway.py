@@ -4,6 +4,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from sluiceway.channel import Channel
 from sluiceway.choice import require_readable
 from sluiceway.control import Control
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
+from sluiceway.idle import checked_idle, idle_ms
 from sluiceway.protocol import Beat, ChannelResource, Retention
 from sluiceway.schema import Schema
 from sluiceway.token import Token
@@ -67,6 +69,7 @@ class Gateway:
         retention: Retention | None = None,
         beat: Beat | None = None,
         mirrored: bool | None = None,
+        idle: timedelta | None = None,
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
     ) -> Channel:
@@ -80,6 +83,9 @@ class Gateway:
         or ChannelNotFound is raised; left out, the rest is: 1 partition, format avro, not pinned,
         compatibility backward, the broker's replication and retention, a beat of 2 s, and not
         `mirrored`: the positions of its groups are not written to Kafka's own group offsets.
+
+        `idle` lets a channel that nobody has used for so long (a minute at least) be closed, and
+        after as long again be removed with its records; left out, it stays.
 
         `topic` names a topic of Kafka's that a new channel adopts: it is never deleted and never
         changed. One that another channel had before brings its schemas with it. Raises Conflict
@@ -98,6 +104,7 @@ class Gateway:
             "retention": retention,
             "beat": beat,
             "mirrored": mirrored,
+            "idle": None if idle is None else checked_idle(idle),
             "config": None if config is None else dict(config),
         }
         given = {field: value for field, value in given.items() if value is not None}
@@ -169,6 +176,8 @@ class Gateway:
             spec["topic"] = {"name": topic}
         for field in spec.keys() & {"retention", "beat"}:
             spec[field] = spec[field].to_json()
+        if "idle" in spec:
+            spec["idle_ms"] = idle_ms(spec.pop("idle"))
         try:
             return self._control.create(name, spec=spec, labels=labels or {})
         except Conflict as error:

@@ -1,13 +1,12 @@
 """Who is at a channel: asking for them, and waiting until they have come."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from sluiceway.endpoint import Endpoint
 from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import OptionError, SluicewayTimeout
-from sluiceway.position import Position
 
 __all__ = ["Meeting", "WaitedState", "missing"]
 
@@ -24,13 +23,9 @@ _LONGEST_WAIT_S = 20.0
 class Meeting:
     """The endpoints of one incarnation of a channel, asked for without being one."""
 
-    def __init__(
-        self, calls: EndpointCalls, channel: str, uid: str, *, topic_id: str | None
-    ) -> None:
+    def __init__(self, calls: EndpointCalls, channel: str) -> None:
         self._calls = calls
         self._channel = channel
-        self._uid = uid
-        self._topic_id = topic_id
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return all that are there."""
@@ -42,6 +37,21 @@ class Meeting:
         """Return them once nobody is missing. Raises SluicewayTimeout."""
         if state not in _REACHED:
             raise OptionError(f"state is {state!r}; it takes 'opened', 'started' or 'closed'")
+        return self.wait_until(
+            lambda present: [
+                *missing(present, "writer", writers, state),
+                *missing(present, "reader", readers, state),
+            ],
+            timeout_s=timeout_s,
+        )
+
+    def wait_until(
+        self, absent: Callable[[Sequence[Endpoint]], list[str]], *, timeout_s: float
+    ) -> tuple[Endpoint, ...]:
+        """Return them once `absent` names nobody of them. Raises SluicewayTimeout with the names.
+
+        It is asked when something changes, and every 20 s.
+        """
         deadline_s = time.monotonic() + timeout_s
         etag: str | None = None
         present: tuple[Endpoint, ...] = ()
@@ -51,42 +61,13 @@ class Meeting:
                 self._channel, seen=etag, wait_s=0.0 if etag is None else max(0.0, left_s)
             )
             present = present if found is None else found
-            absent = [
-                *missing(present, "writer", writers, state),
-                *missing(present, "reader", readers, state),
-            ]
-            if not absent:
+            names = absent(present)
+            if not names:
                 return present
             if time.monotonic() >= deadline_s:
                 raise SluicewayTimeout(
-                    f"after {timeout_s:g} s the channel {self._channel!r} lacks {'; '.join(absent)}"
+                    f"after {timeout_s:g} s the channel {self._channel!r} lacks {'; '.join(names)}"
                 )
-
-    def reset(
-        self,
-        group: str,
-        positions: Mapping[int, Position | int] | None,
-        *,
-        reason: str,
-        index: int | None,
-        force: bool,
-    ) -> None:
-        """Put a group's positions elsewhere."""
-        body: dict[str, object] = {
-            "uid": self._uid,
-            "topic_id": self._topic_id,
-            "reason": reason,
-            "force": force,
-        }
-        places = None
-        if positions is not None:
-            places = {
-                partition: place if isinstance(place, Position) else Position(offset=place)
-                for partition, place in positions.items()
-            }
-        if index is not None:
-            body["index"] = index
-        self._calls.reset(self._channel, group, body, places=places)
 
 
 def missing(present: Sequence[Endpoint], role: str, wanted: int, state: WaitedState) -> list[str]:

@@ -6,7 +6,7 @@ ignored; a missing or mistyped one raises IncompatibleGateway.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sluiceway.answer import Answer
@@ -111,6 +111,7 @@ class ChannelResource:
     status: ChannelStatus
     beat: Beat = Beat()
     mirrored: bool = False
+    idle: timedelta | None = None
     etag: str | None = field(default=None, compare=False)
 
     @classmethod
@@ -121,6 +122,7 @@ class ChannelResource:
         # Older gateways have neither; they take no other schema and adopt nothing.
         compatibility, adopted = spec.given("compatibility"), spec.given("topic")
         beat, mirrored = spec.given("beat"), spec.given("mirrored")
+        idle_ms = spec.given("idle_ms")
         return cls(
             name=read.text("metadata", "name"),
             uid=read.text("metadata", "uid"),
@@ -148,6 +150,11 @@ class ChannelResource:
                 interval_ms=beat.number("interval_ms"), patience_ms=beat.number("patience_ms")
             ),
             mirrored=mirrored is not None and mirrored.flag(),
+            idle=(
+                None
+                if idle_ms is None or idle_ms.value is None
+                else timedelta(milliseconds=idle_ms.number())
+            ),
             etag=etag,
         )
 

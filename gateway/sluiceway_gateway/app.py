@@ -39,6 +39,7 @@ from sluiceway_gateway.services.cluster import ClusterView
 from sluiceway_gateway.services.draining import DrainCounts
 from sluiceway_gateway.services.endpoints import Endpoints
 from sluiceway_gateway.services.health import Health
+from sluiceway_gateway.services.idling import IdleCounts
 from sluiceway_gateway.services.migration import check
 from sluiceway_gateway.services.offsets import Offsets
 from sluiceway_gateway.services.reaping import ReapCounts
@@ -98,6 +99,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         if counts.changed:
             watch.notify()
 
+    def on_idle(counts: IdleCounts) -> None:
+        if counts.changed:
+            watch.notify()
+
     loops = Loops(
         database=database,
         kafka=kafka,
@@ -106,6 +111,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         on_pass=on_pass,
         on_reap=on_reap,
         on_drain=on_drain,
+        on_idle=on_idle,
     )
 
     def wake() -> None:

@@ -30,6 +30,7 @@
     ├── CounterpartError           the other side did not come to its end
     │   ├── WriterFailed           a writer ended by an error
     │   └── WriterLost             a writer was heard of no more
+    ├── PortError                  some of an output port's channels failed
     ├── CorruptMessage             a message in the topic is not of this channel
     ├── ValueOutOfRange            a value that Python cannot express, only Arrow
     ├── CheckpointMismatch         a streaming query's checkpoint is of another channel
@@ -75,6 +76,7 @@ from sluiceway.errors.kafka import (
     TopicGone,
 )
 from sluiceway.errors.messages import CorruptMessage, ValueOutOfRange
+from sluiceway.errors.ports import PortError
 from sluiceway.errors.records import InvalidRecord, RecordError, RecordTooLarge
 from sluiceway.errors.root import SluicewayError
 from sluiceway.errors.schemas import InvalidSchema, SchemaError, SchemaMismatch, UnsupportedType
@@ -104,6 +106,7 @@ __all__ = [
     "KafkaUnavailable",
     "OffsetOutOfRange",
     "OptionError",
+    "PortError",
     "RecordError",
     "RecordTooLarge",
     "SchemaError",

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from sluiceway.garbage import nothing_to_collect
 from sluiceway.kafka.failures import is_gone, is_unavailable, made, translated
 from sluiceway.kafka.properties import consumer_config
 from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.pauses import Pauses
 from sluiceway.protocol import Connection
 
 __all__ = ["MessageStream", "Taken", "Watermarks"]
@@ -22,7 +22,6 @@ __all__ = ["MessageStream", "Taken", "Watermarks"]
 _LATEST, _EARLIEST = -1, -2
 # How long a chunk waits for more once its first message is there.
 _GATHER_S = 0.001
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 _MAX_LOOK_S = 2.0
 
 
@@ -137,24 +136,21 @@ class MessageStream:
     def _offsets(self, times: Mapping[int, int]) -> dict[int, int]:
         if not times:
             return {}
-        deadline_s = time.monotonic() + self._timeout_s
-        pause_s = _FIRST_PAUSE_S
+        pauses = Pauses(self._timeout_s)
         while True:
-            left_s = max(0.1, deadline_s - time.monotonic())
+            left_s = max(0.1, pauses.left_s)
             try:
                 return self._offsets_now(times, left_s)
             except (KafkaUnavailable, TopicGone) as error:
                 # Leaders move, new topics take a moment, and librdkafka also calls those unknown
                 # that it cannot ask about: only a broker's word makes a topic gone.
                 self._refute_gone(min(left_s, _MAX_LOOK_S))
-                if time.monotonic() + pause_s >= deadline_s:
+                if not pauses.wait():
                     raise KafkaUnavailable(
                         f"Kafka did not tell the offsets of the topic {self._topic} within "
                         f"{self._timeout_s:g} s. Positions are kept; try again when the brokers "
                         "are back"
                     ) from error
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _refute_gone(self, timeout_s: float) -> None:
         with contextlib.suppress(KafkaUnavailable):

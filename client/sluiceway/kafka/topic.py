@@ -12,6 +12,7 @@ from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.complaints import Complaints
 from sluiceway.kafka.failures import is_gone, is_unavailable, made, translated
 from sluiceway.kafka.properties import admin_config
+from sluiceway.pauses import Pauses
 from sluiceway.protocol import Connection
 
 __all__ = ["TopicIdentity"]
@@ -84,7 +85,7 @@ class TopicIdentity:
         """Describe the topic; a new one may not have come to every broker's ears yet."""
         name = self._connection.topic_name
         grace_s = _SPREAD_S if self._verified_at_s == float("-inf") else 0.0
-        deadline_s = time.monotonic() + min(grace_s, timeout_s)
+        pauses = Pauses(min(grace_s, timeout_s), longest_s=_PAUSE_S)
         while True:
             try:
                 described = self._admin.describe_topics(
@@ -93,11 +94,10 @@ class TopicIdentity:
                 found = self._answer(described, timeout_s + _SPREAD_S)
                 self._complaints.forget()
             except KafkaException as error:
-                if not is_gone(error.args[0]) or time.monotonic() > deadline_s:
+                if not is_gone(error.args[0]) or not pauses.wait():
                     if is_unavailable(error.args[0]):
                         self._complaints.refuse(_DOING, name, at_last=True)
                     raise translated(error.args[0], doing=_DOING, topic=name) from error
-                time.sleep(_PAUSE_S)
             except TimeoutError as error:
                 raise KafkaUnavailable(
                     f"Kafka did not describe the topic {name} within {timeout_s:g} s; "

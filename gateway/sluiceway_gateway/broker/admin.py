@@ -1,6 +1,7 @@
 """What the gateway asks of Kafka's admin interface. Every call is bounded by a timeout."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicCollection, TopicPartition
@@ -171,6 +172,19 @@ class Kafka:
             answers = self._client.answers(futures, self._timeout_s)
             done |= outcomes({group: _first_refusal(each) for group, each in answers.items()})
         return done
+
+    def newest(self, name: str, partitions: Iterable[int]) -> datetime | None:
+        """Return the latest time that a message of the topic bears, None if it has no messages.
+
+        It is by the clock of whoever wrote it.
+        """
+        wanted = {TopicPartition(name, p): OffsetSpec.max_timestamp() for p in partitions}
+        if not wanted:
+            return None
+        futures = self._admin.list_offsets(wanted, request_timeout=self._timeout_s)
+        answers = accepted(self._client.answers(futures, self._timeout_s))
+        times_ms = [each.timestamp for each in answers.values() if each.timestamp >= 0]
+        return datetime.fromtimestamp(max(times_ms) / 1000, UTC) if times_ms else None
 
     @property
     def _bounds(self) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """A channel as JSON, in the form that the gateway gives it."""
 
+from datetime import timedelta
 from typing import Any
 
 from sluiceway.channel import Channel
@@ -25,6 +26,7 @@ def described(channel: Channel) -> dict[str, Any]:
             "retention": channel.retention.to_json(),
             "config": dict(channel.config),
             "mirrored": channel.mirrored,
+            "idle_ms": None if channel.idle is None else channel.idle // timedelta(milliseconds=1),
             "topic": {"name": channel.status.topic.name} if channel.adopted else None,
         },
         "status": {

@@ -111,6 +111,10 @@ def changed(channel: Channel, change: Change, schema: SchemaVersion | None = Non
         )
     if following == channel:
         return channel
+    if following.spec.idle_ms != spec.idle_ms:
+        # What it says is of the time that was set before.
+        kept = tuple(each for each in channel.conditions if each.type != "Idle")
+        following = replace(following, conditions=kept)
     return replace(following, generation=channel.generation + 1, revision=channel.revision + 1)
 
 

@@ -9,9 +9,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sluiceway_gateway.domain.change import UNSET, Change, Unset
 from sluiceway_gateway.domain.channel import (
     MAX_BEAT_MS,
+    MAX_IDLE_MS,
     MAX_PARTITIONS,
     MAX_PATIENCE_MS,
     MIN_BEAT_MS,
+    MIN_IDLE_MS,
     Channel,
     Compatibility,
     Format,
@@ -89,6 +91,13 @@ class SpecPut(Asked):
     mirrored: bool = Field(
         default=False, description="Groups' positions are written to Kafka's own group offsets too"
     )
+    idle_ms: int | None = Field(
+        default=None,
+        ge=MIN_IDLE_MS,
+        le=MAX_IDLE_MS,
+        description="When nobody has used it for so long it is closed, and after as long again "
+        "removed with its records; null: never",
+    )
     topic: TopicPut | None = Field(
         default=None,
         description="A topic to adopt when the channel is made: it is never deleted or changed; "
@@ -136,6 +145,7 @@ class ChannelPut(Asked):
             interval_ms=self.spec.beat.given("interval_ms"),
             patience_ms=self.spec.beat.given("patience_ms"),
             mirrored=self.spec.given("mirrored"),
+            idle_ms=self.spec.given("idle_ms"),
             topic=self.spec.topic.name if self.spec.topic else self.spec.given("topic"),
         )
 
@@ -183,6 +193,7 @@ class Spec(BaseModel):
     config: dict[str, str]
     beat: Beat
     mirrored: bool
+    idle_ms: int | None = Field(description="How long nobody uses it before it is closed")
     topic: AdoptedTopic | None = Field(description="The topic that was adopted")
 
 
@@ -261,6 +272,7 @@ def channel_json(channel: Channel) -> dict[str, Any]:
                 "patience_ms": spec.beat.patience_ms,
             },
             "mirrored": spec.mirrored,
+            "idle_ms": spec.idle_ms,
             "topic": {"name": channel.topic.name} if channel.adopted else None,
         },
         "status": {

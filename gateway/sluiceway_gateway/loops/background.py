@@ -12,6 +12,7 @@ from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.loops.leader import Leader
 from sluiceway_gateway.loops.loop import Loop
 from sluiceway_gateway.services.draining import DrainCounts, Drainer
+from sluiceway_gateway.services.idling import IdleCounts, Idler
 from sluiceway_gateway.services.mirroring import Mirror
 from sluiceway_gateway.services.pruning import Pruner
 from sluiceway_gateway.services.reaping import ReapCounts, Reaper
@@ -27,7 +28,7 @@ _STOP_TIMEOUT_S = 30.0
 class Loops:
     """The loops of one replica: start, wake, stop.
 
-    `on_pass`, `on_reap` and `on_drain` hear the counts of every pass, on the loop's thread.
+    `on_pass`, `on_reap`, `on_drain` and `on_idle` hear the counts of every pass, on its thread.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class Loops:
         on_pass: Callable[[Counts], None] | None = None,
         on_reap: Callable[[ReapCounts], None] | None = None,
         on_drain: Callable[[DrainCounts], None] | None = None,
+        on_idle: Callable[[IdleCounts], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         stopping = threading.Event()
         self._on_pass = on_pass
         self._on_reap = on_reap
         self._on_drain = on_drain
+        self._on_idle = on_idle
         self._reconciler = Reconciler(
             database=database,
             kafka=kafka,
@@ -63,6 +66,7 @@ class Loops:
         )
         self._pruner = Pruner(database=database, days=settings.history_days, clock=clock)
         self._drainer = Drainer(database=database, topics=kafka, clock=clock)
+        self._idler = Idler(database=database, logs=kafka, clock=clock, monotonic=monotonic)
         leader = Leader(
             database=database,
             name="reconcile",
@@ -82,7 +86,8 @@ class Loops:
             )
         ]
         self._draining = Loop(name="drain", leader=leader, run_once=self._drain, stopping=stopping)
-        self._all = (self._loop, self._reaping, self._draining, *others)
+        self._idling = Loop(name="idle", leader=leader, run_once=self._idle, stopping=stopping)
+        self._all = (self._loop, self._reaping, self._draining, self._idling, *others)
 
     def start(self) -> None:
         """Begin in the background."""
@@ -93,6 +98,7 @@ class Loops:
         """Say that a channel was changed; cheap, never blocks, from any thread."""
         self._loop.wake()
         self._draining.wake()
+        self._idling.wake()
 
     def stop(self) -> bool:
         """End, and let another replica take over at once; False if a call hangs for 30 s."""
@@ -103,12 +109,20 @@ class Loops:
         counts = self._reconciler.run_once()
         if self._on_pass is not None:
             self._on_pass(counts)
+        if counts.changed:
+            self._idling.wake()
         return 0.0 if counts.more else _POLL_S
 
     def _drain(self) -> float:
         counts = self._drainer.run_once()
         if self._on_drain is not None:
             self._on_drain(counts)
+        return counts.pause_s
+
+    def _idle(self) -> float:
+        counts = self._idler.run_once()
+        if self._on_idle is not None:
+            self._on_idle(counts)
         return counts.pause_s
 
     def _reap(self) -> float:

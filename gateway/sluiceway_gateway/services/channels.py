@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from sluiceway_gateway.domain.change import (
     UNSET,
@@ -22,6 +23,7 @@ from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.domain.selector import Selector
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.creation import create
+from sluiceway_gateway.services.idling import Uses
 from sluiceway_gateway.services.incarnation import incarnation, require_usable
 from sluiceway_gateway.services.leaving import Leaving, require_deserted
 from sluiceway_gateway.services.ports import Cluster
@@ -30,6 +32,7 @@ from sluiceway_gateway.services.survey import Survey
 from sluiceway_gateway.store import channels, endpoints, requests, schemas
 from sluiceway_gateway.store.attendance import attendance
 from sluiceway_gateway.store.engine import Database, WriteTransaction
+from sluiceway_gateway.store.idling import touch
 
 Render = Callable[[Channel, bool], Answer]
 """Makes the answer of a channel, given whether it was just created."""
@@ -60,6 +63,7 @@ class Channels:
         self._database = database
         self._survey = Survey(database, cluster, timeout_s=kafka_timeout_s)
         self._leaving = Leaving(database, cluster)
+        self._uses = Uses(database, clock=clock)
         self._topic_prefix = topic_prefix
         self._wake = wake
         self._clock = clock
@@ -110,7 +114,10 @@ class Channels:
             precondition.check(channel)
             require_changeable(channel)
             version = None if schema is None else self._version(tx, channel, change, schema)
-            return self._save(tx, channel, changed(channel, change, version)), False
+            following = changed(channel, change, version)
+            if following is not channel:
+                touch(tx, channel.uid, self._clock(), spare=timedelta(0))
+            return self._save(tx, channel, following), False
 
         return self._once(request, act, render)
 
@@ -183,6 +190,7 @@ class Channels:
             channel = incarnation(name, channels.find(tx, name), None)
             versions = schemas.versions(tx, channel.uid)
         require_usable(channel, writes=writes)
+        self._uses.note(channel)
         return channel, versions
 
     def versions(self, name: str) -> tuple[SchemaVersion, ...]:

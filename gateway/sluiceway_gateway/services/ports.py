@@ -1,6 +1,7 @@
 """What the services need from Kafka, in as few words as possible."""
 
 from collections.abc import Iterable, Mapping, Sized
+from datetime import datetime
 from typing import Protocol
 
 from sluiceway_gateway.broker.observation import Observation
@@ -20,6 +21,13 @@ class Topics(Protocol):
 
     def watermarks(self, name: str, partitions: Iterable[int]) -> Mapping[int, Watermarks | None]:
         """Return a topic's bounds by partition; raises KafkaUnavailable."""
+
+
+class Logs(Topics, Protocol):
+    """The ends of topics, and the time of what was written last."""
+
+    def newest(self, name: str, partitions: Iterable[int]) -> datetime | None:
+        """Return the latest time of a topic's records; raises KafkaUnavailable."""
 
 
 class Cluster(Topics, Protocol):

@@ -1,0 +1,288 @@
+"""Ports of a job: one that writes to many channels, and one that reads what many have written."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from sluiceway.channel import Channel
+from sluiceway.ending import OnLostWriter, outcome
+from sluiceway.endpoint import Endpoint
+from sluiceway.errors import Fenced, OptionError, PortError, SluicewayError, SluicewayTimeout
+from sluiceway.meeting import missing
+from sluiceway.position import Position
+from sluiceway.reader import ChannelReader
+from sluiceway.records import to_batches
+from sluiceway.writer import ChannelWriter
+
+__all__ = ["InputPort", "OutputPort"]
+
+LOGGER = logging.getLogger("sluiceway.ports")
+
+_LONG_S = 30.0
+_CLOSES = ("closing", "closed")
+
+
+class OutputPort:
+    """Writes each record to all of its channels.
+
+    The writers are opened together, or not at all. What fails for one channel is tried for the
+    others, and then raised as PortError, which names it. Leaving `with` by an exception tells all
+    channels that their writer failed.
+
+    Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        channels: Iterable[Channel],
+        *,
+        readers: int = 0,
+        open_timeout_s: float | None = None,
+        **options: Any,
+    ) -> None:
+        """Open a writer of each channel, with the `options` of `Channel.writer`.
+
+        Before the first record it waits until each channel has so many `readers`, for as long as
+        it takes, or for `open_timeout_s`. Raises OptionError and PortError.
+        """
+        given = list(channels)
+        names = [each.name for each in given]
+        if not given or len(set(names)) < len(given):
+            raise OptionError(f"an output port has channels, each once; given: {names or 'none'}")
+        self._channels = {each.name: each for each in given}
+        self._readers = readers
+        self._timeout_s = _checked_timeout(open_timeout_s)
+        self._waited = readers == 0
+        self._writers: dict[str, ChannelWriter] = {}
+
+        def open_(name: str) -> None:
+            self._writers[name] = self._channels[name].writer(**options)
+
+        try:
+            self._try_all("opening", open_)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    @property
+    def writers(self) -> Mapping[str, ChannelWriter]:
+        """The writers by their channels' names, for what concerns one of them."""
+        return MappingProxyType(self._writers)
+
+    @property
+    def finish_requested(self) -> bool:
+        """Whether one of the channels is closing, or being deleted: the job should end."""
+        return any(each.finish_requested for each in self._writers.values())
+
+    def wait(self) -> None:
+        """Wait for the readers now; SluicewayTimeout says whom each channel lacks."""
+        deadline_s = time.monotonic() + self._timeout_s
+        late: list[str] = []
+        for channel in () if self._waited else self._channels.values():
+            try:
+                _await(
+                    channel,
+                    lambda present: missing(present, "reader", self._readers, "opened"),
+                    deadline_s,
+                )
+            except SluicewayTimeout as error:
+                late.append(str(error))
+        if late:
+            raise SluicewayTimeout("; ".join(late))
+        self._waited = True
+
+    def write(self, records: Any) -> int:
+        """Write one or many records to every channel and return how many they were.
+
+        They are checked against the schemas of all channels before any is sent: RecordError and
+        SchemaError mean that no channel has one of them.
+        """
+        self.wait()
+        prepared = self._prepared(records)
+        self._try_all("writing", lambda name: self._writers[name].write(prepared[name]))
+        return int(next(iter(prepared.values())).num_rows)
+
+    def flush(self) -> None:
+        """Return when Kafka has acknowledged every record, in all channels."""
+        self._try_all("flushing", lambda name: self._writers[name].flush())
+
+    def close(self) -> None:
+        """Close every writer. May be repeated."""
+        self._try_all("closing", lambda name: self._writers[name].close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; after an exception let it pass when all channels were told."""
+        if error is None:
+            self.close()
+        else:
+            self._fail(error)
+
+    def _prepared(self, records: Any) -> dict[str, pa.Table]:
+        if isinstance(records, Iterator):
+            records = list(records)
+        tables: dict[str, pa.Table] = {}
+        for name, writer in self._writers.items():
+            same = (other for other in tables if self._writers[other].schema == writer.schema)
+            table = next((tables[other] for other in same), None)
+            if table is None:
+                batches = to_batches(records, writer.schema)
+                table = pa.Table.from_batches(batches, writer.schema.arrow)
+            tables[name] = table
+        return tables
+
+    def _try_all(self, doing: str, act: Callable[[str], object]) -> None:
+        errors: dict[str, SluicewayError] = {}
+        for name in self._channels:
+            try:
+                act(name)
+            except SluicewayError as error:
+                errors[name] = error
+        if errors:
+            first = next(iter(errors.values()))
+            raise PortError(doing, errors=errors, channels=len(self._channels)) from first
+
+    def _fail(self, error: BaseException) -> None:
+        for name, writer in self._writers.items():
+            try:
+                writer.__exit__(type(error), error, error.__traceback__)
+            except SluicewayError as other:
+                LOGGER.warning("the writer of the channel %r was not closed: %s", name, other)
+
+
+class InputPort:
+    """Reads a channel that many writers write to, when they have come, or have finished.
+
+    Records of one writer keep their order within a partition; between writers there is none.
+    `reader` is the ChannelReader itself, for all else.
+
+    Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        writers: int = 1,
+        all_open: bool = False,
+        sequential: bool = False,
+        open_timeout_s: float | None = None,
+        on_lost_writer: OnLostWriter = "raise",
+        **options: Any,
+    ) -> None:
+        """Open the reader, with the `options` of `Channel.reader`, so that writers see it.
+
+        Before the first record it waits for a writer, with `all_open` until all `writers` have
+        come, with `sequential` until they have finished; for as long as that takes, or for
+        `open_timeout_s`. A channel that closes is waited for no more.
+        """
+        self._channel = channel
+        self._writers = writers
+        self._wanted = writers if all_open or sequential else 1
+        self._sequential = sequential
+        self._on_lost_writer: OnLostWriter = on_lost_writer
+        self._timeout_s = _checked_timeout(open_timeout_s)
+        self._waited = False
+        self.reader: ChannelReader = channel.reader(
+            writers=writers, on_lost_writer=on_lost_writer, **options
+        )
+
+    def wait(self) -> None:
+        """Wait for the writers now; SluicewayTimeout says who is missing, and may be met again."""
+        if not self._waited:
+            _await(self._channel, self._absent, time.monotonic() + self._timeout_s)
+            self._waited = True
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Give record after record, as ChannelReader does."""
+        self.wait()
+        return iter(self.reader)
+
+    def read(self, max_records: int, timeout: float | None = 1.0) -> list[dict[str, Any]]:
+        """Return up to `max_records` records; `timeout` counts from when the writers are there."""
+        self.wait()
+        return self.reader.read(max_records, timeout)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Give the records as RecordBatches, as large as they come."""
+        self.wait()
+        return self.reader.batches()
+
+    def commit(self, positions: Mapping[int, Position | int] | None = None) -> None:
+        """Keep these positions with the gateway; without any, where the reader stands."""
+        self.reader.commit(positions)
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything up to the end has been handed out."""
+        return self._waited and self.reader.finished
+
+    def close(self) -> None:
+        """Leave the channel. May be repeated; index 0 of a group closes last."""
+        self.reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.reader.__exit__(kind, error, trace)
+
+    def _absent(self, present: Sequence[Endpoint]) -> list[str]:
+        own = self.reader.endpoint_id
+        if own is not None and all(each.id != own for each in present):
+            raise Fenced(
+                f"another instance has the place of this port's reader at the channel "
+                f"{self._channel.name!r}; this one has to stop",
+                status=409,
+            )
+        come = [each for each in present if each.role == "writer"]
+        closes = self._channel.refresh().status.phase in _CLOSES
+        if len(come) < self._wanted and not closes:
+            return missing(present, "writer", self._wanted, "opened")
+        over = not self._sequential or outcome(
+            come,
+            channel=self._channel.name,
+            writers=self._writers,
+            on_lost_writer=self._on_lost_writer,
+            complete=closes,
+        )
+        return [] if over else missing(present, "writer", len(come), "closed")
+
+
+def _await(
+    channel: Channel, absent: Callable[[Sequence[Endpoint]], list[str]], deadline_s: float
+) -> None:
+    """Wait until nobody is absent any more; one that has no end says in the log for whom."""
+    if deadline_s == math.inf:
+        try:
+            channel.wait_until(absent, timeout_s=_LONG_S)
+        except SluicewayTimeout as error:
+            LOGGER.warning("%s; it is waited for", error)
+        else:
+            return
+    channel.wait_until(absent, timeout_s=max(0.0, deadline_s - time.monotonic()))
+
+
+def _checked_timeout(timeout_s: float | None) -> float:
+    if timeout_s is None:
+        return math.inf
+    if not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= 86_400:
+        raise OptionError(f"open_timeout_s is {timeout_s!r}; it takes seconds to 86400, or None")
+    return timeout_s

@@ -1,0 +1,57 @@
+"""A channel comes to its end: written to the last record, read, closed, and deleted.
+
+SLUICEWAY_URL=http://127.0.0.1:8900 python examples/close_and_delete.py
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sluiceway import Beat, Gateway
+from sluiceway.errors import ChannelClosed, Conflict, SluicewayTimeout
+
+# Beats tell who has finished.
+QUICK = Beat(interval_ms=200)
+
+
+@dataclass
+class Sale:
+    """What one record of the channel looks like."""
+
+    till: int
+    cents: int
+
+
+def main() -> None:
+    with Gateway() as gateway:
+        # If everybody forgets about it, it is closed after a week and removed after two.
+        sales = gateway.channel("todays-sales", schema=Sale, beat=QUICK, idle=timedelta(days=7))
+        with sales.writer(group="tills") as tills:
+            tills.write(Sale(till=number % 3, cents=100 + number) for number in range(99))
+            sales.close()
+            print(f"closing, and asked to finish: {sales.status.phase}")
+            try:
+                sales.writer()
+            except ChannelClosed:
+                print("nobody else comes to write")
+            tills.write(Sale(till=0, cents=1))
+
+        with sales.reader(group="books") as books:
+            total = sum(record["cents"] for record in books)
+            print(f"{total} cents")
+            try:
+                sales.wait_until_closed(0.5)
+            except SluicewayTimeout as error:
+                print(str(error).split(". ")[0])
+            try:
+                sales.delete()
+            except Conflict as error:
+                print(f"not deleted: {error.code}")
+            books.commit()
+        sales.wait_until_closed()
+        print(f"{sales.status.phase}")
+        sales.delete()
+        print("deleted")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""When channels that are removed when nobody uses them were used last."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Select, exists, func, or_, select, update
+
+from sluiceway_gateway.domain.channel import Channel
+from sluiceway_gateway.domain.endpoint import OPEN, Event, Health
+from sluiceway_gateway.domain.idling import PHASES
+from sluiceway_gateway.store import history
+from sluiceway_gateway.store.channel_rows import channel_of, in_phases, selection
+from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.tables import channels, endpoints, positions
+
+#: Uses that come one after the other are written down once in this time.
+SPARE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """A channel, and how it is used."""
+
+    channel: Channel
+    used_at: datetime
+    """The last use that the database knows of."""
+    lives: bool
+    """Somebody writes or reads it."""
+
+
+def usages(tx: ReadTransaction) -> list[Usage]:
+    """Return the channels that come to their end by being idle."""
+    return [_usage_of(row) for row in tx.execute(_statement().order_by(channels.c.uid))]
+
+
+def usage(tx: ReadTransaction, uid: str) -> Usage | None:
+    """Return one of them; None if it is gone, or is none of them any more."""
+    row = tx.execute(_statement().where(channels.c.uid == uid)).one_or_none()
+    return None if row is None else _usage_of(row)
+
+
+def touch(tx: WriteTransaction, uid: str, at: datetime, *, spare: timedelta = SPARE) -> None:
+    """Note a use, unless a later one, or one that is hardly older, was noted."""
+    tx.execute(
+        update(channels)
+        .where(
+            channels.c.uid == uid,
+            or_(channels.c.used_at.is_(None), channels.c.used_at < at - spare),
+        )
+        .values(used_at=at)
+    )
+
+
+def write_down(tx: WriteTransaction, channel: Channel, what: str, *, at: datetime) -> None:
+    """Add to the channel's history what became of it."""
+    line = Event(at=at, endpoint=None, group="", state=None, health=None, cause=what, by="gateway")
+    history.add(tx, [(channel.uid, line)])
+
+
+def _statement() -> Select[Any]:
+    own = endpoints.c.channel_uid == channels.c.uid
+    living = exists().where(
+        own,
+        ~endpoints.c.superseded,
+        endpoints.c.state.in_([str(each) for each in sorted(OPEN)]),
+        endpoints.c.health != str(Health.LOST),
+    )
+    changed = select(func.max(endpoints.c.changed_at)).where(own).scalar_subquery()
+    committed = (
+        select(func.max(positions.c.committed_at))
+        .where(positions.c.channel_uid == channels.c.uid)
+        .scalar_subquery()
+    )
+    return (
+        selection()
+        .add_columns(
+            living.label("lives"), changed.label("changed_at"), committed.label("committed_at")
+        )
+        .where(channels.c.idle_ms.is_not(None), in_phases(PHASES))
+    )
+
+
+def _usage_of(row: Any) -> Usage:
+    known: Sequence[datetime | None] = (row.used_at, row.changed_at, row.committed_at)
+    return Usage(
+        channel=channel_of(row),
+        used_at=max([row.created_at, *(each for each in known if each is not None)]),
+        lives=bool(row.lives),
+    )

@@ -1,0 +1,40 @@
+"""How long a channel may be idle, from the client to the condition that says when it ends."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sluiceway import Channel
+from sluiceway.errors import OptionError
+
+NewChannel = Callable[..., Channel]
+WEEK = timedelta(days=7)
+
+
+def test_the_time_that_a_channel_may_be_idle_is_set_told_and_taken_back(
+    new_channel: NewChannel,
+) -> None:
+    channel = new_channel(idle=WEEK)
+    assert channel.idle == WEEK
+    deadline_s = time.monotonic() + 30
+    while (told := channel.status.condition("Idle")) is None:
+        channel._await_change(deadline_s, "nothing is said")
+    assert "nobody uses it for 7 days it is closed" in told.message
+    channel.update(idle=2 * WEEK)
+    assert channel.idle == 2 * WEEK
+    channel.update(idle=timedelta(0))
+    assert channel.idle is None
+    assert channel.status.condition("Idle") is None
+    assert new_channel().idle is None
+
+
+@pytest.mark.parametrize("idle", [timedelta(seconds=59), timedelta(days=4000), -WEEK, 60])
+def test_a_time_that_makes_no_sense_is_refused(new_channel: NewChannel, idle: Any) -> None:
+    with pytest.raises(OptionError, match="from a minute to ten years"):
+        new_channel(idle=idle)
+    channel = new_channel()
+    with pytest.raises(OptionError, match="from a minute to ten years"):
+        channel.update(idle=idle)

@@ -1,0 +1,259 @@
+"""A port writes to many channels; another reads what many have written, when it is time."""
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Annotated, Any
+
+import pytest
+from real_topics import readings
+
+from sluiceway import Channel, Gateway, InputPort, OutputPort
+from sluiceway.errors import (
+    ChannelClosed,
+    Fenced,
+    InvalidRecord,
+    OptionError,
+    PortError,
+    RecordTooLarge,
+    SluicewayTimeout,
+    WriterFailed,
+)
+
+NewChannel = Callable[..., Channel]
+
+
+@pytest.fixture
+def channel(new_channel: NewChannel) -> Channel:
+    return new_channel(partitions=2)
+
+
+@pytest.fixture
+def pair(new_channel: NewChannel) -> tuple[Channel, Channel]:
+    return new_channel(), new_channel(partitions=2, format="arrow")
+
+
+def held(channel: Channel) -> list[dict[str, Any]]:
+    with channel.reader(until="now") as reader:
+        return sorted(reader, key=lambda record: record["id"])
+
+
+def states(channel: Channel) -> list[str]:
+    return [each.state for each in channel.endpoints() if each.role == "writer"]
+
+
+def write(channel: Channel, count: int, first: int = 0, **place: Any) -> None:
+    with channel.writer(**place) as writer:
+        writer.write(readings(count, first))
+
+
+def test_every_channel_of_an_output_port_gets_every_record(pair: tuple[Channel, Channel]) -> None:
+    with OutputPort(pair, group="load") as port:
+        assert port.write(readings(50)) == 50
+        assert port.write(iter(readings(50, 50))) == 50
+        port.flush()
+        assert list(port.writers) == [each.name for each in pair]
+    for each in pair:
+        assert held(each) == readings(100)
+        assert states(each) == ["closed"]
+
+
+@dataclass
+class Fare:
+    id: uuid.UUID
+    sold: datetime
+    price: Annotated[Decimal, "decimal(10, 2)"]
+    stops: list[str]
+    refunded: date | None = None
+
+
+def test_records_that_are_checked_once_for_all_are_written_as_they_are(gateway_url: str) -> None:
+    fares = [
+        Fare(uuid.uuid4(), datetime(2013, 1, day, tzinfo=UTC), Decimal("9.50"), ["a", "b"][:day])
+        for day in (1, 2)
+    ]
+    with Gateway(gateway_url) as gateway:
+        name = f"fares-{uuid.uuid4().hex[:8]}"
+        pair = [gateway.channel(f"{name}-{each}", Fare, format=each) for each in ("avro", "arrow")]
+        with OutputPort(pair) as port:
+            port.write(fares)
+        for each in pair:
+            assert [Fare(**record) for record in each.reader()] == fares
+
+
+def test_a_record_that_one_channel_refuses_is_sent_to_none(
+    channel: Channel, gateway_url: str
+) -> None:
+    with Gateway(gateway_url) as gateway:
+        other = gateway.channel(f"{channel.name}-fares", Fare)
+        with OutputPort([channel, other]) as port:
+            with pytest.raises(InvalidRecord):
+                port.write(readings(5))
+            port.flush()
+    assert held(channel) == []
+
+
+def test_an_error_of_one_channel_is_raised_when_all_were_tried(
+    new_channel: NewChannel, channel: Channel
+) -> None:
+    narrow = new_channel(config={"max.message.bytes": "1024"})
+    record = {"id": 1, "station": "s" * 2000, "celsius": 0.0}
+    with OutputPort([narrow, channel]) as port:
+        with pytest.raises(PortError, match=f"1 of the 2 channels.*{narrow.name}: ") as raised:
+            port.write(record)
+        assert isinstance(raised.value.errors[narrow.name], RecordTooLarge)
+        assert list(raised.value.errors) == [narrow.name]
+        assert not raised.value.retriable
+    assert (held(narrow), held(channel)) == ([], [record])
+
+
+def test_a_port_opens_all_of_its_channels_or_none(pair: tuple[Channel, Channel]) -> None:
+    pair[1].close()
+    with pytest.raises(PortError, match=rf"opening failed .* {pair[1].name}: ") as raised:
+        OutputPort(pair)
+    assert isinstance(raised.value.errors[pair[1].name], ChannelClosed)
+    assert states(pair[0]) == ["error"]
+    for wrong in ([], [pair[0], pair[0]]):
+        with pytest.raises(OptionError, match="each once"):
+            OutputPort(wrong)
+
+
+def test_leaving_a_port_by_an_exception_fails_all_of_its_writers(
+    pair: tuple[Channel, Channel],
+) -> None:
+    with suppress(ZeroDivisionError), OutputPort(pair) as port:
+        port.write(readings(5))
+        raise ZeroDivisionError
+    assert [states(each) for each in pair] == [["error"], ["error"]]
+
+
+def test_an_output_port_waits_for_its_readers(channel: Channel) -> None:
+    with (
+        OutputPort([channel], readers=2, open_timeout_s=0.2) as port,
+        channel.reader(group="delays", index=0, size=2),
+    ):
+        with pytest.raises(SluicewayTimeout, match=r"1 of 2 opened \(delays\[1\] never came"):
+            port.write(readings(5))
+        with channel.reader(group="delays", index=1, size=2):
+            assert port.write(readings(5)) == 5
+
+
+def test_an_input_port_waits_for_a_writer_and_says_that_none_came(channel: Channel) -> None:
+    with InputPort(channel, open_timeout_s=0.2) as port:
+        with pytest.raises(SluicewayTimeout, match=r"writers: 0 of 1 opened \(1 never came\)"):
+            port.read(1)
+        assert not port.finished
+        write(channel, 10)
+        assert len(list(port)) == 10
+        assert port.finished
+
+
+def test_an_input_port_waits_until_all_writers_are_open(channel: Channel) -> None:
+    with (
+        channel.writer(group="load", index=0, size=2) as first,
+        InputPort(channel, writers=2, all_open=True, open_timeout_s=0.2) as port,
+    ):
+        first.write(readings(10))
+        first.flush()
+        with pytest.raises(SluicewayTimeout, match=r"load\[1\] never came"):
+            port.read(1)
+        with channel.writer(group="load", index=1, size=2) as second:
+            assert len(port.read(10, timeout=None)) == 10
+            second.write(readings(10, 10))
+        first.close()
+        assert len(list(port)) == 10
+
+
+def test_a_sequential_input_port_waits_until_all_writers_have_finished(channel: Channel) -> None:
+    with InputPort(channel, writers=2, sequential=True, open_timeout_s=0.2) as port:
+        write(channel, 10, group="load", index=1, size=2)
+        with channel.writer(group="load", index=0, size=2) as writer:
+            writer.write(readings(10, 10))
+            writer.flush()
+            with pytest.raises(SluicewayTimeout, match=r"load\[0\] is started"):
+                port.read(1)
+        assert len(list(port)) == 20
+
+
+def test_a_writer_that_failed_keeps_a_sequential_port_from_nothing_else(channel: Channel) -> None:
+    with suppress(ZeroDivisionError), channel.writer(group="load") as writer:
+        writer.write(readings(10))
+        writer.flush()
+        raise ZeroDivisionError
+    with InputPort(channel, sequential=True) as port:
+        assert len(port.read(20)) == 10
+        with pytest.raises(WriterFailed):
+            port.read(1)
+
+
+def test_a_port_waits_for_nobody_when_its_channel_closes(channel: Channel) -> None:
+    write(channel, 10)
+    with ThreadPoolExecutor() as threads:
+        port = InputPort(channel, writers=3, all_open=True)
+        reading = threads.submit(list, port)
+        channel.wait_for(readers=1)
+        channel.close()
+        assert len(reading.result(30)) == 10
+        port.close()
+
+
+def test_a_port_whose_place_was_taken_waits_no_more(channel: Channel) -> None:
+    port = InputPort(channel, group="delays")
+    with channel.reader(group="delays", until="now"), pytest.raises(Fenced):
+        port.wait()
+
+
+def test_each_member_of_a_group_of_ports_gets_all_in_broadcast_mode(channel: Channel) -> None:
+    ports = [InputPort(channel, group="g", index=i, size=2, mode="broadcast") for i in (0, 1)]
+    write(channel, 20)
+    for port in reversed(ports):
+        with port:
+            assert len(list(port)) == 20
+            port.commit()
+
+
+def test_a_timeout_that_makes_no_sense_is_refused(channel: Channel) -> None:
+    with pytest.raises(OptionError, match="open_timeout_s is -1"):
+        InputPort(channel, open_timeout_s=-1)
+
+
+def test_a_cycle_of_channels_ends_when_one_of_them_is_closed(new_channel: NewChannel) -> None:
+    there, back = new_channel(), new_channel()
+
+    def echo() -> int:
+        laps = 0
+        with InputPort(there) as inlet, OutputPort([back]) as outlet:
+            for record in inlet:
+                outlet.write(record)
+                outlet.flush()
+                laps += 1
+        return laps
+
+    def begin() -> int:
+        laps = 0
+        with InputPort(back) as inlet, OutputPort([there]) as outlet:
+            outlet.write(readings(1))
+            outlet.flush()
+            while not inlet.finished:
+                for record in inlet.read(10, timeout=0.2):
+                    laps += 1
+                    if not outlet.finish_requested:
+                        outlet.write(record)
+                        outlet.flush()
+                    if laps == 3:
+                        there.close()
+                if outlet.finish_requested:
+                    # The end goes round: the other job has read all of it, and ends as well.
+                    outlet.close()
+        return laps
+
+    with ThreadPoolExecutor() as threads:
+        jobs = [threads.submit(job) for job in (echo, begin)]
+        echoed, begun = (job.result(60) for job in jobs)
+    assert echoed == begun >= 3
+    there.wait_until_closed(10)
+    assert states(back) == ["closed"]

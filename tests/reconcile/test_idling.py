@@ -1,0 +1,217 @@
+"""Channels that nobody uses come to their end, on a real broker and a clock that tests move."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import Producer
+from rig import Operator, Rig
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.domain.channel import Channel, Phase, TopicRef
+from sluiceway_gateway.domain.endpoint import Role, State
+from sluiceway_gateway.services.attachment import Asked, Attachment
+from sluiceway_gateway.services.endpoints import Departure, Endpoints
+from sluiceway_gateway.services.idling import IdleCounts, Idler, Uses
+from sluiceway_gateway.services.tokens import LOOPBACK
+from sluiceway_gateway.store import history
+from sluiceway_gateway.store.idling import touch
+
+IDLE_S = 600
+
+
+@dataclass
+class Owner:
+    """Looks on as the replica that leads does, every ten seconds of the clock that tests move."""
+
+    rig: Rig
+    channel: Channel
+    idler: Idler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.succeed()
+
+    def succeed(self, kafka: Kafka | None = None) -> None:
+        """Have another replica lead, which remembers nothing."""
+        start = self.rig.clock.now
+        self.idler = Idler(
+            database=self.rig.database,
+            logs=kafka or self.rig.kafka,
+            clock=self.rig.clock,
+            monotonic=lambda: (self.rig.clock.now - start).total_seconds(),
+        )
+
+    def on(self, seconds: float) -> IdleCounts:
+        """Let time pass; return the sums of what was done."""
+        counts = IdleCounts()
+        for _ in range(int(seconds // 10)):
+            self.rig.clock.forward(10)
+            each = self.idler.run_once()
+            counts = IdleCounts(
+                looked_at=counts.looked_at + each.looked_at,
+                closed=counts.closed + each.closed,
+                removed=counts.removed + each.removed,
+                changed=counts.changed + each.changed,
+            )
+        return counts
+
+    @property
+    def phase(self) -> Phase:
+        return self.rig.get(self.channel).phase
+
+    def said(self) -> tuple[str, str, str]:
+        condition = self.rig.get(self.channel).condition("Idle")
+        assert condition is not None
+        return condition.status, condition.reason, condition.message
+
+
+@pytest.fixture
+def owner(rig: Rig) -> Owner:
+    return Owner(rig, rig.ready(idle_ms=IDLE_S * 1000))
+
+
+def produce(rig: Rig, channel: Channel) -> None:
+    producer = Producer({"bootstrap.servers": rig.kafka.bootstrap_servers})
+    # By the clock of somebody who is years behind.
+    producer.produce(channel.topic.name, b"x", partition=0, timestamp=1_000_000_000_000)
+    assert producer.flush(30) == 0
+
+
+def test_a_channel_that_nobody_uses_is_closed_and_then_removed_and_says_so_before(
+    owner: Owner,
+) -> None:
+    start = owner.rig.clock.now
+    counts = owner.on(IDLE_S / 2 - 10)
+    # Nothing was asked of Kafka, and nothing new was written but that the channel is in use.
+    assert (counts.looked_at, counts.changed) == (0, 1)
+    assert owner.said()[:2] == ("False", "InUse")
+    owner.on(10)
+    status, reason, message = owner.said()
+    assert (status, reason) == ("False", "Quiet")
+    closes_at = (start + timedelta(seconds=IDLE_S)).strftime("%H:%M:%S")
+    assert f"it is closed at 2026-01-01 {closes_at} UTC, and removed 10 minutes later" in message
+    assert owner.on(IDLE_S / 2 - 10).closed == 0
+    assert owner.on(10).closed == 1
+    channel = owner.rig.get(owner.channel)
+    assert channel.phase is Phase.CLOSED
+    drained = channel.condition("Drained")
+    assert drained is not None
+    assert drained.reason == "Idle"
+    assert owner.said()[:2] == ("True", "Unused")
+    assert owner.on(IDLE_S - 10).removed == 0
+    with owner.rig.database.read() as tx:
+        (line,) = history.of_group(tx, channel.uid, "", limit=9)
+    assert line.by == "gateway"
+    assert line.cause is not None
+    assert "closed: nobody has used it" in line.cause
+    assert owner.on(10).removed == 1
+    owner.rig.run_once()
+    assert owner.rig.find(owner.channel) is None
+    assert owner.rig.topic(owner.channel) is None
+
+
+def attach(owner: Owner) -> Callable[[], object]:
+    """Attach a reader; return what detaches it."""
+
+    def nobody() -> None: ...
+
+    given = {"database": owner.rig.database, "notify": nobody, "clock": owner.rig.clock}
+    asked = Asked(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
+    where = {"uid": owner.channel.uid, "principal": LOOPBACK}
+    attachment = Attachment(wake=nobody, **given)  # type: ignore[arg-type]
+    attached = attachment.attach(owner.channel.name, asked, **where)  # type: ignore[arg-type]
+    departure = Departure(epoch=attached.endpoint.epoch, state=State.CLOSED)
+    return lambda: Endpoints(**given).detach(  # type: ignore[arg-type]
+        owner.channel.name,
+        asked.id,
+        departure,
+        **where,  # type: ignore[arg-type]
+    )
+
+
+def test_a_channel_is_in_use_while_somebody_is_there_and_from_then_on_for_its_time(
+    owner: Owner,
+) -> None:
+    leave = attach(owner)
+    assert owner.on(3 * IDLE_S).closed == 0
+    leave()
+    assert owner.on(IDLE_S - 10).closed == 0
+    assert owner.on(10).closed == 1
+
+
+def use_by_connecting(owner: Owner) -> None:
+    Uses(owner.rig.database, clock=owner.rig.clock).note(owner.rig.get(owner.channel))
+
+
+def use_by_writing(owner: Owner) -> None:
+    produce(owner.rig, owner.channel)
+
+
+def use_for_a_moment(owner: Owner) -> None:
+    attach(owner)()
+
+
+@pytest.mark.parametrize("use", [use_by_connecting, use_by_writing, use_for_a_moment])
+def test_any_use_puts_the_end_off(owner: Owner, use: Callable[[Owner], None]) -> None:
+    owner.on(IDLE_S - 100)
+    use(owner)
+    assert owner.on(IDLE_S - 100).closed == 0
+    assert owner.on(200).closed == 1
+    # One that is read again stays, closed as it is.
+    use_by_connecting(owner)
+    assert owner.on(IDLE_S).removed == 0
+
+
+def test_a_replica_that_takes_over_sees_by_the_records_that_the_topic_grew(owner: Owner) -> None:
+    owner.on(IDLE_S - 100)
+    producer = Producer({"bootstrap.servers": owner.rig.kafka.bootstrap_servers})
+    now_ms = int(owner.rig.clock.now.timestamp() * 1000)
+    producer.produce(owner.channel.topic.name, b"x", partition=0, timestamp=now_ms)
+    assert producer.flush(30) == 0
+    owner.succeed()
+    assert owner.on(IDLE_S - 20).closed == 0
+    assert owner.on(100).closed == 1
+
+
+def test_a_replica_that_takes_over_late_watches_for_a_while_first(owner: Owner) -> None:
+    owner.rig.clock.forward(5 * IDLE_S)
+    owner.succeed()
+    assert owner.on(IDLE_S / 10).closed == 0
+    assert owner.on(IDLE_S / 10).closed == 1
+    # That it was late is nobody's fault: the channel can be read for its time.
+    assert owner.on(IDLE_S - 100).removed == 0
+
+
+def test_while_kafka_is_away_nothing_comes_to_its_end(owner: Owner) -> None:
+    owner.succeed(Kafka("127.0.0.1:1", timeout_s=0.1))
+    owner.rig.clock.forward(5 * IDLE_S)
+    assert owner.on(30).closed == 0
+    assert owner.phase is Phase.READY
+
+
+def test_a_changed_time_counts_anew(owner: Owner) -> None:
+    owner.on(IDLE_S - 50)
+    owner.rig.respec(owner.channel, idle_ms=None)
+    assert owner.on(3 * IDLE_S).changed == 0
+    owner.rig.respec(owner.channel, idle_ms=IDLE_S * 1000)
+    with owner.rig.database.write() as tx:
+        touch(tx, owner.channel.uid, owner.rig.clock.now)
+    assert owner.on(IDLE_S - 10).closed == 0
+
+
+def test_an_adopted_topic_is_left_when_its_channel_is_forgotten(
+    rig: Rig, operator: Operator
+) -> None:
+    name = f"adopted-{uuid.uuid4().hex[:8]}"
+    operator.create(name)
+    topic = TopicRef(name=name, id=rig.topic_id(name), partitions=1)
+    channel = rig.ready(adopted=True, topic=topic, idle_ms=IDLE_S * 1000)
+    owner = Owner(rig, channel)
+    owner.on(IDLE_S)
+    assert "its topic stays" in owner.said()[2]
+    assert owner.on(IDLE_S).removed == 1
+    rig.run_once()
+    assert rig.find(channel) is None
+    assert rig.topic(replace(channel, topic=topic)) is not None
