@@ -1,7 +1,7 @@
 """Who is at a channel, and what of it its groups have not read yet. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluiceway_gateway.domain.topic import Watermarks
 
@@ -23,6 +23,9 @@ class Follower:
     """Those of them that are at work."""
     positions: Mapping[int, Mapping[int, int]]
     """The next offset to read, by member (SHARED where they share) and by partition."""
+    reached: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """In the same form, how far its members say that they are. It stands in for the positions of
+    a group that commits nothing, as Spark's keep them in checkpoints."""
 
     @property
     def counts(self) -> bool:
@@ -83,7 +86,7 @@ def unread(
         for each in followers
         for member in _whose(each, idle_members=idle_members)
         for partition, mark in sorted(marks.items())
-        if (behind := _behind(each.positions.get(member, {}).get(partition), mark)) > 0
+        if (behind := _behind(_place(each, member, partition), mark)) > 0
     ]
 
 
@@ -92,6 +95,11 @@ def _whose(follower: Follower, *, idle_members: bool) -> list[int]:
     if follower.shared:
         return [SHARED] if places or follower.positions else []
     return sorted(places | follower.positions.keys())
+
+
+def _place(follower: Follower, member: int, partition: int) -> int | None:
+    places = follower.positions or follower.reached
+    return places.get(member, {}).get(partition)
 
 
 def _behind(committed: int | None, mark: Watermarks) -> int:

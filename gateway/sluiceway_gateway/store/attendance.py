@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from sluiceway_gateway.domain.attendance import Attendance, Follower
+from sluiceway_gateway.domain.attendance import SHARED, Attendance, Follower
 from sluiceway_gateway.domain.channel import Channel, Phase
 from sluiceway_gateway.domain.endpoint import ANONYMOUS, OPEN, Health, Mode, Role
 from sluiceway_gateway.store.channel_rows import (
@@ -26,6 +26,7 @@ _PRESENT = (
     endpoints.c.member_index,
     endpoints.c.state,
     endpoints.c.health,
+    endpoints.c.reached,
 )
 _COMMITTED = (
     positions.c.group_name,
@@ -95,9 +96,22 @@ def _followers(
                 if row.state in OPEN and row.health != str(Health.LOST)
             ),
             positions=committed.get(name, {}),
+            reached=_reached(
+                [row for row in readers if row.group_name == name],
+                shared=mode == str(Mode.SHARED),
+            ),
         )
         for name, mode in modes.items()
     )
+
+
+def _reached(members: Sequence[Row[Any]], *, shared: bool) -> dict[int, dict[int, int]]:
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for row in members:
+        own = found[SHARED if shared else row.member_index]
+        for partition, (offset, _record) in (row.reached or {}).items():
+            own[int(partition)] = max(offset, own.get(int(partition), 0))
+    return found
 
 
 def _place(row: Row[Any]) -> str:

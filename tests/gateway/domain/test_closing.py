@@ -70,6 +70,13 @@ def test_a_place_that_ended_without_a_commit_counts_where_that_is_asked() -> Non
     assert not gone.counts
 
 
+def test_what_a_group_has_reached_stands_in_where_it_never_commits() -> None:
+    reached = {SHARED: {0: 15}}
+    assert left(replace(follower(members=(0,)), reached=reached)) == [(SHARED, 0, 5)]
+    assert left(replace(follower({SHARED: {0: 12}}), reached=reached)) == [(SHARED, 0, 8)]
+    assert not replace(follower(members=(0,)), reached=reached).counts
+
+
 @given(
     committed=st.dictionaries(st.integers(0, 3), st.integers(0, 9)),
     ends=st.dictionaries(st.integers(0, 3), st.integers(0, 9)),

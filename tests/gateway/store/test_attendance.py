@@ -1,0 +1,66 @@
+"""Who is at a channel, and how far its groups are, as the rows of its endpoints have it."""
+
+from typing import Any
+
+import pytest
+from attaching import Site, site
+from gateway_rig import Rig
+
+from sluiceway_gateway.domain.attendance import SHARED, Attendance
+from sluiceway_gateway.store import channels
+from sluiceway_gateway.store.attendance import attendance
+from sluiceway_gateway.store.tables import endpoints
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    return site(rig, partitions=4)
+
+
+def seen(flights: Site) -> Attendance:
+    with flights.rig.database.read() as tx:
+        channel = channels.find(tx, flights.name)
+        assert channel is not None
+        return attendance(tx, channel)
+
+
+def reach(flights: Site, member: Any, **places: list[int]) -> None:
+    reached = {partition.removeprefix("p"): place for partition, place in places.items()}
+    with flights.rig.database.write() as tx:
+        tx.execute(endpoints.update().where(endpoints.c.id == member["id"]).values(reached=reached))
+
+
+def test_those_at_work_are_named_and_the_others_left_out(flights: Site) -> None:
+    writer, loner = flights.attach("writer"), flights.attach()
+    flights.depart(flights.attach("writer"), "error")
+    flights.depart(flights.attach())
+    flights.member(0, 2)
+    flights.depart(flights.member(1, 2), "error")
+    flights.member(0, 1, group="taken")
+    flights.member(0, 1, group="taken")
+    present = seen(flights)
+    assert present.writers == (f"writer {writer['id'][:8]}",)
+    assert present.loners == (f"reader {loner['id'][:8]}",)
+    assert present.living[2:] == ("g[0]", "taken[0]")
+    assert [(each.group, each.members, each.living) for each in present.followers] == [
+        ("g", {0, 1}, {0}),
+        ("taken", {0}, {0}),
+    ]
+    assert not present.is_over
+
+
+def test_members_share_how_far_they_are_or_each_is_for_itself(flights: Site) -> None:
+    first, second = flights.member(0, 2), flights.member(1, 2)
+    flights.commit(first, 1, (0, 5, 0), (2, 7, 1))
+    reach(flights, first, p0=[6, 0], p2=[9, 0])
+    reach(flights, second, p1=[3, 0], p2=[8, 0])
+    other = flights.member(1, 2, group="all", mode="broadcast")
+    flights.commit(other, 1, (3, 4, 0))
+    everybody, shared = seen(flights).followers
+    assert shared.positions == {SHARED: {0: 5, 2: 7}}
+    assert shared.reached == {SHARED: {0: 6, 1: 3, 2: 9}}
+    assert (everybody.shared, everybody.positions) == (False, {1: {3: 4}})
+
+
+def test_nobody_has_ever_come(flights: Site) -> None:
+    assert seen(flights).is_over
