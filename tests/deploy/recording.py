@@ -2,15 +2,18 @@
 
     python tests/deploy/recording.py tests/deploy/recorded/client-X.Y.Z.json
 
-Run at a release; `test_older_client.py` replays every recording against today's gateway. What
-differs from run to run is replaced: `<uid N>` and its first 8 digits `<uid8 N>` for the Nth uid
-that is seen, `<etag>` for the ETag of the path's last answer, and `<time>`, `<text>`, `<topic
-id>`, `<address>` for what only has a form.
+Run at a release; `test_older_client.py` replays every recording against today's gateway. Recorded
+is what goes through any of the client's connections, those of its endpoints too, but for the beats
+that come of themselves: when these come, and how many, is chance. What differs from run to run is
+replaced: `<uid N>` and its first 8 digits `<uid8 N>` for the Nth uid that is seen, `<etag>` for the
+ETag of the path's last answer, `<topic id>` for the id of the topic that was seen last, and
+`<time>`, `<text>`, `<number>`, `<address>` for what only has a form.
 """
 
 import json
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import serving
 from sluiceway import Gateway
 from sluiceway.errors import GatewayError
-from sluiceway.protocol import Retention
+from sluiceway.protocol import Beat, Retention
+from sluiceway.transport import Transport
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.services.migration import migrate
@@ -38,6 +42,12 @@ SCHEMA = {
 }
 FORMS = {
     "created_at": "<time>",
+    "at": "<time>",
+    "attached_at": "<time>",
+    "changed_at": "<time>",
+    "committed_at": "<time>",
+    "topic_id": "<topic id>",
+    "endpoints_revision": "<number>",
     "last_transition_at": "<time>",
     "message": "<text>",
     "detail": "<text>",
@@ -57,6 +67,8 @@ class Recorder:
     def note(self, response: httpx.Response) -> None:
         """Take one exchange, when its answer has come."""
         request = response.request
+        if threading.current_thread().name == "sluiceway-beat":
+            return
         response.read()
         answer = response.json() if response.content else None
         self._learn(answer)
@@ -96,11 +108,22 @@ class Recorder:
             return {name: self._general(each, name, key) for name, each in value.items()}
         if isinstance(value, list):
             return [self._general(each, key, parent) for each in value]
-        if not isinstance(value, str):
+        if value is None or (key not in FORMS and not isinstance(value, str)):
             return value
         if parent == "topic" and key == "id":
             return "<topic id>"
         return FORMS.get(key) or self._named(value)
+
+    def everywhere(self) -> None:
+        """Take the exchanges of all connections that are made from now on."""
+        connected = Transport._connected
+
+        def hooked(transport: Transport) -> httpx.Client:
+            client = connected(transport)
+            client.event_hooks = {"response": [self.note]}
+            return client
+
+        Transport._connected = hooked  # type: ignore[method-assign]
 
     def _named(self, text: str) -> str:
         for number, uid in enumerate(self._uids, 1):
@@ -147,6 +170,27 @@ def work(gateway: Gateway) -> None:
         channel.update(partitions=4)
 
 
+def work_together(gateway: Gateway) -> None:
+    """Do what endpoints do: attach, beat, commit, fail, leave."""
+    channel = gateway.channel("arrivals", SCHEMA, partitions=2, beat=Beat(interval_ms=1000))
+    with channel.writer(group="load") as writer:
+        writer.write([{"carrier": "UA", "delay": None}, {"carrier": "B6", "delay": 2.5}])
+    with channel.reader(group="boards", index=0, size=2, until="now") as reader:
+        assert len(list(reader)) == 1
+        reader.commit()
+        session = reader._attachment.session  # type: ignore[union-attr]
+        session.beat(session.calls)
+        assert len(reader.committed()) == 1
+    with suppress(ZeroDivisionError), channel.writer(group="load"):
+        raise ZeroDivisionError
+    (failed,) = (each for each in channel.endpoints() if each.state == "error")
+    channel.dismiss(failed.id)
+    channel.reset("boards", reason="to be read again")
+    assert channel.committed("boards") == {}
+    channel.close(wait_s=30)
+    channel.delete(force=True)
+
+
 def main(path: Path) -> None:
     """Run a broker and a gateway, work, and write the recording."""
     recorder = Recorder()
@@ -157,10 +201,10 @@ def main(path: Path) -> None:
             settings = Settings(
                 database_url=database, kafka_bootstrap_servers=kafka.bootstrap_servers
             )
+            recorder.everywhere()
             with serving(create_app(settings)) as url, Gateway(url) as gateway:
-                hooks = {"response": [recorder.note]}
-                gateway._control._transport._http.event_hooks = hooks
                 work(gateway)
+                work_together(gateway)
     path.write_text(json.dumps(recorder.exchanges, indent=1) + "\n")
 
 

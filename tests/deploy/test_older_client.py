@@ -38,6 +38,7 @@ class Replay:
         self._http = http
         self._uids: dict[str, str] = {}
         self._etags: dict[str, str] = {}
+        self._topic_id = ""
 
     def ask(self, exchange: dict[str, Any]) -> httpx.Response:
         path = exchange["path"]
@@ -47,7 +48,7 @@ class Replay:
         }
         answer = self._http.request(
             exchange["method"],
-            path,
+            self._put_in(path),
             params=self._put_in(exchange["query"]),
             headers=headers,
             json=self._put_in(exchange["body"]),
@@ -80,10 +81,14 @@ class Replay:
             yield f"{path} is {found!r}, was {expected!r}"
 
     def _same(self, expected: Any, found: Any) -> bool:
+        if expected == "<number>":
+            return type(found) is int
         if not isinstance(expected, str) or not isinstance(found, str):
             return type(expected) is type(found) and bool(expected == found)
         if expected == "<time>":
             return datetime.fromisoformat(found).tzinfo is not None
+        if expected == "<topic id>":
+            self._topic_id = found
         if expected in ("<text>", "<topic id>", "<address>"):
             return bool(found)
         new = UIDS.fullmatch(expected)
@@ -94,8 +99,12 @@ class Replay:
     def _put_in(self, value: Any) -> Any:
         if isinstance(value, dict):
             return {name: self._put_in(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._put_in(each) for each in value]
         if not isinstance(value, str):
             return value
+        if value == "<topic id>":
+            return self._topic_id
         return UIDS.sub(lambda uid: self._uids[uid[2]][: 8 if uid[1] else None], value)
 
 
