@@ -257,6 +257,19 @@ def test_every_type_has_a_form_in_json() -> None:
     }
 
 
+def test_the_time_that_a_channel_may_be_idle_is_set_and_taken_back(
+    command: Command, schema_file: str, name: str
+) -> None:
+    def idle_ms() -> object:
+        return json.loads(command("channels", "show", name).out)["spec"]["idle_ms"]
+
+    command("channels", "create", name, "--schema", schema_file, "--idle", "7d")
+    assert idle_ms() == 7 * 86_400_000
+    command("channels", "update", name, "--idle", "30s").failed("from a minute to ten years")
+    command("channels", "update", name, "--idle", "0s")
+    assert idle_ms() is None
+
+
 def test_closing_and_deleting_say_who_is_in_the_way(
     command: Command, gateway_url: str, schema_file: str, name: str
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import IO, Any, TypeVar
 
 import click
@@ -14,6 +15,7 @@ from sluiceway.control import Control
 from sluiceway.errors import SluicewayTimeout
 from sluiceway.transport import Transport
 from sluiceway_gateway.cli.description import described
+from sluiceway_gateway.cli.durations import duration
 from sluiceway_gateway.cli.tables import print_table
 
 #: How long to go on asking a gateway that does not answer; people wait for less than programs.
@@ -86,6 +88,7 @@ def show(name: str, url: str | None) -> None:
 @click.option("--retention-ms", type=int, help="How long records are kept; -1 for ever.")
 @click.option("--retention-bytes", type=int, help="How much of a partition is kept.")
 @click.option("--mirrored", is_flag=True, default=None, help=_MIRRORED)
+@click.option("--idle", callback=duration, help="Remove it when unused for so long twice: 7d.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
 @click.option("--config", "config", multiple=True, metavar="KEY=VALUE", help="Topic settings.")
 @gateway_option
@@ -101,6 +104,7 @@ def create(
     retention_ms: int | None,
     retention_bytes: int | None,
     mirrored: bool | None,
+    idle: timedelta | None,
     labels: tuple[str, ...],
     config: tuple[str, ...],
     url: str | None,
@@ -130,6 +134,7 @@ def create(
             replication=replication,
             retention=retention,
             mirrored=mirrored,
+            idle=idle,
             labels=_pairs(labels, "--label"),
             config=_pairs(config, "--config"),
         )
@@ -145,6 +150,7 @@ def create(
 @click.option("--partitions", type=int, help="More than there are.")
 @click.option("--pinned/--not-pinned", default=None, help="Whether they may never change.")
 @click.option("--mirrored/--not-mirrored", default=None, help=_MIRRORED)
+@click.option("--idle", callback=duration, help="As when it is created; 0s keeps it for ever.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Replaces all labels.")
 @gateway_option
 def update(
@@ -154,6 +160,7 @@ def update(
     partitions: int | None,
     pinned: bool | None,
     mirrored: bool | None,
+    idle: timedelta | None,
     labels: tuple[str, ...],
     url: str | None,
 ) -> None:
@@ -165,6 +172,7 @@ def update(
             partitions=partitions,
             pinned=pinned,
             mirrored=mirrored,
+            idle=idle,
             labels=_pairs(labels, "--label"),
         )
         click.echo(f"channel {name} is at generation {channel.generation}")

@@ -95,7 +95,10 @@ class EndpointReply(BaseModel):
     status: Literal["ok", "fenced", "gone", "refused"]
     reason: str | None
     health: HealthWord | None
-    asked: Literal["finish"] | None
+    asked: Literal["finish"] | None = Field(
+        description="finish: the channel closes, or is deleted; writers should come to their end, "
+        "and no other comes"
+    )
     endpoints_revision: int | None
     counterparts: list[Counterpart] | None = Field(description="null if nothing is new")
 
