@@ -28,6 +28,14 @@ class Presence:
     def payload(self, payload: Mapping[str, Any] | None) -> None:
         self._endpoint().payload = payload
 
+    @property
+    def finish_requested(self) -> bool:
+        """Whether the channel closes or is being deleted, as far as the beats have told.
+
+        A writer should come to its end then; a reader knows that no other writer comes.
+        """
+        return self._attachment is not None and self._attachment.finish_requested
+
     def on_status(self, callback: StatusCallback) -> None:
         """Call `callback` with its counterparts, a tuple of Endpoint: now, and when they change.
 

@@ -201,11 +201,6 @@ class ChannelWriter(Presence):
             self._attachment.leave(ends=self._ends)
 
     @property
-    def finish_requested(self) -> bool:
-        """Whether the channel was closed or is being deleted: the writer should come to its end."""
-        return self._attachment is not None and self._attachment.finish_requested
-
-    @property
     def accepted_records(self) -> int:
         """How many records the writes so far held, acknowledged or not."""
         return self._delivery.accepted_records + self._outgoing.waiting_records

@@ -1,5 +1,6 @@
 """A channel that closes lets its writers finish and its readers read; deleting asks for both."""
 
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,6 +56,18 @@ def test_a_closing_channel_is_written_and_read_to_its_end_and_then_closed(
     assert drained(channel) == "Drained"
     # It is read as before.
     assert len(list(channel.reader(until="now"))) == 100
+
+
+def test_a_reader_without_an_end_hears_that_its_channel_closes(channel: Channel) -> None:
+    with channel.reader(group="delays", until=None) as reader:
+        write(channel, 10)
+        channel.close()
+        found, deadline_s = 0, time.monotonic() + 30
+        while not (reader.finish_requested and found == 10):
+            found += len(reader.read(10, timeout=0.1))
+            assert time.monotonic() < deadline_s
+        reader.commit()
+        channel.wait_until_closed(10)
 
 
 def test_what_a_group_will_never_read_is_given_up_by_a_reset(channel: Channel) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from sluiceway_gateway.domain.channel import Channel, Phase, sources
-from sluiceway_gateway.domain.errors import KafkaUnavailable
+from sluiceway_gateway.domain.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.domain.idling import idled, is_quiet, watch
 from sluiceway_gateway.services.clock import Clock
 from sluiceway_gateway.services.ports import Logs
@@ -172,6 +172,11 @@ class Uses:
         before = self._noted.get(channel.uid)
         if channel.spec.idle_ms is None or (before is not None and abs(now - before) < SPARE):
             return
-        with self._database.write() as tx:
-            touch(tx, channel.uid, now)
+        try:
+            with self._database.write() as tx:
+                touch(tx, channel.uid, now)
+        except DatabaseUnavailable as error:
+            # Whoever asks gets the answer all the same; he will attach, commit or write.
+            _log.warning("a use is not noted", channel=channel.name, reason=str(error))
+            return
         self._noted[channel.uid] = now
