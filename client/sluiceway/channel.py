@@ -1,21 +1,20 @@
 """A channel as a client holds it."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
 from sluiceway import choice, extent
 from sluiceway.attachment import Attachment
+from sluiceway.company import ChannelCompany
 from sluiceway.control import Access, Control
 from sluiceway.ending import OnLostWriter
-from sluiceway.endpoint import Endpoint, Membership, Mode, Role, membership
+from sluiceway.endpoint import Membership, Mode, Role, membership
 from sluiceway.errors import OptionError
 from sluiceway.groups import Groups
 from sluiceway.idle import idle_ms
 from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.life import ChannelLife
-from sluiceway.meeting import Meeting, WaitedState
 from sluiceway.partitioning import Key, Partitioner
 from sluiceway.position import Position
 from sluiceway.protocol import Beat, ChannelResource, Connection, Retention, SchemaVersion
@@ -27,7 +26,7 @@ from sluiceway.writer import ChannelWriter
 __all__ = ["Channel"]
 
 
-class Channel(ChannelLife):
+class Channel(ChannelCompany):
     """One incarnation of a channel; made by `Gateway.channel` and `Gateway.channels`.
 
     Its properties are those of the last answer; `refresh()` asks again. When the channel was
@@ -156,37 +155,6 @@ class Channel(ChannelLife):
                 attachment.fail(error)
             raise
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Ask for all writers and readers, the latest instance of each place."""
-        return self._meeting().endpoints()
-
-    def wait_for(
-        self,
-        *,
-        writers: int = 0,
-        readers: int = 0,
-        state: WaitedState = "opened",
-        timeout_s: float = 60.0,
-    ) -> tuple[Endpoint, ...]:
-        """Return the endpoints once so many writers and readers have come to `state`.
-
-        "opened" waits until they have come at all, "started" until they work, "closed" until
-        they, and all others of their role, have finished. Raises SluicewayTimeout, which says who
-        is missing.
-        """
-        return self._meeting().wait_for(
-            writers=writers, readers=readers, state=state, timeout_s=timeout_s
-        )
-
-    def wait_until(
-        self, absent: Callable[[Sequence[Endpoint]], list[str]], *, timeout_s: float = 60.0
-    ) -> tuple[Endpoint, ...]:
-        """Return the endpoints once `absent`, which is given them, names nobody any more.
-
-        Raises SluicewayTimeout with the names.
-        """
-        return self._meeting().wait_until(absent, timeout_s=timeout_s)
-
     def committed(self, group: str, index: int | None = None) -> dict[int, Position]:
         """Ask for a group's committed positions; a broadcast group's are those of one member."""
         return self._groups().committed(group, index)
@@ -206,13 +174,6 @@ class Channel(ChannelLife):
         ends what they can commit.
         """
         self._groups().reset(group, positions, reason=reason, index=index, force=force)
-
-    def dismiss(self, endpoint_id: str) -> None:
-        """Take somebody's endpoint away: it counts no more, and what it asks is refused as fenced.
-
-        So readers need not meet again a writer that failed. Needs the scope `manage`.
-        """
-        self._control.endpoints.dismiss(self.name, endpoint_id, uid=self.uid)
 
     def update(
         self,
@@ -276,9 +237,6 @@ class Channel(ChannelLife):
             timeout_s=timeout_s,
             close_timeout_s=close_timeout_s,
         )
-
-    def _meeting(self) -> Meeting:
-        return Meeting(self._control.endpoints, self.name)
 
     def _groups(self) -> Groups:
         topic = self.status.topic

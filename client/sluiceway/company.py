@@ -1,0 +1,54 @@
+"""Who is at a channel: asking for them, waiting for them, taking somebody away."""
+
+from collections.abc import Callable, Sequence
+
+from sluiceway.endpoint import Endpoint
+from sluiceway.life import ChannelLife
+from sluiceway.meeting import Meeting, WaitedState
+
+__all__ = ["ChannelCompany"]
+
+
+class ChannelCompany(ChannelLife):
+    """A channel with its writers and readers."""
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Ask for all writers and readers, the latest instance of each place."""
+        return self._meeting().endpoints()
+
+    def wait_for(
+        self,
+        *,
+        writers: int = 0,
+        readers: int = 0,
+        state: WaitedState = "opened",
+        timeout_s: float = 60.0,
+    ) -> tuple[Endpoint, ...]:
+        """Return the endpoints once so many writers and readers have come to `state`.
+
+        "opened" waits until they have come at all, "started" until they work, "closed" until
+        they, and all others of their role, have finished. Raises SluicewayTimeout, which says who
+        is missing.
+        """
+        return self._meeting().wait_for(
+            writers=writers, readers=readers, state=state, timeout_s=timeout_s
+        )
+
+    def wait_until(
+        self, absent: Callable[[Sequence[Endpoint]], list[str]], *, timeout_s: float = 60.0
+    ) -> tuple[Endpoint, ...]:
+        """Return the endpoints once `absent`, which is given them, names nobody any more.
+
+        Raises SluicewayTimeout with the names.
+        """
+        return self._meeting().wait_until(absent, timeout_s=timeout_s)
+
+    def dismiss(self, endpoint_id: str) -> None:
+        """Take somebody's endpoint away: it counts no more, and what it asks is refused as fenced.
+
+        So readers need not meet again a writer that failed. Needs the scope `manage`.
+        """
+        self._control.endpoints.dismiss(self.name, endpoint_id, uid=self.uid)
+
+    def _meeting(self) -> Meeting:
+        return Meeting(self._control.endpoints, self.name)
