@@ -13,6 +13,7 @@ from sluiceway_gateway.domain.etag import etag
 from sluiceway_gateway.domain.request import Answer
 from sluiceway_gateway.domain.scope import Action
 from sluiceway_gateway.domain.topic_config import canonical, refusals
+from sluiceway_gateway.http.channel_requests import ChannelPut, ClosePost
 from sluiceway_gateway.http.departure import while_connected
 from sluiceway_gateway.http.guard import Anybody, Manager, Viewer
 from sluiceway_gateway.http.parameters import (
@@ -31,8 +32,6 @@ from sluiceway_gateway.http.route import GatewayRoute
 from sluiceway_gateway.http.wire import (
     ChannelBody,
     ChannelList,
-    ChannelPut,
-    ClosePost,
     Uid,
     channel_json,
 )
