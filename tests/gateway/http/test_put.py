@@ -33,6 +33,7 @@ def test_a_channel_is_created_with_defaults(rig: Rig) -> None:
         "config": {},
         "beat": {"interval_ms": 2000, "patience_ms": 120_000},
         "idle_ms": None,
+        "mirrored": False,
         "topic": None,
     }
     status = body["status"]
@@ -57,6 +58,7 @@ def test_every_field_is_taken(rig: Rig) -> None:
         "config": {"max.message.bytes": "2000000", "cleanup.policy": "delete"},
         "beat": {"interval_ms": 500, "patience_ms": 30_000},
         "idle_ms": 86_400_000,
+        "mirrored": True,
     }
     body = rig.put(metadata={"labels": {"team": "a"}}, **spec).json()
     assert body["spec"] == {"schema": SCHEMA, **spec, "topic": None}
