@@ -89,7 +89,7 @@ class Long:
         parts = range(PARTS)
         yield Work(side=f"{self._kind}_write", parts=tuple(self._written(part) for part in parts))
         yield Work(side=f"{self._kind}_read", parts=tuple(self._read(part) for part in parts))
-        self._channel.delete()
+        self._channel.delete(force=True)
 
     def _written(self, part: int) -> Part:
         start, stop = self._edges[part], self._edges[part + 1]

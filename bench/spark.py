@@ -81,7 +81,7 @@ class Bench:
     def _write(self, side: str, write: Callable[[DataFrame, str], None]) -> Measured:
         # The JVM side gets a topic made in the same way.
         if side in self._channels:
-            self._gateway.channel(self._channels[side]).delete()
+            self._gateway.channel(self._channels[side]).delete(force=True)
         name = self._channels[side] = f"bench-{self._name}-{side}-{next(self._numbers)}"
         kind = "arrow" if side == "arrow" else "avro"
         self._gateway.channel(name, self._shape.schema, format=kind, partitions=PARTITIONS)

@@ -45,7 +45,7 @@ def test_a_reader_of_a_channel_that_is_deleted_commits_no_more_and_is_told(
     channel = written(new_channel())
     with channel.reader(group="delays", until=None) as reader:
         reader.read(4, timeout=None)
-        channel.delete()
+        channel.delete(force=True)
         with pytest.raises(GONE):
             reader.commit()
         with pytest.raises((*GONE, KafkaFailure)):
@@ -60,7 +60,7 @@ def test_a_reader_moves_nothing_in_the_channel_that_came_after_its_own(
         writer = channel.writer()
         with channel.reader(group="delays", until=None) as reader:
             reader.read(4, timeout=None)
-            channel.delete()
+            channel.delete(force=True)
             other = written(gateway.channel(channel.name, schema=DEFINITION))
             with pytest.raises(GONE):
                 reader.commit()
