@@ -64,8 +64,9 @@ class Endpoint:
 
     `state` is what it says of itself (opened, started, stopped, closed, error, with `cause`),
     `health` what the gateway makes of its beats (healthy, suspect, lost). `group` and `size` are
-    None where it has no group. `ends` has, of a writer that finished, the offset up to which each
-    partition holds its records; `lost_at` what was in the channel when it was found lost.
+    None where it has no group; `title` is what it is, for people, where somebody said. `ends` has,
+    of a writer that finished, the offset up to which each partition holds its records; `lost_at`
+    what was in the channel when it was found lost.
     """
 
     id: str
@@ -81,6 +82,7 @@ class Endpoint:
     lost_at: Mapping[int, int] | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     changed_at: datetime | None = None
+    title: str | None = None
 
     @property
     def place(self) -> str:
@@ -110,6 +112,7 @@ class Endpoint:
             lost_at=None if _given(read, "lost_at", dict) is None else read.numbers("lost_at"),
             counters={} if counters is None else counters.mapping(),
             changed_at=None if changed_at is None else changed_at.time(),
+            title=_given(read, "title", str),
         )
 
 
@@ -117,7 +120,8 @@ class Endpoint:
 class Attached:
     """The answer to an attach.
 
-    `took_over` says of a writer that who had its place before did not come to an end.
+    `took_over` says of a writer that who had its place before did not come to an end; `takes`
+    names what beats may carry beyond what every gateway takes.
     `positions` has what the group has committed of the partitions assigned.
     """
 
@@ -128,6 +132,7 @@ class Attached:
     beat_ms: int
     positions: Mapping[int, Position]
     connection: Connection
+    takes: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, answer: object) -> "Attached":
@@ -141,6 +146,7 @@ class Attached:
             beat_ms=read.number("beat", "interval_ms"),
             positions=positions(read),
             connection=Connection.parse(read.mapping("connection")),
+            takes=_takes(read),
         )
 
 
@@ -193,6 +199,11 @@ def positions(read: Answer) -> dict[int, Position]:
         )
         for each in read.items("positions")
     }
+
+
+def _takes(read: Answer) -> frozenset[str]:
+    takes = read.given("takes")
+    return frozenset() if takes is None else frozenset(each.text() for each in takes.items())
 
 
 def _given(read: Answer, key: str, kind: type[Any]) -> Any:

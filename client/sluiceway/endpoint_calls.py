@@ -3,6 +3,7 @@
 import math
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluiceway.answer import Answer
@@ -13,9 +14,18 @@ from sluiceway.paths import channel_path, group_path
 from sluiceway.position import Position
 from sluiceway.transport import Transport
 
-__all__ = ["EndpointCalls"]
+__all__ = ["BeatAnswer", "EndpointCalls"]
 
 _LIMIT = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeatAnswer:
+    """When to beat again, the word to each endpoint, and the answer as it came."""
+
+    next_ms: int
+    heard: Mapping[str, Heard]
+    answer: Answer = field(compare=False)
 
 
 class EndpointCalls:
@@ -46,13 +56,16 @@ class EndpointCalls:
         session: str,
         role: Role,
         membership: Membership | None,
+        title: str | None = None,
     ) -> Attached:
-        """Attach an instance to the channel."""
+        """Attach an instance to the channel; `title` says to people what it is."""
         body: dict[str, Any] = {"uid": uid, "id": instance, "session": session, "role": role}
         if membership is not None:
             body |= {"group": membership.group, "index": membership.index}
             body |= {"size": membership.size}
             body |= {"mode": membership.mode} if role == "reader" else {}
+        if title is not None:
+            body["title"] = title
         response = self._transport.request(
             "POST",
             f"{channel_path(channel)}/endpoints",
@@ -74,18 +87,27 @@ class EndpointCalls:
         self._transport.request("DELETE", path, params={"uid": uid})
 
     def beat(
-        self, session: str, number: int, reports: Sequence[Mapping[str, Any]], *, timeout_s: float
-    ) -> tuple[int, Mapping[str, Heard]]:
-        """Tell how endpoints stand; return when to tell again, in ms, and the word to each."""
+        self,
+        session: str,
+        number: int,
+        reports: Sequence[Mapping[str, Any]],
+        *,
+        also: Mapping[str, Any] | None = None,
+        timeout_s: float,
+    ) -> BeatAnswer:
+        """Tell how endpoints stand, and what `also` has, by the names of the body's fields."""
         response = self._transport.request(
             "POST",
             "/v1/heartbeats",
-            body={"session": session, "beat": number, "endpoints": list(reports)},
+            body={"session": session, "beat": number, "endpoints": list(reports), **(also or {})},
             timeout_s=timeout_s,
         )
         read = Answer(self._transport.answer(response), "beat")
-        heard = {each.text("id"): Heard.parse(each) for each in read.items("endpoints")}
-        return read.number("next_ms"), heard
+        return BeatAnswer(
+            next_ms=read.number("next_ms"),
+            heard={each.text("id"): Heard.parse(each) for each in read.items("endpoints")},
+            answer=read,
+        )
 
     def endpoints(
         self, channel: str, *, seen: str | None = None, wait_s: float = 0.0

@@ -9,11 +9,12 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Protocol
 
+from sluiceway.answer import Answer
 from sluiceway.endpoint import Heard
-from sluiceway.endpoint_calls import EndpointCalls
-from sluiceway.errors import EndpointClosed, GatewayError
+from sluiceway.endpoint_calls import BeatAnswer, EndpointCalls
+from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
 
-__all__ = ["Member", "Session"]
+__all__ = ["Companion", "Member", "Session"]
 
 LOGGER = logging.getLogger("sluiceway.session")
 
@@ -36,6 +37,19 @@ class Member(Protocol):
         """Take the gateway's word to it."""
 
 
+class Companion(Protocol):
+    """What goes along with a session's beats beside how its members stand."""
+
+    def told(self) -> Mapping[str, Any]:
+        """Return fields for the body of the next beat; none if there is nothing to tell."""
+
+    def answered(self, answer: Answer) -> None:
+        """Take the answer to a beat that had such fields."""
+
+    def refused(self, error: GatewayError) -> None:
+        """Learn that the gateway does not take what was told; the session asks no more."""
+
+
 class Session:
     """Beats for its members, from the first that enters until the last has left.
 
@@ -56,6 +70,7 @@ class Session:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
+        self._companions: set[Companion] = set()
         self._calls: EndpointCalls | None = None
         self._turn = threading.Lock()
         self._wake = threading.Event()
@@ -90,19 +105,29 @@ class Session:
             return None
         return self._failure
 
+    @property
+    def ids(self) -> set[str]:
+        """The ids of its members."""
+        with self._lock:
+            return {member.id for member in self._members}
+
     def enter(self, member: Member) -> None:
         """Begin to beat for a member."""
         with self._lock:
             self._members.add(member)
-            if self._calls is None:
-                self._calls = self._template.another()
-                self._wake = threading.Event()
-                threading.Thread(
-                    target=self._run,
-                    args=(self._calls, self._wake),
-                    name="sluiceway-beat",
-                    daemon=True,
-                ).start()
+            self._begin()
+
+    def accompany(self, companion: Companion) -> None:
+        """Begin to ask a companion what to tell besides, once for each beat; it is kept alive."""
+        with self._lock:
+            self._companions.add(companion)
+            self._begin()
+
+    def part(self, companion: Companion) -> None:
+        """Ask a companion no more."""
+        with self._lock:
+            self._companions.discard(companion)
+            self._rest_if_alone()
 
     def leave(self, member: Member) -> None:
         """Beat no more for a member."""
@@ -122,17 +147,27 @@ class Session:
 
     def beat(self, calls: EndpointCalls) -> None:
         """Tell the gateway how the members stand, and them what it says."""
+        also, companions = self._told_besides()
         members = list(self._members)
-        for first in range(0, len(members), _MOST_REPORTS):
+        for first in range(0, len(members) or 1, _MOST_REPORTS):
             told = {member.id: member for member in members[first : first + _MOST_REPORTS]}
             try:
-                heard = self._tell(calls, told.values())
+                heard = self._tell(calls, told.values(), {} if first else also)
             except GatewayError as error:
+                if also and not first and not isinstance(error, GatewayUnavailable):
+                    for companion in companions:
+                        companion.refused(error)
+                        self.part(companion)
+                    return
                 self._note_away(error)
                 return
-            for id_, word in heard.items():
+            if heard is None:
+                continue
+            for id_, word in heard.heard.items():
                 if id_ in told:
                     told[id_].hear(word)
+            for companion in () if first else companions:
+                companion.answered(heard.answer)
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until no beat is on its way that tells what was so before; False: it still is."""
@@ -141,18 +176,31 @@ class Session:
             self._turn.release()
         return settled
 
-    def _tell(self, calls: EndpointCalls, members: Iterable[Member]) -> Mapping[str, Heard]:
+    def _told_besides(self) -> tuple[Mapping[str, Any], list[Companion]]:
+        """Return what companions tell, and who told something."""
+        also: dict[str, Any] = {}
+        telling = []
+        for companion in list(self._companions):
+            fields = companion.told()
+            if fields:
+                also |= fields
+                telling.append(companion)
+        return also, telling
+
+    def _tell(
+        self, calls: EndpointCalls, members: Iterable[Member], also: Mapping[str, Any]
+    ) -> BeatAnswer | None:
         with self._turn:
             reports = [report for each in members if (report := each.report()) is not None]
-            if not reports:
-                return {}
+            if not reports and not also:
+                return None
             self._beats += 1
-            next_ms, heard = calls.beat(
-                self.id, self._beats, reports, timeout_s=max(1.0, self._pause_s)
+            answer = calls.beat(
+                self.id, self._beats, reports, also=also, timeout_s=max(1.0, self._pause_s)
             )
         self._note_back()
-        self._pause_s = min(_LONGEST_S, max(_SHORTEST_S, next_ms / 1000))
-        return heard
+        self._pause_s = min(_LONGEST_S, max(_SHORTEST_S, answer.next_ms / 1000))
+        return answer
 
     def _run(self, calls: EndpointCalls, wake: threading.Event) -> None:
         while True:
@@ -170,8 +218,19 @@ class Session:
                 if self._calls is calls:
                     LOGGER.exception("a beat failed; the next one is tried in its turn")
 
+    def _begin(self) -> None:
+        if self._calls is None:
+            self._calls = self._template.another()
+            self._wake = threading.Event()
+            threading.Thread(
+                target=self._run,
+                args=(self._calls, self._wake),
+                name="sluiceway-beat",
+                daemon=True,
+            ).start()
+
     def _rest_if_alone(self) -> None:
-        if not self._members and self._calls is not None:
+        if not self._members and not self._companions and self._calls is not None:
             self._calls.close()
             self._calls = None
             self._pause_s = _FIRST_PAUSE_S

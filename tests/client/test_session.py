@@ -3,14 +3,16 @@
 import gc
 import logging
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from scripted_gateway import Script
 
+from sluiceway.answer import Answer
 from sluiceway.endpoint import Heard
 from sluiceway.endpoint_calls import EndpointCalls
-from sluiceway.errors import GatewayUnavailable
+from sluiceway.errors import GatewayError, GatewayUnavailable
 from sluiceway.session import Session
 
 
@@ -178,3 +180,76 @@ def test_one_process_has_one_session_with_a_gateway_as_one_principal(script: Scr
     assert of(token="slw_a_b") is of(token="slw_a_b")
     assert of(token="slw_a_b") is not of()
     assert of(token="slw_a_b") is not of(token="slw_c_d")
+
+
+class Along:
+    """A companion that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.tells: dict[str, Any] = {"tasks": [1]}
+        self.heard: list[Any] = []
+        self.refusals: list[GatewayError] = []
+
+    def told(self) -> Mapping[str, Any]:
+        return self.tells
+
+    def answered(self, answer: Answer) -> None:
+        self.heard.append(answer.value)
+
+    def refused(self, error: GatewayError) -> None:
+        self.refusals.append(error)
+
+
+def test_companions_tell_along_with_the_members_and_without_them(
+    session: Session, calls: EndpointCalls, script: Script
+) -> None:
+    along = Along()
+    session.accompany(along)
+    answer = {"next_ms": 700, "endpoints": [], "tasks": []}
+    script.answer(200, answer)
+    session.beat(calls)
+    member = Told(1)
+    session.enter(member)
+    script.answer(200, answer | {"endpoints": [word(member)]})
+    session.beat(calls)
+    along.tells = {}
+    script.answer(200, answer | {"endpoints": [word(member)]})
+    session.beat(calls)
+    session.leave(member)
+    session.beat(calls)
+    assert [(len(body["endpoints"]), body.get("tasks")) for body in script.bodies] == [
+        (0, [1]),
+        (1, [1]),
+        (1, None),
+    ]
+    assert along.heard == [answer, answer | {"endpoints": [word(member)]}]
+    assert len(member.heard) == 2
+
+
+def test_what_an_older_gateway_refuses_is_not_told_again_and_members_beat_on(
+    session: Session, calls: EndpointCalls, script: Script
+) -> None:
+    along, member = Along(), Told(1)
+    session.accompany(along)
+    session.enter(member)
+    script.problem(422, "invalid_request")
+    session.beat(calls)
+    script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
+    session.beat(calls)
+    assert [error.code for error in along.refusals] == ["invalid_request"]
+    assert "tasks" not in script.bodies[1]
+    assert (len(member.heard), session.trouble) == (1, None)
+
+
+def test_a_companion_goes_on_while_the_gateway_is_away(
+    session: Session, calls: EndpointCalls, script: Script
+) -> None:
+    along = Along()
+    session.accompany(along)
+    for _ in range(60):
+        script.problem(503, "database_unavailable", retriable=True)
+    session.beat(calls)
+    script.answers.clear()
+    script.answer(200, {"next_ms": 700, "endpoints": []})
+    session.beat(calls)
+    assert (along.refusals, len(along.heard)) == ([], 1)

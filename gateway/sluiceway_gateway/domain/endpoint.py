@@ -127,6 +127,8 @@ class Endpoint:
     """The topic's ends when it was found lost."""
     commits: int
     """The number of the last commit that counted."""
+    title: str | None = None
+    """What it is, for people."""
 
     @property
     def lives(self) -> bool:

@@ -25,10 +25,14 @@ Ends = Annotated[
     dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")], Count],
     Field(max_length=100_000, description="By partition, the offset after the last record"),
 ]
+Title = Annotated[str, Field(min_length=1, max_length=200)]
 StateWord = Literal["opened", "started", "stopped", "closed", "error"]
 HealthWord = Literal["healthy", "suspect", "lost"]
 RoleWord = Literal["reader", "writer"]
 ModeWord = Literal["shared", "broadcast"]
+
+CLIENT_LENGTH = 200
+"""Characters of a client's own name that are kept."""
 
 
 class AttachPost(Asked):
@@ -43,6 +47,7 @@ class AttachPost(Asked):
     size: int | None = Field(default=None, ge=1, le=MAX_GROUP_SIZE)
     mode: ModeWord = Field(default="shared", description="How records go to a group of readers")
     state: Literal["opened"] = "opened"
+    title: Title | None = Field(default=None, description="What it is, for people")
 
     @model_validator(mode="after")
     def _is_a_place(self) -> Self:
@@ -84,6 +89,7 @@ class EndpointBody(BaseModel):
     channel: EndpointChannel
     role: RoleWord
     group: str | None
+    title: str | None
     index: int
     size: int | None
     mode: ModeWord
@@ -156,6 +162,7 @@ def endpoint_json(channel: Channel, endpoint: Endpoint) -> dict[str, Any]:
         "id": endpoint.id,
         "channel": {"name": channel.name, "uid": channel.uid},
         **standing_json(endpoint),
+        "title": endpoint.title,
         "mode": str(endpoint.mode),
         "epoch": endpoint.epoch,
         "generation": endpoint.generation,

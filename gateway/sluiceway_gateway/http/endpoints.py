@@ -11,6 +11,7 @@ from sluiceway_gateway.domain.etag import endpoints_etag
 from sluiceway_gateway.http.connections import Listener, connection_json
 from sluiceway_gateway.http.departure import while_connected
 from sluiceway_gateway.http.endpoint_wire import (
+    CLIENT_LENGTH,
     AttachedBody,
     AttachPost,
     DetachPost,
@@ -45,7 +46,6 @@ router = APIRouter(
 )
 
 EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
-_CLIENT_LENGTH = 200
 
 
 def _attached(text: str) -> dict[str, Any]:
@@ -80,12 +80,13 @@ def attach(
     asked = Asked(
         id=body.id,
         session=body.session,
-        client=user_agent[:_CLIENT_LENGTH],
+        client=user_agent[:CLIENT_LENGTH],
         role=Role(body.role),
         group=body.group or ANONYMOUS,
         index=body.index,
         size=body.size,
         mode=Mode(body.mode),
+        title=body.title,
     )
     attached = gateway.attachment.attach(name, asked, uid=body.uid, principal=principal)
     return _sent(_attached_json(attached, kafka), 201 if attached.created else 200, secret=True)

@@ -3,11 +3,12 @@
 import json
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Header, Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from sluiceway_gateway.domain.endpoint import State
 from sluiceway_gateway.http.endpoint_wire import (
+    CLIENT_LENGTH,
     Counters,
     HealthWord,
     RoleWord,
@@ -19,6 +20,14 @@ from sluiceway_gateway.http.parameters import INT64_MAX
 from sluiceway_gateway.http.parts import Gateway
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.task_wire import (
+    KeptEndpoint,
+    Tasks,
+    TaskStatus,
+    kept_json,
+    report_of,
+    status_json,
+)
 from sluiceway_gateway.http.wire import Asked, Uid
 from sluiceway_gateway.services.beats import BeatAnswer, Reply, Report
 
@@ -70,6 +79,12 @@ class HeartbeatPost(Asked):
     endpoints: Annotated[
         list[EndpointBeat], Field(max_length=MAX_ENDPOINTS), AfterValidator(_each_once)
     ]
+    tasks: Tasks = Field(default_factory=list)
+    keeps: bool = Field(
+        default=False,
+        description="It beats for all endpoints that this session attached, named or not, and the "
+        "answer's `kept` tells of those that are at work",
+    )
 
 
 class Counterpart(BaseModel):
@@ -108,6 +123,10 @@ class HeartbeatAnswer(BaseModel):
 
     next_ms: int
     endpoints: list[EndpointReply]
+    tasks: list[TaskStatus] | None = Field(
+        default=None, description="One for each endpoint that has some in the beat"
+    )
+    kept: list[KeptEndpoint] | None = Field(default=None, description="If the beat `keeps`")
 
 
 @router.post(
@@ -116,7 +135,12 @@ class HeartbeatAnswer(BaseModel):
     response_model=HeartbeatAnswer,
     responses=problems(413, also={200: {"description": "Heard", "model": HeartbeatAnswer}}),
 )
-def beat(body: HeartbeatPost, principal: Anybody, gateway: Gateway) -> Response:
+def beat(
+    body: HeartbeatPost,
+    principal: Anybody,
+    gateway: Gateway,
+    user_agent: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
     """Take how all endpoints of a client's process stand, and say how their counterparts do.
 
     One endpoint's trouble is told in its reply, and keeps nothing from the others.
@@ -133,10 +157,21 @@ def beat(body: HeartbeatPost, principal: Anybody, gateway: Gateway) -> Response:
         )
         for each in body.endpoints
     ]
-    answer = gateway.beats.beat(body.session, body.beat, reports, principal=principal)
-    return Response(
-        json.dumps(_answer_json(answer), separators=(",", ":")), media_type="application/json"
+    answer = gateway.beats.beat(
+        body.session,
+        body.beat,
+        reports,
+        principal=principal,
+        tasks=[report_of(each) for each in body.tasks],
+        keeps=body.keeps,
+        client=user_agent[:CLIENT_LENGTH],
     )
+    told = _answer_json(answer)
+    if body.tasks:
+        told["tasks"] = [status_json(each) for each in answer.tasks]
+    if body.keeps:
+        told["kept"] = [kept_json(each) for each in answer.kept]
+    return Response(json.dumps(told, separators=(",", ":")), media_type="application/json")
 
 
 def _answer_json(answer: BeatAnswer) -> dict[str, Any]:

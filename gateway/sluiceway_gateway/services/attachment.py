@@ -51,6 +51,7 @@ class Asked:
     index: int | None = None
     size: int | None = None
     mode: Mode = Mode.SHARED
+    title: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +196,7 @@ def _take_place(
         place=place,
         size=asked.size,
         mode=asked.mode,
+        title=asked.title,
         epoch=group.epoch,
         generation=group.generation,
         state=State.OPENED,

@@ -10,9 +10,11 @@ from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State, eve
 from sluiceway_gateway.domain.errors import Fenced, IllegalTransition
 from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.services.tasks import TaskReply, TaskReport, Work, kept_for, known_of
 from sluiceway_gateway.store import endpoints, history, sessions
 from sluiceway_gateway.store.beats import Surroundings, hold_channels, surroundings
 from sluiceway_gateway.store.engine import Database, WriteTransaction
+from sluiceway_gateway.store.tasks import Kept
 
 _SEEN_BY_OTHERS = ("state", "health", "payload", "lost_at")
 Side = tuple[str, Role]
@@ -55,6 +57,10 @@ class BeatAnswer:
     next_ms: int
     replies: tuple[Reply, ...]
     sides: Mapping[Side, Sequence[Endpoint]]
+    tasks: tuple[TaskReply, ...] = ()
+    """One for each endpoint that tasks reported for."""
+    kept: tuple[Kept, ...] = ()
+    """All endpoints that the session keeps alive, if it asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,17 +93,37 @@ class Beats:
         self._clock = clock
 
     def beat(
-        self, session: str, number: int, reports: Sequence[Report], *, principal: Principal
+        self,
+        session: str,
+        number: int,
+        reports: Sequence[Report],
+        *,
+        principal: Principal,
+        tasks: Sequence[TaskReport] = (),
+        keeps: bool = False,
+        client: str = "",
     ) -> BeatAnswer:
         """Take a session's reports, if the beat is its newest, and answer each in any case.
 
         Nothing is raised against single endpoints: the reply to each says what is the matter.
+        With `keeps` it beats for all endpoints of its own, and hears of them.
         """
         ids = [each.id for each in reports]
-        changed = False
+        changed = seen = False
         with self._database.write() as tx:
-            counts = sessions.beat(tx, session, number)
             now = self._clock()
+            tasked = known_of(tx, tasks)
+            if tasked:
+                # Of a process that attached nothing itself.
+                sessions.begin(tx, session, client=client, now=now)
+            counts = sessions.beat(tx, session, number)
+            work = Work(
+                reports=tasks,
+                known=tasked,
+                kept=kept_for(tx, session, by=principal) if keeps else (),
+                by=principal,
+                counts=counts,
+            )
 
             def hear() -> list[_Heard]:
                 known = surroundings(tx, ids)
@@ -107,9 +133,10 @@ class Beats:
                 ]
 
             heard = hear()
-            if any(each.visible for each in heard):
+            touched = work.touched
+            if touched or any(each.visible for each in heard):
                 # Now in the order of locks, and with what is true until the end.
-                known = [each.known.endpoint for each in heard if each.known]
+                known = [each.known.endpoint for each in heard if each.known] + touched
                 hold_channels(tx, {each.channel_uid for each in known})
                 endpoints.hold(tx, [each.id for each in known])
                 heard = hear()
@@ -123,8 +150,11 @@ class Beats:
                     if each.after.counters != each.known.endpoint.counters
                 ],
             )
-            answer = _answer(tx, heard)
-        if changed:
+            told, seen = work.take(tx, now)
+            answer = _answer(tx, heard, work.intervals_ms)
+            if tasks or keeps:
+                answer = replace(answer, tasks=told, kept=work.kept)
+        if changed or seen:
             self._notify()
         return answer
 
@@ -206,7 +236,7 @@ def _write(tx: WriteTransaction, heard: Sequence[_Heard], *, by: str, now: datet
     return bool(changes)
 
 
-def _answer(tx: WriteTransaction, heard: Sequence[_Heard]) -> BeatAnswer:
+def _answer(tx: WriteTransaction, heard: Sequence[_Heard], others_ms: Sequence[int]) -> BeatAnswer:
     revised = {each.after.channel_uid for each in heard if each.visible and each.after}
     replies: list[Reply] = []
     for each in heard:
@@ -231,6 +261,7 @@ def _answer(tx: WriteTransaction, heard: Sequence[_Heard]) -> BeatAnswer:
             )
         )
     intervals = [each.known.interval_ms for each in heard if each.known is not None]
+    intervals += others_ms
     return BeatAnswer(
         next_ms=min(intervals, default=Beat().interval_ms),
         replies=tuple(replies),

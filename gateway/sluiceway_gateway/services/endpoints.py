@@ -26,7 +26,7 @@ from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.services.attachment import own_partitions, superseded
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.incarnation import incarnation
-from sluiceway_gateway.store import channels, endpoints, history
+from sluiceway_gateway.store import channels, endpoints, history, tasks
 from sluiceway_gateway.store.endpoints import Slots
 from sluiceway_gateway.store.engine import Database, WriteTransaction
 
@@ -107,7 +107,9 @@ class Endpoints:
             ends = merged_ends(endpoint.ends, departure.ends)
             if gone.state is State.CLOSED and not reads and endpoint.place.group != ANONYMOUS:
                 ends = merged_ends(endpoints.ends_before(tx, endpoint), ends)
-            counters = endpoint.counters if departure.counters is None else departure.counters
+            # What its tasks have counted stands beside what it says itself.
+            counters = {**endpoint.counters, **(departure.counters or {})}
+            tasks.forget(tx, endpoint.id)
             gone = replace(gone, ends=ends, counters=counters, health=Health.HEALTHY, lost_at=None)
             endpoints.save(tx, [(endpoint, gone)])
             line = event(gone, by=principal.id, at=now, cause=departure.cause)

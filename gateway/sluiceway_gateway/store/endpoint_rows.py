@@ -30,6 +30,7 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
         ends=_offsets(row.ends),
         lost_at=_offsets(row.lost_at),
         commits=row.commits,
+        title=row.title,
     )
 
 
@@ -48,6 +49,7 @@ def values_of(endpoint: Endpoint) -> dict[str, Any]:
         "generation": endpoint.generation,
         "attached_at": endpoint.attached_at,
         "commits": endpoint.commits,
+        "title": endpoint.title,
         **changing_values_of(endpoint),
     }
 

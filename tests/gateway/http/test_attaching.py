@@ -23,6 +23,7 @@ def test_a_member_is_given_its_place_its_partitions_and_the_way_to_them(flights:
         "channel": {"name": "flights", "uid": flights.uid},
         "role": "reader",
         "group": "delays",
+        "title": None,
         "index": 1,
         "size": 2,
         "mode": "shared",

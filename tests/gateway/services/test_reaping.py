@@ -187,3 +187,18 @@ def test_without_kafka_a_lost_writer_is_lost_all_the_same(flights: Site, watch: 
     watch.on(25)
     assert flights.get(writer)["lost_at"] is None
     assert health(flights, writer) == "lost"
+
+
+def test_a_session_that_keeps_what_it_attached_heals_it_unnamed(
+    flights: Site, watch: Watch
+) -> None:
+    writer = flights.attach("writer")
+    watch.look()
+    watch.on(7)
+    assert health(flights, writer) == "suspect"
+
+    (kept,) = flights.send(keeps=True).json()["kept"]
+
+    assert kept["id"] == writer["id"]
+    assert health(flights, writer) == "healthy"
+    assert flights.get(writer)["events"][-1]["cause"] == "its session beats again"

@@ -1,0 +1,185 @@
+"""What a beat brings for endpoints that it does not name: their tasks' reports, and life itself.
+
+Tasks run in processes of their own, whose beats carry their reports; the endpoint they work for
+lives by the beats of the session that attached it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+from typing import Literal
+
+from sluiceway_gateway.domain.endpoint import (
+    OPEN,
+    Endpoint,
+    Health,
+    Role,
+    State,
+    event,
+    moved,
+)
+from sluiceway_gateway.domain.scope import Action, Principal
+from sluiceway_gateway.domain.task import Attempt, is_all_done, noted, recounted, standing
+from sluiceway_gateway.store import endpoints, history, tasks
+from sluiceway_gateway.store.beats import Surroundings, surroundings
+from sluiceway_gateway.store.engine import WriteTransaction
+from sluiceway_gateway.store.tasks import Kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskReport:
+    """How an attempt stands, and of how many parts it is one, where that is known."""
+
+    attempt: Attempt
+    parts: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskReply:
+    """What tasks are told of their endpoint; unless it is `ok`, it wants no more reports."""
+
+    endpoint: str
+    status: Literal["ok", "closed", "fenced", "gone", "refused"]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A beat's endpoints beyond those that it names."""
+
+    reports: Sequence[TaskReport]
+    known: Mapping[str, Surroundings]
+    """Of those that have tasks."""
+    kept: tuple[Kept, ...]
+    """All that the session keeps alive, where it asked for them."""
+    by: Principal
+    counts: bool
+
+    @property
+    def touched(self) -> list[Endpoint]:
+        """The endpoints that may change by it."""
+        if not self.counts:
+            return []
+        ill = [each.endpoint for each in self.kept if each.endpoint.health is not Health.HEALTHY]
+        return [each.endpoint for each in self.known.values()] + ill
+
+    @property
+    def intervals_ms(self) -> list[int]:
+        """How often they want to be heard of."""
+        intervals = [each.interval_ms for each in self.known.values()]
+        return intervals + [each.interval_ms for each in self.kept]
+
+    def take(self, tx: WriteTransaction, now: datetime) -> tuple[tuple[TaskReply, ...], bool]:
+        """Write it down, the endpoints held; return the replies, and whether others see more."""
+        held = endpoints.hold(tx, [each.id for each in self.touched])
+        replies: list[TaskReply] = []
+        changes: list[tuple[Endpoint, Endpoint]] = []
+        by_endpoint = sorted(self.reports, key=lambda each: each.attempt.endpoint)
+        for id_, reports in groupby(by_endpoint, key=lambda each: each.attempt.endpoint):
+            reply = self._reply(id_, held.get(id_))
+            replies.append(reply)
+            if reply.status == "ok" and id_ in held:
+                changes.append((held[id_], _advanced(tx, held[id_], list(reports), now)))
+        changed = {before.id for before, _ in changes}
+        changes += [
+            (each, replace(each, health=Health.HEALTHY, lost_at=None))
+            for each in held.values()
+            if each.id not in changed
+            if each.health is not Health.HEALTHY and each.id not in self.known
+        ]
+        return tuple(replies), _write(tx, changes, by=self.by.id, now=now)
+
+    def _reply(self, id_: str, endpoint: Endpoint | None) -> TaskReply:
+        known = self.known.get(id_)
+        if known is None:
+            reason = "There is no such endpoint: it was never attached, or its channel is gone."
+            return TaskReply(endpoint=id_, status="gone", reason=reason)
+        found = endpoint or known.endpoint
+        action = _action(found)
+        if not self.by.may(action, known.channel):
+            reason = f"This token's scopes do not allow to {action} on {known.channel!r}."
+            return TaskReply(endpoint=id_, status="refused", reason=reason)
+        if found.superseded:
+            reason = f"Another has the place of {found.where}."
+            return TaskReply(endpoint=id_, status="fenced", reason=reason)
+        if found.state not in OPEN:
+            reason = f"The endpoint {id_} is {found.state}."
+            return TaskReply(endpoint=id_, status="closed", reason=reason)
+        return TaskReply(endpoint=id_, status="ok")
+
+
+def known_of(tx: WriteTransaction, reports: Sequence[TaskReport]) -> Mapping[str, Surroundings]:
+    """Return those of the endpoints that tasks report for that there are."""
+    ids = {each.attempt.endpoint for each in reports}
+    return surroundings(tx, ids) if ids else {}
+
+
+def kept_for(tx: WriteTransaction, session: str, *, by: Principal) -> tuple[Kept, ...]:
+    """Return what a session keeps alive, as far as it is the principal's business."""
+    found = tasks.kept_by(tx, session)
+    return tuple(each for each in found if by.may(_action(each.endpoint), each.channel))
+
+
+def _action(endpoint: Endpoint) -> Action:
+    return Action.READ if endpoint.place.role is Role.READER else Action.WRITE
+
+
+def _advanced(
+    tx: WriteTransaction, endpoint: Endpoint, reports: Sequence[TaskReport], now: datetime
+) -> Endpoint:
+    """Write down the attempts, and return the endpoint as it is then.
+
+    A reader whose parts are all done is closed: nobody else could tell its end.
+    """
+    sums: Mapping[str, float] = endpoint.counters
+    known = tasks.attempts(tx, {(endpoint.id, each.attempt.task) for each in reports})
+    told: list[Attempt] = []
+    for report in reports:
+        attempts = known[endpoint.id, report.attempt.task]
+        before = standing(attempts)
+        same = next((each for each in attempts if each.number == report.attempt.number), None)
+        after = noted(same, report.attempt)
+        attempts[:] = [each for each in attempts if each is not same] + [after]
+        told.append(after)
+        sums = recounted(sums, before, standing(attempts))
+    if endpoint.state is State.OPENED:
+        endpoint = moved(endpoint, State.STARTED, now=now)
+    parts = max((each.parts for each in reports if each.parts is not None), default=None)
+    reads = endpoint.place.role is Role.READER
+    if reads and parts is not None and is_all_done(sums, parts):
+        tasks.forget(tx, endpoint.id)
+        endpoint = moved(endpoint, State.CLOSED, now=now)
+    else:
+        tasks.save(tx, told, now=now)
+    return replace(endpoint, counters=sums)
+
+
+def _write(
+    tx: WriteTransaction,
+    changes: Sequence[tuple[Endpoint, Endpoint]],
+    *,
+    by: str,
+    now: datetime,
+) -> bool:
+    endpoints.save(tx, changes)
+    visible = [
+        (before, after)
+        for before, after in changes
+        if (before.state, before.health) != (after.state, after.health)
+    ]
+    lines = [
+        (
+            after.channel_uid,
+            event(
+                after,
+                by=by,
+                at=now,
+                cause=None if after.health is before.health else "its session beats again",
+            ),
+        )
+        for before, after in visible
+    ]
+    history.add(tx, lines)
+    endpoints.revise(tx, {after.channel_uid for _, after in visible})
+    return bool(visible)

@@ -1,0 +1,216 @@
+"""Tasks report for an endpoint that another session attached and keeps alive."""
+
+from typing import Any
+
+import pytest
+from attaching import Site, fresh_id, report, site
+from gateway_rig import Rig, code
+
+from sluiceway_gateway.domain.channel import Phase
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    return site(rig)
+
+
+class Worker:
+    """A process that runs tasks; it attaches nothing."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.session = fresh_id()
+        self.beats = 0
+
+    def send(self, *tasks: Any, beat: int | None = None) -> Any:
+        self.beats += 1
+        body = {"session": self.session, "beat": beat or self.beats, "endpoints": []}
+        return self.site.rig.http.post("/v1/heartbeats", json=body | {"tasks": tasks})
+
+    def tell(self, *tasks: Any, beat: int | None = None) -> list[str]:
+        answer = self.send(*tasks, beat=beat)
+        assert answer.status_code == 200, answer.text
+        return [each["status"] for each in answer.json()["tasks"]]
+
+
+def task(endpoint: Any, number: int, state: str = "running", attempt: int = 0, **more: Any) -> Any:
+    told = {"endpoint": endpoint["id"], "task": str(number), "attempt": attempt, "state": state}
+    return told | more
+
+
+def records(count: int) -> Any:
+    return {"counters": {"records": count}}
+
+
+def keep(site: Site) -> Any:
+    """Beat for all that the session attached."""
+    answer = site.send(keeps=True)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_an_endpoint_counts_what_its_tasks_count(flights: Site) -> None:
+    endpoint = flights.attach("writer", title="a job")
+    one, other = Worker(flights), Worker(flights)
+
+    one.tell(task(endpoint, 0, **records(5)), task(endpoint, 1, **records(7)))
+    other.tell(task(endpoint, 2, **records(1)))
+    one.tell(task(endpoint, 0, "done", **records(20)), task(endpoint, 1, "failed", **records(9)))
+
+    found = flights.get(endpoint)
+    assert (found["title"], found["state"]) == ("a job", "started")
+    assert found["counters"] == {
+        "records": 30,
+        "tasks_running": 1,
+        "tasks_done": 1,
+        "tasks_failed": 1,
+    }
+
+
+def test_the_latest_attempt_speaks_for_its_task_and_one_that_is_done_for_good(
+    flights: Site,
+) -> None:
+    endpoint = flights.attach("writer")
+    worker = Worker(flights)
+
+    worker.tell(task(endpoint, 0, "failed", attempt=3, **records(4)))
+    worker.tell(task(endpoint, 0, attempt=8, **records(1)))
+    assert flights.get(endpoint)["counters"]["records"] == 1
+    worker.tell(task(endpoint, 0, "done", attempt=8, **records(6)))
+    worker.tell(task(endpoint, 0, attempt=9, **records(2)))
+    worker.tell(task(endpoint, 0, attempt=8, **records(5)))
+
+    counters = flights.get(endpoint)["counters"]
+    assert (counters["records"], counters["tasks_done"], counters["tasks_running"]) == (6, 1, 0)
+
+
+def test_a_reader_is_closed_when_all_its_tasks_are_done(flights: Site) -> None:
+    endpoint = flights.attach("reader")
+    worker = Worker(flights)
+
+    worker.tell(task(endpoint, 0, "done", parts=2, **records(3)))
+    assert flights.get(endpoint)["state"] == "started"
+    assert worker.tell(task(endpoint, 1, "done", parts=2, **records(4))) == ["ok"]
+
+    found = flights.get(endpoint)
+    assert (found["state"], found["counters"]["records"]) == ("closed", 7)
+    assert worker.tell(task(endpoint, 1, attempt=1)) == ["closed"]
+    assert flights.get(endpoint)["counters"] == found["counters"]
+
+
+def test_a_writer_is_closed_by_its_own_word_alone(flights: Site) -> None:
+    endpoint = flights.attach("writer")
+
+    Worker(flights).tell(task(endpoint, 0, "done", parts=1))
+
+    assert flights.get(endpoint)["state"] == "started"
+
+
+def test_beats_that_come_late_or_twice_change_nothing(flights: Site) -> None:
+    endpoint = flights.attach("writer")
+    worker = Worker(flights)
+
+    worker.tell(task(endpoint, 0, **records(9)), beat=5)
+    assert worker.tell(task(endpoint, 0, **records(2)), beat=4) == ["ok"]
+    assert worker.tell(task(endpoint, 0, **records(3)), beat=5) == ["ok"]
+
+    assert flights.get(endpoint)["counters"]["records"] == 9
+
+
+def test_tasks_of_endpoints_that_are_gone_are_told_so(flights: Site) -> None:
+    first = flights.member(role="writer")
+    flights.member(role="writer")
+    nobody = {"id": fresh_id()}
+
+    told = Worker(flights).send(task(first, 0), task(nobody, 0)).json()["tasks"]
+
+    assert {each["endpoint"]: each["status"] for each in told} == {
+        first["id"]: "fenced",
+        nobody["id"]: "gone",
+    }
+    assert all(each["reason"] for each in told)
+
+
+def test_tasks_need_the_scope_that_their_endpoint_needed(rig: Rig, flights: Site) -> None:
+    endpoint = flights.attach("writer")
+    rig.http.headers.update(rig.token("read"))
+
+    answer = Worker(flights).send(task(endpoint, 0))
+
+    assert [each["status"] for each in answer.json()["tasks"]] == ["refused"]
+    assert flights.get(endpoint)["counters"] == {}
+
+
+def test_who_keeps_a_session_hears_of_what_the_token_may_do_alone(rig: Rig, flights: Site) -> None:
+    flights.attach("writer")
+    reader = flights.attach("reader")
+    rig.http.headers.update(rig.token("read"))
+
+    assert [each["id"] for each in keep(flights)["kept"]] == [reader["id"]]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"state": "open"},
+        {"attempt": -1},
+        {"task": ""},
+        {"parts": 0},
+        {"counters": {"records": -1}},
+        {"positions": {"0": [1]}},
+        {"positions": {"x": [1, 0]}},
+        {"unheard": 1},
+    ],
+)
+def test_malformed_tasks_are_refused(flights: Site, wrong: Any) -> None:
+    endpoint = flights.attach("writer")
+
+    answer = Worker(flights).send(task(endpoint, 0) | wrong)
+
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+
+
+def test_an_attempt_is_in_a_beat_once(flights: Site) -> None:
+    endpoint = flights.attach("writer")
+
+    assert Worker(flights).send(task(endpoint, 0), task(endpoint, 0)).status_code == 422
+
+
+def test_a_session_keeps_all_it_attached_and_hears_of_those_at_work(flights: Site) -> None:
+    assert keep(flights)["kept"] == []
+    flights.depart(flights.attach("writer"))
+    writer = flights.attach("writer")
+    reader = flights.attach("reader")
+    Worker(flights).tell(task(reader, 0))
+
+    kept = {each["id"]: each for each in keep(flights)["kept"]}
+
+    assert kept.keys() == {writer["id"], reader["id"]}
+    assert kept[writer["id"]]["reported_at"] is None
+    assert kept[reader["id"]]["reported_at"] is not None
+    assert kept[writer["id"]]["channel"] == {"name": flights.name, "uid": flights.uid}
+    assert kept[writer["id"]]["epoch"] == writer["epoch"]
+
+
+def test_a_session_that_keeps_beats_as_often_as_its_hastiest_channel_wants(rig: Rig) -> None:
+    hasty = site(rig, beat={"interval_ms": 300, "patience_ms": 900})
+    calm = Site(rig=rig, name="calm", uid=_calm(rig), session=hasty.session)
+    calm.attach("writer")
+    endpoint = hasty.attach("writer")
+
+    assert keep(hasty)["next_ms"] == 300
+    assert Worker(hasty).send(task(endpoint, 0)).json()["next_ms"] == 300
+
+
+def test_an_answer_without_a_question_tells_of_nothing_kept(flights: Site) -> None:
+    endpoint = flights.attach("writer")
+
+    answer = flights.send(report(endpoint)).json()
+
+    assert answer.keys() == {"next_ms", "endpoints"}
+
+
+def _calm(rig: Rig) -> str:
+    uid: str = rig.put("calm").json()["metadata"]["uid"]
+    rig.observe("calm", Phase.READY)
+    return uid
