@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 import sluiceway.spark
+from sluiceway import Gateway
 
 
 def main() -> None:
@@ -22,9 +23,14 @@ def main() -> None:
         warmest = readings.groupBy("station").agg(sql.max("celsius").alias("celsius"))
         warmest.write.format("channel").option("create", "true").mode("append").save("warmest")
         count = spark.read.format("channel").load("warmest").count()
+        print(f"{count} stations written")
+        # What others see of the job's write.
+        with Gateway() as gateway:
+            for each in gateway.channel("warmest").endpoints():
+                if each.role == "writer":
+                    print(f"its writer is {each.state} after {each.counters['records']} records")
     finally:
         spark.stop()
-    print(f"{count} stations written")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,10 @@ def test_readings_are_written_read_in_two_parts_and_summed_up_by_spark(gateway_u
     *stations, total = _run("read_readings.py", gateway_url)
     assert stations == [f"station-{number} 50" for number in range(10)]
     assert total == "500 readings read"
-    assert _run("warmest_by_spark.py", gateway_url) == ["10 stations written"]
+    assert _run("warmest_by_spark.py", gateway_url) == [
+        "10 stations written",
+        "its writer is closed after 10 records",
+    ]
 
 
 def test_a_stream_is_restarted_in_the_middle_and_counts_every_departure(gateway_url: str) -> None:

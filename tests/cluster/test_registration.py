@@ -15,6 +15,7 @@ class Session:
 
     def __init__(self, version: str) -> None:
         self.version = version
+        self.is_stopped = True
         self.registered: list[Any] = []
         self.dataSource = SimpleNamespace(register=self.registered.append)
 

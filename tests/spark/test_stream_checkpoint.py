@@ -53,6 +53,15 @@ def test_offsets_name_version_channel_and_topic() -> None:
     }
 
 
+def test_a_group_that_an_option_names_is_told_and_no_other() -> None:
+    """Others see the query by what its progress tells; old checkpoints name none."""
+    seen = replace(AT, group="delays")
+
+    assert seen.to_json() == AT.to_json() | {"group": "delays"}
+    assert StreamOffset.parse(seen.to_json()) == seen
+    assert StreamOffset.parse(AT.to_json()).group is None
+
+
 @pytest.mark.parametrize(
     ("stored", "said"),
     [

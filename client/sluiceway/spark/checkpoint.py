@@ -18,22 +18,27 @@ _ADVICE: Final = (
 class StreamOffset:
     """How far a query has come: the next offset of every partition that it knows.
 
-    They mean something in one topic only, the channel's with this uid and topic id.
+    They mean something in one topic only, the channel's with this uid and topic id. `group` is
+    what the query is seen as, where an option names it; Spark's progress tells of it, too.
     """
 
     channel: str
     uid: str
     topic_id: str
     next_offsets: Mapping[int, int]
+    group: str | None = None
 
     @classmethod
-    def at(cls, connection: Connection, next_offsets: Mapping[int, int]) -> "StreamOffset":
+    def at(
+        cls, connection: Connection, next_offsets: Mapping[int, int], group: str | None = None
+    ) -> "StreamOffset":
         """Return these offsets in the topic that `connection` leads to."""
         return cls(
             channel=connection.channel_name,
             uid=connection.channel_uid,
             topic_id=connection.topic_id or "",
             next_offsets=next_offsets,
+            group=group,
         )
 
     @classmethod
@@ -52,6 +57,7 @@ class StreamOffset:
                 uid=str(stored["uid"]),
                 topic_id=str(stored["topic_id"]),
                 next_offsets={int(p): int(offset) for p, offset in stored["offsets"].items()},
+                group=None if stored.get("group") is None else str(stored["group"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointMismatch(
@@ -66,7 +72,7 @@ class StreamOffset:
             "uid": self.uid,
             "topic_id": self.topic_id,
             "offsets": {str(p): self.next_offsets[p] for p in sorted(self.next_offsets)},
-        }
+        } | ({} if self.group is None else {"group": self.group})
 
     def require_of(self, connection: Connection) -> None:
         """Raise CheckpointMismatch unless the offsets are those of the connection's topic."""

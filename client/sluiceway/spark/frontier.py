@@ -53,7 +53,7 @@ class Frontier:
         ranges_between(
             starts, {p: mark.end for p, mark in marks.items()}, marks, loss_handler(options)
         )
-        return StreamOffset.at(connection, starts)
+        return StreamOffset.at(connection, starts, options.group)
 
     def end(self) -> StreamOffset:
         """Return the offsets after what every partition holds now.
@@ -65,7 +65,8 @@ class Frontier:
         if connection.partitions > known:
             self._stream.meet_new_partitions()
         self._stream.verify(max_age_s=_VERIFY_EVERY_S)
-        return StreamOffset.at(connection, self._stream.ends(range(connection.partitions)))
+        ends = self._stream.ends(range(connection.partitions))
+        return StreamOffset.at(connection, ends, self._options.group)
 
     def shares(self, start: StreamOffset, end: StreamOffset) -> list[Share]:
         """Return what the tasks of a batch read, from `start` up to `end`.

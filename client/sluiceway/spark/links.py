@@ -49,6 +49,11 @@ class Link:
         self._channel: Channel | None = None
 
     @property
+    def gateway_url(self) -> str | None:
+        """Whom it asks."""
+        return self._gateway_url
+
+    @property
     def last(self) -> Connection:
         """The Connection that was given last."""
         return self._connection

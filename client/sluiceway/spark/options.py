@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Self
 
 from sluiceway.errors import OptionError
+from sluiceway.paths import group_path
 from sluiceway.spark.arguments import Arguments
 from sluiceway.spark.bounds import AtTime, Bound, Earliest, Latest, parse_offsets
 
@@ -26,9 +27,9 @@ _SOURCE: Final = (
     "kafkaConsumer.pollTimeoutMs",
 )
 _BATCH: Final = ("endingOffsets", "endingTimestamp")
-_STREAM: Final = ("maxOffsetsPerTrigger",)
+_STREAM: Final = ("maxOffsetsPerTrigger", "group")
 _CREATE: Final = ("format", "partitions", "replication")
-_WRITE: Final = ("key", "create", *_CREATE, "deliveryTimeoutMs")
+_WRITE: Final = ("key", "group", "create", *_CREATE, "deliveryTimeoutMs")
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 """Options that Spark puts among those of a streaming write, for itself."""
 
@@ -110,9 +111,13 @@ class ReadOptions(SourceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(SourceOptions):
-    """What a streaming read was asked for; `max_offsets_per_trigger` None: all there is."""
+    """What a streaming read was asked for; `max_offsets_per_trigger` None: all there is.
+
+    `group` is what others see it as; None: the query's name, or its id.
+    """
 
     max_offsets_per_trigger: int | None
+    group: str | None
 
     @classmethod
     def _sorted_out(cls, options: Mapping[str, str]) -> Arguments:
@@ -127,7 +132,10 @@ class StreamOptions(SourceOptions):
     @classmethod
     def _values(cls, given: Arguments, channel: str) -> dict[str, Any]:
         limit = given.number("maxOffsetsPerTrigger", 1, _MAX_LONG)
-        return super()._values(given, channel) | {"max_offsets_per_trigger": limit}
+        return super()._values(given, channel) | {
+            "max_offsets_per_trigger": limit,
+            "group": _group(given),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,12 +156,14 @@ class WriteOptions:
     """What a write to a channel was asked for, in a batch or as a stream.
 
     `key` names the column whose equal values go to the same partition, None spreads by task;
+    `group` is what others see it as, in the place of the one before that was seen so;
     `creation` is None where an absent channel is an error. A message that Kafka has not
     acknowledged within `delivery_timeout_ms` fails its task.
     """
 
     channel: str
     key: str | None
+    group: str | None
     creation: Creation | None
     delivery_timeout_ms: int
     kafka: Mapping[str, str]
@@ -181,14 +191,23 @@ class WriteOptions:
             partitions=given.number("partitions", 1, 10_000),
             replication=given.number("replication", 1, 2**15 - 1),
         )
+        channel = given.channel("start" if streaming else "save")
         return cls(
-            channel=given.channel("start" if streaming else "save"),
+            channel=channel,
             key=given.text("key"),
+            group=_group(given),
             creation=creation if create else None,
             delivery_timeout_ms=given.number("deliveryTimeoutMs", 1000, _MAX_TIMEOUT_MS)
             or _DELIVERY_TIMEOUT_MS,
             kafka=given.kafka,
         )
+
+
+def _group(given: Arguments) -> str | None:
+    group = given.text("group")
+    if group is not None:
+        group_path("any", group)  # raises OptionError
+    return group
 
 
 def _bound(given: Arguments, edge: str, channel: str, default: Bound) -> Bound:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sluiceway.errors import OffsetOutOfRange
@@ -11,6 +11,7 @@ from sluiceway.spark.bounds import AtTime, Bound, OffsetRange, OnLoss, refuse_lo
 from sluiceway.spark.links import Known, Link
 from sluiceway.spark.options import ReadOptions, SourceOptions
 from sluiceway.spark.splits import DEFAULT_MAX_MESSAGES, split
+from sluiceway.spark.work import Job, Part, Work
 
 LOGGER = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ class Share:
 
     known: Known
     offsets: OffsetRange
+    part: Part | None = None
+    """Of a read that others see."""
 
 
 def plan(link: Link, options: ReadOptions) -> list[Share]:
@@ -55,6 +58,19 @@ def plan(link: Link, options: ReadOptions) -> list[Share]:
         return shares(link.known(), ranges, options)
     finally:
         link.close()
+
+
+def seen(shares: list[Share], job: Job | None, gateway_url: str | None) -> list[Share]:
+    """Return the pieces as parts of a read that others see; as they are where nobody does."""
+    if not shares or gateway_url is None:
+        return shares
+    work = Work.attach(job, gateway_url, shares[0].known.connection, "reader")
+    if work is None:
+        return shares
+    return [
+        replace(share, part=Part(work=work, number=number, parts=len(shares)))
+        for number, share in enumerate(shares)
+    ]
 
 
 def shares(known: Known, ranges: tuple[OffsetRange, ...], options: SourceOptions) -> list[Share]:

@@ -23,8 +23,10 @@ from sluiceway.spark.columns import chosen
 from sluiceway.spark.links import Link
 from sluiceway.spark.message_columns import MessageColumns
 from sluiceway.spark.options import ReadOptions, SourceOptions
-from sluiceway.spark.planning import Share, plan
+from sluiceway.spark.planning import Share, plan, seen
 from sluiceway.spark.shipping import Shipped
+from sluiceway.spark.task_reports import reporting
+from sluiceway.spark.work import Job
 from sluiceway.spark.worker import ClientPool, settle
 
 LOGGER = logging.getLogger(__name__)
@@ -44,19 +46,25 @@ class ChannelDataReader(Shipped, DataSourceReader):
     `columns` are the columns to give, in that order.
     """
 
-    def __init__(self, link: Link, options: ReadOptions, columns: StructType) -> None:
+    def __init__(
+        self, link: Link, options: ReadOptions, columns: StructType, job: Job | None = None
+    ) -> None:
         self._link = link
         self._options = options
         self._columns = columns
+        self._job = job
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition a task."""
-        return [InputPartition(share) for share in plan(self._link, self._options)]
+        shares = plan(self._link, self._options)
+        return [InputPartition(share) for share in seen(shares, self._job, self._link.gateway_url)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Give the records of one piece, in order; what `records` raises fails the task."""
         if partition is not None:  # Spark's word for a plan without pieces
-            yield from records(partition.value, self._options, self._columns)
+            share: Share = partition.value
+            with reporting(share.part) as report:
+                yield from report.counted(records(share, self._options, self._columns))
 
 
 def records(share: Share, options: SourceOptions, columns: StructType) -> Iterator[pa.RecordBatch]:

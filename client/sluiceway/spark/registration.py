@@ -1,15 +1,18 @@
 """Making `format("channel")` known to a Spark session."""
 
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from sluiceway.errors import OptionError
 from sluiceway.gateway import Gateway
+from sluiceway.spark.application import Application
 from sluiceway.spark.source import ChannelDataSource
 
 _OLDEST = (4, 1)
+_APPLICATIONS: Final[dict[int, Application]] = {}
+"""By the identity of their Spark sessions, which they keep."""
 
 
 def register(spark: SparkSession, gateway: str | None = None) -> None:
@@ -28,7 +31,19 @@ def register(spark: SparkSession, gateway: str | None = None) -> None:
         )
     with Gateway(gateway) as checked:
         url = checked.url
-    spark.dataSource.register(_format(ChannelDataSource({}, gateway_url=url)))
+    application = _application(spark, url)
+    spark.dataSource.register(_format(ChannelDataSource({}, gateway_url=url, job=application.job)))
+
+
+def _application(spark: SparkSession, url: str) -> Application:
+    """Return the application that beats for `spark` at this gateway, begun once."""
+    known = _APPLICATIONS.get(id(spark))
+    if known is not None and known.goes_on and known.gateway_url == url:
+        return known
+    application = Application(spark, url)
+    application.begin(known)
+    _APPLICATIONS[id(spark)] = application
+    return application
 
 
 def _format(source: ChannelDataSource) -> type[DataSource]:

@@ -1,7 +1,7 @@
 """How a task's record batches become acknowledged messages, of a batch write and of a stream."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,6 +25,7 @@ from sluiceway.spark.worker import ClientPool, settle
 
 _VERIFY_TIMEOUT_S: Final = 30.0
 _VERIFY_EVERY_S: Final = 30.0
+_ENDS_TIMEOUT_S: Final = 10.0
 _TUNING: Final[dict[str, object]] = {
     # What waits for Kafka; together with a batch of Spark's, this is a task's memory.
     "queue.buffering.max.kbytes": 64 * 1024,
@@ -62,6 +63,11 @@ class Outlet:
     def check(self) -> None:
         """Raise OptionError for a key that the channel's records do not have."""
         self._outgoing(Schema.parse(self.connection.schema_definition), stamped=False)
+
+    def ends(self) -> Mapping[int, int]:
+        """Return where each partition of the topic ends. Raises KafkaFailure."""
+        with SINKS.borrow(self._key(), self._open) as sink:
+            return sink.identity.ends(range(self.connection.partitions), timeout_s=_ENDS_TIMEOUT_S)
 
     def write(self, iterator: Iterator[pa.RecordBatch], stamp: Stamp | None = None) -> int:
         """Write a task's batches, wait for their acknowledgement, and return how many records.

@@ -24,6 +24,7 @@ from sluiceway.spark.options import ReadOptions, SourceOptions, StreamOptions, W
 from sluiceway.spark.reading import ChannelDataReader
 from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.types import require_readable, require_writable, struct_of
+from sluiceway.spark.work import Job
 from sluiceway.spark.worker import settle
 from sluiceway.spark.writing import ChannelDataWriter, ChannelStreamWriter
 
@@ -35,16 +36,20 @@ class ChannelDataSource(Shipped, DataSource):
     """Plans reads and writes of a channel; runs in Python workers of Spark's driver.
 
     Only planning asks the gateway, by `gateway_url` (None: SLUICEWAY_URL) and with the token
-    that the driver's environment names. Tasks get a Connection and speak to Kafka alone.
+    that the driver's environment names. Tasks get a Connection, and need Kafka alone. What a
+    `job` reads and writes in batches is seen by others; without one, nobody knows of it.
     """
 
-    def __init__(self, options: Mapping[str, str], *, gateway_url: str | None = None) -> None:
+    def __init__(
+        self, options: Mapping[str, str], *, gateway_url: str | None = None, job: Job | None = None
+    ) -> None:
         super().__init__(dict(options))
         self.gateway_url = gateway_url
+        self.job = job
 
     def like(self, options: Mapping[str, str]) -> "ChannelDataSource":
-        """Return a source with the same gateway and these options."""
-        return ChannelDataSource(options, gateway_url=self.gateway_url)
+        """Return a source with the same gateway, of the same job, and with these options."""
+        return ChannelDataSource(options, gateway_url=self.gateway_url, job=self.job)
 
     @classmethod
     def name(cls) -> str:
@@ -62,7 +67,7 @@ class ChannelDataSource(Shipped, DataSource):
         """Plan a read of the columns of `schema`, all of the channel's or a choice of them."""
         settle()
         options = ReadOptions.parse(self.options)
-        return ChannelDataReader(self._checked_link(options, schema), options, schema)
+        return ChannelDataReader(self._checked_link(options, schema), options, schema, self.job)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Plan a stream of the columns of `schema`, all of the channel's or a choice of them."""
@@ -79,10 +84,11 @@ class ChannelDataSource(Shipped, DataSource):
             )
         settle()
         options = WriteOptions.parse(self.options)
-        connection = self._write_link(options, schema).last
-        require_writable(schema, options.channel, _schema(connection))
-        writer = ChannelDataWriter(connection, options)
+        link = self._write_link(options, schema)
+        require_writable(schema, options.channel, _schema(link.last))
+        writer = ChannelDataWriter(link.last, options)
         writer.check()
+        writer.attach(self.job, link.gateway_url)
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name

@@ -1,7 +1,8 @@
 """Writing to a channel: what Spark makes in the driver and sends to tasks."""
 
+import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,12 +14,17 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from sluiceway.errors import SluicewayError
 from sluiceway.protocol import Connection
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.sinks import Outlet
 from sluiceway.spark.stamps import Stamp, batch_key
+from sluiceway.spark.task_reports import reporting
+from sluiceway.spark.work import Job, Part, Work
 from sluiceway.spark.worker import settle
+
+LOGGER = logging.getLogger(__name__)
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -27,9 +33,13 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True, kw_only=True)
 class TaskWrote(WriterCommitMessage):
-    """What a task reports to the driver: `records` were acknowledged by Kafka."""
+    """What a task reports to the driver: `records` were acknowledged by Kafka.
+
+    `ends` is where the topic's partitions ended then; None where nobody asks.
+    """
 
     records: int
+    ends: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +55,14 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
 
     def __init__(self, connection: Connection, options: WriteOptions) -> None:
         self._outlet = Outlet(connection, options)
+        self._group = options.group
+        self._work: Work | None = None
+
+    def attach(self, job: Job | None, gateway_url: str | None) -> None:
+        """Let others see the write."""
+        if gateway_url is not None:
+            connection = self._outlet.connection
+            self._work = Work.attach(job, gateway_url, connection, "writer", self._group)
 
     def check(self) -> None:
         """Raise OptionError for a key that the channel's records do not have."""
@@ -52,15 +70,48 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrote:
         """Write a task's batches; what `Outlet.write` raises fails the task."""
-        return TaskWrote(records=self._outlet.write(iterator))
+        task = TaskContext.get()
+        work, number = self._work, 0 if task is None else task.partitionId()
+        with reporting(None if work is None else Part(work=work, number=number)) as report:
+            records = self._outlet.write(report.counted(iterator))
+        return TaskWrote(records=records, ends=self._ends() if work and records else None)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing is left to do: every task waited for its acknowledgements."""
-        del messages
+        """Report where the records end; every task waited for its acknowledgements."""
         settle()
+        if self._work is not None:
+            wrote = [each for each in messages if isinstance(each, TaskWrote)]
+            self._work.close(
+                records=sum(each.records for each in wrote),
+                tasks=len(wrote),
+                ends=lambda: self._merged_ends(wrote),
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing can be taken back: what other tasks wrote stays in the channel."""
+        """Report that it failed. What other tasks wrote stays in the channel."""
+        if self._work is not None:
+            wrote = sum(each is not None for each in messages)
+            self._work.fail(
+                f"the Spark job failed or was cancelled; {wrote} of its {len(messages)} tasks "
+                "had written"
+            )
+
+    def _ends(self) -> Mapping[int, int] | None:
+        """Return where the topic ends; the task has done its work whether Kafka tells or not."""
+        try:
+            return self._outlet.ends()
+        except SluicewayError as error:
+            LOGGER.warning("where this task's records end is not known: %s", error)
+            return None
+
+    def _merged_ends(self, wrote: Sequence[TaskWrote]) -> Mapping[int, int]:
+        told = [each.ends for each in wrote if each.records]
+        if not told or None in told:
+            return self._outlet.ends()
+        ends: dict[int, int] = {}
+        for partition, end in (pair for each in told if each for pair in each.items()):
+            ends[partition] = max(end, ends.get(partition, 0))
+        return ends
 
 
 class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):

@@ -1,0 +1,233 @@
+"""Streaming queries as endpoints: what they read and write, how far they are, how they ended."""
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from sluiceway.endpoint import Role
+from sluiceway.endpoint_calls import EndpointCalls
+from sluiceway.errors import CheckpointMismatch, GatewayError
+from sluiceway.session import Session
+from sluiceway.spark.checkpoint import StreamOffset
+from sluiceway.spark.query_endpoint import QueryEndpoint
+
+__all__ = ["Inside", "NotYet", "Queries", "Sink"]
+
+LOGGER = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 5.0
+_PAUSE_AFTER_FAILURE_S: Final = 10.0
+_MAX_CAUSE_CHARACTERS: Final = 1000
+_GROUP: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sink:
+    """The channel that a query writes to, with options of Kafka's client."""
+
+    channel: str
+    uid: str
+    group: str | None
+    kafka: Mapping[str, str]
+
+
+class NotYet(Exception):
+    """Spark has not planned the query yet."""
+
+
+class Inside(Protocol):
+    """What is asked of Spark."""
+
+    def query(self, id_: str) -> Any:
+        """Return Spark's handle of a query that runs; None if none does."""
+
+    def progress(self, handle: Any) -> Mapping[str, Any] | None:
+        """Return what a query last told, in events or not."""
+
+    def sink(self, handle: Any) -> Sink | None:
+        """Return the channel that a query writes to. Raises NotYet, GatewayError."""
+
+
+@dataclass(kw_only=True, eq=False)
+class _Query:
+    """One run of a query; `told` and what came with it are written by the listener's thread."""
+
+    id: str
+    name: str | None
+    handle: Any = None
+    told: Mapping[str, Any] | None = None
+    read: dict[int, int] = field(default_factory=dict)
+    written: int = 0
+    ended: bool = False
+    cause: str | None = None
+    given_up: str | None = None
+    endpoints: dict[tuple[str, Role, str], QueryEndpoint] = field(default_factory=dict)
+    sink: Sink | None = None
+    sink_known: bool = False
+
+    @property
+    def group(self) -> str:
+        """The group where no option names one."""
+        name = self.name
+        return name if name is not None and _GROUP.fullmatch(name) else self.id
+
+
+class Queries:
+    """The streaming queries of an application.
+
+    A listener tells of them and returns at once; `advance`, in the thread of the beats, tells
+    the gateway. `spark` knows of a query what its progress does not tell.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        calls: EndpointCalls,
+        *,
+        spark: "Inside",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session = session
+        self._calls = calls
+        self._spark = spark
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._queries: dict[str, _Query] = {}
+        self._not_before_s = float("-inf")
+        self._failing = False
+        self._turn = threading.Lock()
+
+    @property
+    def are_over(self) -> bool:
+        """Whether none is at work."""
+        with self._lock:
+            return not self._queries
+
+    def started(self, run: str, id_: str, name: str | None) -> None:
+        """Note that a run of a query began."""
+        handle = self._spark.query(id_)
+        with self._lock:
+            self._queries[run] = _Query(id=id_, name=name, handle=handle)
+        self._session.hurry()
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        """Note a batch that a query has done."""
+        run = progress["runId"]
+        if run not in self._queries:
+            # It was started before there was a listener.
+            self.started(run, progress["id"], progress.get("name"))
+        with self._lock:
+            query = self._queries.get(run)
+            if query is None:
+                return  # its application ended meanwhile
+            fresh = query.told is None
+            query.told = progress
+            for number, source in enumerate(progress["sources"]):
+                query.read[number] = query.read.get(number, 0) + source.get("numInputRows", 0)
+            query.written += max(0, progress["sink"].get("numOutputRows", 0))
+        if fresh:
+            self._session.hurry()
+
+    def terminated(self, run: str, exception: str | None) -> None:
+        """Note that a run ended; with the exception that ended it, if one did."""
+        with self._lock:
+            query = self._queries.get(run)
+            if query is not None:
+                query.ended = True
+                query.cause = None if exception is None else exception.strip().split("\n")[0]
+        self._session.hurry()
+
+    def end(self, cause: str) -> None:
+        """Note that all queries end with their application, and tell the gateway.
+
+        Those that write are in error then: nobody knows whether they had come to their end.
+        """
+        with self._lock:
+            for query in self._queries.values():
+                if not query.ended:
+                    query.ended, query.given_up = True, cause
+        self._not_before_s = float("-inf")
+        self.advance()
+
+    def advance(self) -> None:
+        """Tell the gateway of queries that came, moved on and ended; later where it is away."""
+        with self._turn:
+            if self._monotonic() >= self._not_before_s:
+                self._advance_all()
+
+    def _advance_all(self) -> None:
+        with self._lock:
+            queries = dict(self._queries)
+        for run, query in queries.items():
+            try:
+                self._advance(query)
+            except GatewayError as error:
+                # The first time; that the gateway is away is said by the session.
+                level = logging.DEBUG if self._failing else logging.WARNING
+                LOGGER.log(
+                    level, "the query %s is not seen by others as it is: %s", query.group, error
+                )
+                self._failing = True
+                self._not_before_s = self._monotonic() + _PAUSE_AFTER_FAILURE_S
+                return
+            self._failing = False
+            if query.ended:
+                with self._lock:
+                    self._queries.pop(run, None)
+
+    def _advance(self, query: _Query) -> None:
+        self._observe(query, query.told or self._spark.progress(query.handle) or {})
+        if query.ended:
+            for key, endpoint in list(query.endpoints.items()):
+                writes = key[1] == "writer"
+                endpoint.close(
+                    cause=query.cause or (query.given_up if writes else None),
+                    kafka=query.sink.kafka if query.sink and writes else {},
+                )
+                del query.endpoints[key]
+
+    def _observe(self, query: _Query, told: Mapping[str, Any]) -> None:
+        if not query.sink_known:
+            with contextlib.suppress(NotYet):
+                query.sink, query.sink_known = self._spark.sink(query.handle), True
+        seen: dict[tuple[str, Role, str], tuple[str, int, Mapping[int, int]]] = {}
+        for number, source in enumerate(told.get("sources", ())):
+            try:
+                offset = StreamOffset.parse(source.get("endOffset"))
+            except CheckpointMismatch:
+                continue  # not a channel
+            key: tuple[str, Role, str] = (offset.uid, "reader", offset.group or query.group)
+            _, records, others = seen.get(key, ("", 0, offset.next_offsets))
+            seen[key] = (
+                offset.channel,
+                records + query.read.get(number, 0),
+                {p: min(o, others.get(p, o)) for p, o in offset.next_offsets.items()},
+            )
+        sink = query.sink
+        if sink is not None:
+            seen[sink.uid, "writer", sink.group or query.group] = (sink.channel, query.written, {})
+        for (uid, role, group), (channel, records, offsets) in seen.items():
+            endpoint = query.endpoints.get((uid, role, group))
+            if endpoint is None:
+                endpoint = query.endpoints[uid, role, group] = QueryEndpoint(
+                    self._session,
+                    self._calls,
+                    channel=channel,
+                    uid=uid,
+                    role=role,
+                    group=group,
+                    title=_title(query),
+                )
+            endpoint.records, endpoint.offsets = records, offsets
+            if not endpoint.is_there:
+                endpoint.attach()
+
+
+def _title(query: _Query) -> str:
+    name = "" if query.name is None else f"{query.name} "
+    return f"Spark query {name}({query.id})"[:200]
