@@ -138,7 +138,7 @@ def test_a_channel_made_anew_is_not_read_by_an_old_checkpoint(
 ) -> None:
     fill(inlet, range(5))
     drain(stream(spark, inlet), outlet)
-    inlet.delete()
+    inlet.delete(force=True)
     fill(gateway.channel(inlet.name, SCHEMA, partitions=2), range(5))
 
     with pytest.raises(StreamingQueryException, match="deleted and made anew since the checkpoint"):
