@@ -180,8 +180,9 @@ class WhenFinished(Ending):
         at_work = ", ".join(each.place for each in writers if each.state != "closed")
         return (
             f"{self._endpoint.name} has read all there is and waits for the end: {len(writers)} of "
-            f"{self._writers} writers have come, not finished: {at_work or 'none'}. Jobs that are "
-            "no endpoints (Spark's) are not waited for: read what they write with until='now'"
+            f"{self._writers} writers have come, not finished: {at_work or 'none'}. Writers that "
+            "nobody knows of (Spark without a driver that was registered, programs without the "
+            "client) are not waited for: read what they write with until='now'"
         )
 
 

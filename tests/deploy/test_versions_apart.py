@@ -62,6 +62,7 @@ ATTACHED = {
 WORD = {"id": ID, "status": "ok", "reason": None, "asked": None, "endpoints_revision": 4}
 BEAT = {"next_ms": 2000, "endpoints": [{**WORD, "counterparts": [ENDPOINT]}]}
 ATTACH = {"uid": ID, "instance": ID, "session": ID, "role": "reader", "membership": None}
+LACK = {"index": None, "partition": 0, "committed": None, "wanted": 5}
 PLACES: dict[str, Any] = {"channel": "a", "group": "g", "body": {}, "places": {}}
 ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     "attach": (ATTACHED, {"channel": "a", **ATTACH}),
@@ -72,6 +73,10 @@ ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"channel": "a", "group": "g", "index": None},
     ),
     "commit": ({"positions": []}, PLACES),
+    "passed": (
+        {"passed": False, "known": True, "lacking": 1, "missing": [LACK]},
+        {"channel": "a", "group": "g", "body": {}, "wait_s": 0},
+    ),
     "reset": ({"positions": []}, PLACES),
     "detach": (ENDPOINT, {"channel": "a", "instance": ID, "body": {}, "timeout_s": 1}),
     "dismiss": (ENDPOINT, {"channel": "a", "instance": ID, "uid": ID}),
