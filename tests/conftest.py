@@ -120,6 +120,7 @@ def gateway_url(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) ->
         database_url=f"sqlite:///{database}",
         kafka_bootstrap_servers=kafka.bootstrap_servers,
         resync_s=1,
+        sample_s=0.3,
     )
     migrate(settings.database_url.get_secret_value())
     with serving(create_app(settings)) as url:

@@ -21,6 +21,7 @@ from sluiceway_gateway.http import (
     operation,
     problems,
     schemas,
+    statuses,
 )
 from sluiceway_gateway.http.commits import CommitShortcut
 from sluiceway_gateway.http.document import document
@@ -28,6 +29,7 @@ from sluiceway_gateway.http.guard import Authentication
 from sluiceway_gateway.http.limit import BodyLimit
 from sluiceway_gateway.http.observation import Observation
 from sluiceway_gateway.http.parts import Parts
+from sluiceway_gateway.http.rendered import Rendered
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.services.acknowledgement import Acknowledgements
@@ -44,6 +46,8 @@ from sluiceway_gateway.services.migration import check
 from sluiceway_gateway.services.offsets import Offsets
 from sluiceway_gateway.services.reaping import ReapCounts
 from sluiceway_gateway.services.reconcile import Counts
+from sluiceway_gateway.services.sampling import SampleCounts
+from sluiceway_gateway.services.statuses import Statuses
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.services.watch import Watch
 from sluiceway_gateway.settings import Settings
@@ -95,6 +99,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         if counts.suspect or counts.lost or counts.ends:
             watch.notify()
 
+    def on_sample(counts: SampleCounts) -> None:
+        if counts.changed:
+            watch.notify()
+
     def on_drain(counts: DrainCounts) -> None:
         if counts.changed:
             watch.notify()
@@ -112,6 +120,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         on_reap=on_reap,
         on_drain=on_drain,
         on_idle=on_idle,
+        on_sample=on_sample,
     )
 
     def wake() -> None:
@@ -134,6 +143,8 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         beats=Beats(database, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         acknowledgements=acknowledgements,
+        statuses=Statuses(database),
+        rendered=Rendered(),
         watch=watch,
         cluster=ClusterView(database, kafka),
         health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S),
@@ -175,6 +186,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         heartbeats,
         offsets,
         acknowledgement,
+        statuses,
         cluster,
         operation,
         docs,

@@ -103,6 +103,8 @@ class Settings(BaseSettings):
 
     resync_s: int = Field(default=30, ge=1, le=86_400)
     """How often a channel at rest is compared with Kafka."""
+    sample_s: float = Field(default=5, ge=0.1, le=3600, allow_inf_nan=False)
+    """How often it is looked at how far the readers and writers of channels in use are."""
     lease_ms: int = Field(default=10_000, ge=1000, le=600_000)
     """How long the replica that runs the loops may be silent before another takes over."""
     max_body_bytes: int = Field(default=1024 * 1024, ge=1024)

@@ -1,5 +1,6 @@
 """What the gateway asks of Kafka's admin interface. Every call is bounded by a timeout."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +20,7 @@ from confluent_kafka.admin import (
 from sluiceway_gateway.broker.client import Client, accepted, outcomes, rejected
 from sluiceway_gateway.broker.errors import rejection
 from sluiceway_gateway.broker.observation import Observation
-from sluiceway_gateway.broker.pages import pages, weighted_pages
+from sluiceway_gateway.broker.pages import PARTITIONS, pages, weighted_pages
 from sluiceway_gateway.domain.plan import AlterConfig, CreateTopic, GrowPartitions
 from sluiceway_gateway.domain.rejection import Cause, Rejection
 from sluiceway_gateway.domain.topic import (
@@ -145,15 +146,16 @@ class Kafka:
 
     def watermarks(self, name: str, partitions: Iterable[int]) -> dict[int, Watermarks | None]:
         """First and next offset by partition; None where no leader could be asked."""
-        wanted = sorted(partitions)
-        begin = self._offsets(name, wanted, OffsetSpec.earliest())
-        end = self._offsets(name, wanted, OffsetSpec.latest())
-        return {
-            each: Watermarks(begin_offset=begin[each], end_offset=end[each])
-            if each in begin and each in end
-            else None
-            for each in wanted
-        }
+        return self._marks([(name, each) for each in sorted(partitions)])[name]
+
+    def watermarks_of(self, topics: Mapping[str, int]) -> dict[str, dict[int, Watermarks | None]]:
+        """First and next offset of topics with so many partitions each, with few requests."""
+        found: dict[str, dict[int, Watermarks | None]] = {name: {} for name in topics}
+        places = [(name, each) for name, count in topics.items() for each in range(count)]
+        for page in pages(places, PARTITIONS):
+            for name, marks in self._marks(page).items():
+                found[name] |= marks
+        return found
 
     def commit_offsets(self, groups: Mapping[str, GroupOffsets]) -> Outcomes:
         """Set offsets of Kafka's own consumer groups, each of which need not be there.
@@ -204,14 +206,29 @@ class Kafka:
         named = {each.name: future for each, future in futures.items()}
         return self._client.answers(named, self._timeout_s)
 
-    def _offsets(self, name: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
-        if not partitions:
+    def _marks(
+        self, places: Sequence[tuple[str, int]]
+    ) -> defaultdict[str, dict[int, Watermarks | None]]:
+        begin = self._offsets(places, OffsetSpec.earliest())
+        end = self._offsets(places, OffsetSpec.latest())
+        found: defaultdict[str, dict[int, Watermarks | None]] = defaultdict(dict)
+        for place in places:
+            both = place in begin and place in end
+            found[place[0]][place[1]] = (
+                Watermarks(begin_offset=begin[place], end_offset=end[place]) if both else None
+            )
+        return found
+
+    def _offsets(
+        self, places: Sequence[tuple[str, int]], spec: OffsetSpec
+    ) -> dict[tuple[str, int], int]:
+        if not places:
             return {}
-        asked = {TopicPartition(name, each): spec for each in partitions}
+        asked = {TopicPartition(name, partition): spec for name, partition in places}
         futures = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
-        numbered = {place.partition: future for place, future in futures.items()}
+        numbered = {(place.topic, place.partition): future for place, future in futures.items()}
         answers = accepted(self._client.answers(numbered, self._timeout_s))
-        return {partition: answer.offset for partition, answer in answers.items()}
+        return {place: answer.offset for place, answer in answers.items()}
 
 
 def _metadata(description: TopicDescription) -> TopicMetadata:

@@ -2,7 +2,8 @@
 
 `If-None-Match` compares whole tags: any change makes a new one. `If-Match` compares uid and
 generation only, so that what the gateway itself observes does not fail anybody's change.
-Lists of endpoints have `"{uid8}.e{revision}"`, with a revision of their own.
+Lists of endpoints have `"{uid8}.e{revision}"`, with a revision of their own, and a channel's status
+`W/"{uid8}.s…"` with all of them: weak, as the moment of the last look is not part of it.
 """
 
 import re
@@ -22,6 +23,14 @@ def etag(channel: Channel) -> str:
 def endpoints_etag(channel: Channel, revision: int) -> str:
     """Return the tag of the present state of the channel's endpoints, with its quotes."""
     return f'"{channel.uid[:8]}.e{revision}"'
+
+
+def status_etag(
+    uid: str, *, generation: int, revision: int, endpoints_revision: int, samples_revision: int
+) -> str:
+    """Return the tag of the present status of a channel, with its quotes."""
+    revisions = f"{generation}.{revision}.{endpoints_revision}.{samples_revision}"
+    return f'"{uid[:8]}.s{revisions}"'
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from sluiceway_gateway.domain.channel import Channel
+from sluiceway_gateway.domain.channel import MAX_PARTITIONS, Channel
 from sluiceway_gateway.domain.endpoint import ANONYMOUS, MAX_GROUP_SIZE, Endpoint, Event
 from sluiceway_gateway.domain.group import GROUP_PATTERN, check_group
 from sluiceway_gateway.domain.position import Committed
@@ -21,11 +21,19 @@ Counters = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=64)], Count | Annotated[float, Field(ge=0)]],
     Field(max_length=32, description="What it counts, by names of its own"),
 ]
+PartitionText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
 Ends = Annotated[
-    dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")], Count],
+    dict[PartitionText, Count],
     Field(max_length=100_000, description="By partition, the offset after the last record"),
 ]
 Title = Annotated[str, Field(min_length=1, max_length=200)]
+Places = Annotated[
+    dict[PartitionText, Annotated[list[Count], Field(min_length=2, max_length=2)]],
+    Field(
+        max_length=MAX_PARTITIONS,
+        description="By partition, the next offset to read and how many of its records are done",
+    ),
+]
 StateWord = Literal["opened", "started", "stopped", "closed", "error"]
 HealthWord = Literal["healthy", "suspect", "lost"]
 RoleWord = Literal["reader", "writer"]
@@ -33,6 +41,8 @@ ModeWord = Literal["shared", "broadcast"]
 
 CLIENT_LENGTH = 200
 """Characters of a client's own name that are kept."""
+TAKES = ("positions",)
+"""What beats may carry beyond what every gateway takes; clients send nothing else."""
 
 
 class AttachPost(Asked):
@@ -73,6 +83,7 @@ class DetachPost(Asked):
     cause: str | None = Field(default=None, max_length=1000)
     ends: Ends | None = Field(default=None, description="Of a writer; partitions without are out")
     counters: Counters | None = None
+    positions: Places | None = Field(default=None, description="Of a reader: how far it came")
 
 
 class EndpointChannel(BaseModel):
@@ -127,6 +138,7 @@ class AttachedBody(BaseModel):
     """All that an endpoint needs to begin."""
 
     endpoint: AttachedEndpoint
+    takes: list[str] = Field(description="Optional fields of beats that this gateway understands")
     beat: Beat
     positions: list[PositionBody]
     connection: Connection
@@ -199,6 +211,13 @@ def ends_json(ends: Any) -> dict[str, int] | None:
 def ends_of(ends: dict[str, int] | None) -> dict[int, int] | None:
     """Return offsets by partition as they were sent."""
     return None if ends is None else {int(each): offset for each, offset in ends.items()}
+
+
+def places_of(places: dict[str, list[int]] | None) -> dict[int, tuple[int, int]] | None:
+    """Return places by partition as they were sent."""
+    if places is None:
+        return None
+    return {int(each): (offset, records) for each, (offset, records) in places.items()}
 
 
 def event_json(event: Event) -> dict[str, Any]:

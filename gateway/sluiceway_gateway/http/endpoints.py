@@ -12,6 +12,7 @@ from sluiceway_gateway.http.connections import Listener, connection_json
 from sluiceway_gateway.http.departure import while_connected
 from sluiceway_gateway.http.endpoint_wire import (
     CLIENT_LENGTH,
+    TAKES,
     AttachedBody,
     AttachPost,
     DetachPost,
@@ -23,6 +24,7 @@ from sluiceway_gateway.http.endpoint_wire import (
     endpoint_json,
     ends_of,
     event_json,
+    places_of,
     position_json,
 )
 from sluiceway_gateway.http.guard import Manager, Viewer
@@ -180,6 +182,7 @@ def detach(
         cause=body.cause,
         ends=ends_of(body.ends),
         counters=body.counters,
+        reached=places_of(body.positions),
     )
     channel, endpoint = gateway.endpoints.detach(
         name, id, departure, uid=body.uid, principal=principal
@@ -213,6 +216,7 @@ def _attached_json(attached: Attached, kafka: Any) -> dict[str, Any]:
     return {
         "endpoint": endpoint_json(channel, attached.endpoint)
         | {"partitions": list(attached.partitions), "took_over": attached.took_over},
+        "takes": list(TAKES),
         "beat": {
             "interval_ms": channel.spec.beat.interval_ms,
             "patience_ms": channel.spec.beat.patience_ms,

@@ -11,8 +11,10 @@ from sluiceway_gateway.http.endpoint_wire import (
     CLIENT_LENGTH,
     Counters,
     HealthWord,
+    Places,
     RoleWord,
     StateWord,
+    places_of,
     standing_json,
 )
 from sluiceway_gateway.http.guard import Anybody
@@ -55,6 +57,9 @@ class EndpointBeat(Asked):
     counters: Counters = Field(default_factory=dict)
     payload: Annotated[dict[str, Any], AfterValidator(_small)] | None = Field(
         default=None, description="At most 4096 bytes of JSON, for the counterparts"
+    )
+    positions: Places | None = Field(
+        default=None, description="How far it has come, committed or not; null: as before"
     )
     seen: int | None = Field(
         default=None,
@@ -154,6 +159,7 @@ def beat(
             payload=each.payload,
             listens="seen" in each.model_fields_set,
             seen=each.seen,
+            reached=places_of(each.positions),
         )
         for each in body.endpoints
     ]

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from sluiceway_gateway.http.rendered import Rendered
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.services.acknowledgement import Acknowledgements
 from sluiceway_gateway.services.attachment import Attachment
@@ -14,6 +15,7 @@ from sluiceway_gateway.services.cluster import ClusterView
 from sluiceway_gateway.services.endpoints import Endpoints
 from sluiceway_gateway.services.health import Health
 from sluiceway_gateway.services.offsets import Offsets
+from sluiceway_gateway.services.statuses import Statuses
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.services.watch import Watch
 from sluiceway_gateway.settings import Settings
@@ -31,6 +33,8 @@ class Parts:
     beats: Beats
     offsets: Offsets
     acknowledgements: Acknowledgements
+    statuses: Statuses
+    rendered: Rendered
     watch: Watch
     cluster: ClusterView
     health: Health

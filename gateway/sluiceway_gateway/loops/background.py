@@ -17,6 +17,7 @@ from sluiceway_gateway.services.mirroring import Mirror
 from sluiceway_gateway.services.pruning import Pruner
 from sluiceway_gateway.services.reaping import ReapCounts, Reaper
 from sluiceway_gateway.services.reconcile import Counts, Reconciler
+from sluiceway_gateway.services.sampling import SampleCounts, Sampler
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.store.engine import Database
 
@@ -28,7 +29,7 @@ _STOP_TIMEOUT_S = 30.0
 class Loops:
     """The loops of one replica: start, wake, stop.
 
-    `on_pass`, `on_reap`, `on_drain` and `on_idle` hear the counts of every pass, on its thread.
+    `on_pass`, `on_reap`, `on_sample`, `on_drain` and `on_idle` hear the counts of every pass.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Loops:
         on_reap: Callable[[ReapCounts], None] | None = None,
         on_drain: Callable[[DrainCounts], None] | None = None,
         on_idle: Callable[[IdleCounts], None] | None = None,
+        on_sample: Callable[[SampleCounts], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         stopping = threading.Event()
@@ -49,6 +51,8 @@ class Loops:
         self._on_reap = on_reap
         self._on_drain = on_drain
         self._on_idle = on_idle
+        self._on_sample = on_sample
+        self._sample_s = settings.sample_s
         self._reconciler = Reconciler(
             database=database,
             kafka=kafka,
@@ -67,6 +71,7 @@ class Loops:
         self._pruner = Pruner(database=database, days=settings.history_days, clock=clock)
         self._drainer = Drainer(database=database, topics=kafka, clock=clock)
         self._idler = Idler(database=database, logs=kafka, clock=clock, monotonic=monotonic)
+        self._sampler = Sampler(database=database, topics=kafka, clock=clock, monotonic=monotonic)
         leader = Leader(
             database=database,
             name="reconcile",
@@ -81,6 +86,7 @@ class Loops:
         others = [
             Loop(name=name, leader=leader, run_once=run_once, stopping=stopping)
             for name, run_once in (
+                ("sample", self._sample),
                 ("mirror", lambda: self._mirror.run_once().pause_s),
                 ("prune", lambda: self._pruner.run_once().pause_s),
             )
@@ -130,3 +136,9 @@ class Loops:
         if self._on_reap is not None:
             self._on_reap(counts)
         return counts.pause_s
+
+    def _sample(self) -> float:
+        counts = self._sampler.run_once()
+        if self._on_sample is not None:
+            self._on_sample(counts)
+        return self._sample_s

@@ -13,6 +13,7 @@ from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.tasks import TaskReply, TaskReport, Work, kept_for, known_of
 from sluiceway_gateway.store import endpoints, history, sessions
 from sluiceway_gateway.store.beats import Surroundings, hold_channels, surroundings
+from sluiceway_gateway.store.endpoints import Reached
 from sluiceway_gateway.store.engine import Database, WriteTransaction
 from sluiceway_gateway.store.tasks import Kept
 
@@ -34,6 +35,8 @@ class Report:
     """Whether it wants to know of its counterparts."""
     seen: int | None
     """The revision at which it has seen them."""
+    reached: Reached | None = None
+    """How far it has come, committed or not; None: as before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +147,11 @@ class Beats:
             endpoints.count_up(
                 tx,
                 [
-                    each.after
+                    (each.report.id, each.report.counters, each.report.reached)
                     for each in heard
-                    if each.after and each.known and not each.visible
-                    if each.after.counters != each.known.endpoint.counters
+                    if each.after and each.known and not each.after.is_finished
+                    if each.report.reached is not None
+                    or (not each.visible and each.report.counters != each.known.endpoint.counters)
                 ],
             )
             told, seen = work.take(tx, now)
@@ -190,7 +194,7 @@ def _heard(
             after = moved(endpoint, report.state, now=now)
         except IllegalTransition as error:
             refusal = str(error)
-    if endpoint.state is not State.CLOSED:
+    if endpoint.state is not State.CLOSED and not _is_as_before(endpoint, after, report):
         after = replace(
             after,
             counters=report.counters,
@@ -204,7 +208,18 @@ def _heard(
         status="ok" if refusal is None else "refused",
         reason=refusal,
         after=after,
-        visible=any(getattr(after, each) != getattr(endpoint, each) for each in _SEEN_BY_OTHERS),
+        visible=after is not endpoint
+        and any(getattr(after, each) != getattr(endpoint, each) for each in _SEEN_BY_OTHERS),
+    )
+
+
+def _is_as_before(endpoint: Endpoint, after: Endpoint, report: Report) -> bool:
+    """Whether a report tells nothing that others see, which is so of nearly all."""
+    return (
+        after is endpoint
+        and endpoint.health is Health.HEALTHY
+        and endpoint.lost_at is None
+        and endpoint.payload == report.payload
     )
 
 

@@ -27,7 +27,7 @@ from sluiceway_gateway.services.attachment import own_partitions, superseded
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.incarnation import incarnation
 from sluiceway_gateway.store import channels, endpoints, history, tasks
-from sluiceway_gateway.store.endpoints import Slots
+from sluiceway_gateway.store.endpoints import Reached, Slots
 from sluiceway_gateway.store.engine import Database, WriteTransaction
 
 EVENTS_SHOWN = 100
@@ -42,6 +42,8 @@ class Departure:
     cause: str | None = None
     ends: Mapping[int, int] | None = None
     counters: Mapping[str, float] | None = None
+    reached: Reached | None = None
+    """Of a reader: how far it came, committed or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,8 @@ class Endpoints:
             tasks.forget(tx, endpoint.id)
             gone = replace(gone, ends=ends, counters=counters, health=Health.HEALTHY, lost_at=None)
             endpoints.save(tx, [(endpoint, gone)])
+            if departure.reached is not None:
+                endpoints.count_up(tx, [(gone.id, gone.counters, departure.reached)])
             line = event(gone, by=principal.id, at=now, cause=departure.cause)
             history.add(tx, [(channel.uid, line)])
             endpoints.revise(tx, [channel.uid])

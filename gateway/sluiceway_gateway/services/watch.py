@@ -38,6 +38,14 @@ def _endpoints(tag: Tag) -> object:
     return tag.uid, tag.endpoints_revision
 
 
+def _status(tag: Tag) -> object:
+    return tag
+
+
+_EVERYTHING = ""
+"""The name, which no channel has, of all channels together."""
+
+
 class Watch:
     """The waiting requests of one process; lives in one event loop."""
 
@@ -71,6 +79,14 @@ class Watch:
     async def endpoints_changed(self, channel: Channel, revision: int, *, timeout_s: float) -> bool:
         """Wait, in the same way, until the channel's endpoints are at another revision."""
         return await self._changed(channel.name, _endpoints, (channel.uid, revision), timeout_s)
+
+    async def status_changed(self, name: str, seen: Tag, *, timeout_s: float) -> bool:
+        """Wait, in the same way, until anything of the channel is not as given any more."""
+        return await self._changed(name, _status, seen, timeout_s)
+
+    async def anything_changed(self, seen: Tag, *, timeout_s: float) -> bool:
+        """Wait, in the same way, until anything of any channel is not as given any more."""
+        return await self._changed(_EVERYTHING, _status, seen, timeout_s)
 
     async def _changed(self, name: str, view: View, seen: object, timeout_s: float) -> bool:
         if self._closed or timeout_s <= 0:
@@ -146,7 +162,10 @@ class Watch:
 
     def _tags(self, names: tuple[str, ...]) -> Mapping[str, Tag]:
         with self._database.read() as tx:
-            return channels.tags(tx, names)
+            found = dict(channels.tags(tx, names))
+            if _EVERYTHING in names:
+                found[_EVERYTHING] = channels.overall(tx)
+            return found
 
     def _release(self, names: tuple[str, ...], found: Mapping[str, Tag]) -> None:
         for name in names:

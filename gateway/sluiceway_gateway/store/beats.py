@@ -53,7 +53,8 @@ class LostWriter:
 # Run so often that they are put together once.
 _SURROUNDINGS = (
     select(
-        endpoints,
+        # How far they were is of no use, and would be read for every beat.
+        *(each for each in endpoints.c if each is not endpoints.c.reached),
         channels.c.name.label("channel_name"),
         channels.c.phase.label("channel_phase"),
         channels.c.closing.label("channel_closing"),

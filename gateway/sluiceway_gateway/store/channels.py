@@ -31,6 +31,7 @@ class Tag:
     generation: int
     revision: int
     endpoints_revision: int
+    samples_revision: int
 
 
 def find(tx: ReadTransaction, name: str) -> Channel | None:
@@ -100,7 +101,10 @@ def page(
 def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
     """Return how each of these names stands; names without a channel are left out."""
     table = channels.c
-    columns = (table.name, table.uid, table.generation, table.revision, table.endpoints_revision)
+    columns = (
+        *(table.name, table.uid, table.generation, table.revision),
+        *(table.endpoints_revision, table.samples_revision),
+    )
     found: dict[str, Tag] = {}
     for start in range(0, len(names), 500):
         chunk = names[start : start + 500]
@@ -110,8 +114,24 @@ def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
                 generation=row.generation,
                 revision=row.revision,
                 endpoints_revision=row.endpoints_revision,
+                samples_revision=row.samples_revision,
             )
     return found
+
+
+def overall(tx: ReadTransaction) -> Tag:
+    """Return what tells two states of all channels together apart: sums, without a uid."""
+    table = channels.c
+    sums = (table.generation, table.revision, table.endpoints_revision, table.samples_revision)
+    columns = (func.coalesce(func.sum(each), 0).label(each.name) for each in sums)
+    row = tx.execute(select(func.count().label("number"), *columns)).one()
+    return Tag(
+        uid=str(row.number),
+        generation=int(row.generation),
+        revision=int(row.revision),
+        endpoints_revision=int(row.endpoints_revision),
+        samples_revision=int(row.samples_revision),
+    )
 
 
 def count_by_phase(tx: ReadTransaction) -> dict[Phase, int]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, exists, false, or_, select, tuple_, update
 
 from sluiceway_gateway.domain.endpoint import Endpoint, Place, Role, State, merged_ends
 from sluiceway_gateway.domain.errors import ConcurrentChange
-from sluiceway_gateway.store.columns import Document
+from sluiceway_gateway.store.columns import Document, OptionalDocument
 from sluiceway_gateway.store.endpoint_rows import changing_values_of, endpoint_of, values_of
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.prepared import Lookup
@@ -28,6 +29,11 @@ _COUNT_UP = (
     .where(endpoints.c.id == bindparam("the_id"), _HERE)
     .values(counters=bindparam("counters", type_=Document))
 )
+_REACH = _COUNT_UP.values(reached=bindparam("reached", type_=OptionalDocument))
+
+
+Reached = Mapping[int, tuple[int, int]]
+"""By partition the next offset to read, and how many records of that message are done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,12 +174,23 @@ def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> 
         raise ConcurrentChange("An endpoint was changed at the same time; send the request again.")
 
 
-def count_up(tx: WriteTransaction, counted: Sequence[Endpoint]) -> None:
-    """Write down the counters of endpoints that have not changed otherwise."""
-    if not counted:
-        return
-    ordered = sorted(counted, key=lambda each: each.id)
-    tx.execute(_COUNT_UP, [{"the_id": e.id, "counters": dict(e.counters)} for e in ordered])
+def count_up(
+    tx: WriteTransaction, counted: Sequence[tuple[str, Mapping[str, float], Reached | None]]
+) -> None:
+    """Write down the counters of endpoints, and how far each has come where it says so."""
+    still: list[dict[str, Any]] = []
+    moved: list[dict[str, Any]] = []
+    for id_, counters, reached in sorted(counted, key=lambda each: each[0]):
+        row: dict[str, Any] = {"the_id": id_, "counters": dict(counters)}
+        if reached is None:
+            still.append(row)
+        else:
+            row["reached"] = {str(each): list(at) for each, at in reached.items()}
+            moved.append(row)
+    if still:
+        tx.execute(_COUNT_UP, still)
+    if moved:
+        tx.execute(_REACH, moved)
 
 
 def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:

@@ -4,6 +4,8 @@ import pytest
 from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig, code
 
+from sluiceway_gateway.store.watched import in_use, standings
+
 
 @pytest.fixture
 def flights(rig: Rig) -> Site:
@@ -66,6 +68,26 @@ def test_counterparts_are_sent_when_they_changed_and_to_those_who_listen(flights
     assert [(each["state"], each["ends"]) for each in told()] == [("closed", {"1": 5})]
     flights.rig.http.delete(f"{flights.path}/endpoints/{writer['id']}", params={"uid": flights.uid})
     assert told() == []
+
+
+def test_how_far_a_reader_is_stays_until_it_says_something_else(flights: Site) -> None:
+    reader, rig = flights.member(), flights.rig
+
+    def reached() -> Any:
+        with rig.database.read() as tx:
+            (standing,) = standings(tx, in_use(tx)).values()
+        return standing.readers[0].reached
+
+    flights.beat(report(reader, positions={"0": [120, 3], "3": [7, 0]}))
+    assert reached() == {0: 120, 3: 7}
+    flights.beat(report(reader, "started", counters={"n": 1}))
+    flights.beat(report(reader, "started", counters={"n": 1}, positions=None))
+    assert reached() == {0: 120, 3: 7}
+    # With a change that others see, and back, which is the reader's to say.
+    flights.beat(report(reader, "stopped", counters={"n": 2}, positions={"0": [5, 0]}))
+    assert (reached(), flights.get(reader)["counters"]) == ({0: 5}, {"n": 2})
+    flights.beat(report(reader, "stopped", positions={"0": [9, 0]}), beat=1)
+    assert reached() == {0: 5}
 
 
 def test_a_repeated_a_late_and_a_reordered_beat_change_nothing(flights: Site) -> None:
@@ -192,6 +214,13 @@ def test_a_wrong_field_of_a_beat_is_named(
         ({"payload": {"text": "ü" * 2048}}, "/payload"),
         ({"payload": []}, "/payload"),
         ({"positions": []}, "/positions"),
+        ({"positions": {"x": [1, 0]}}, "/positions"),
+        ({"positions": {"0": [1]}}, "/positions"),
+        ({"positions": {"0": [1, 0, 0]}}, "/positions"),
+        ({"positions": {"0": [-1, 0]}}, "/positions"),
+        ({"positions": {"0": [2**63, 0]}}, "/positions"),
+        ({"positions": {str(each): [0, 0] for each in range(10_001)}}, "/positions"),
+        ({"offsets": {}}, "/offsets"),
     ],
     ids=lambda each: str(each)[:40],
 )

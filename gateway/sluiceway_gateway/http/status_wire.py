@@ -1,0 +1,163 @@
+"""Putting the status of channels into JSON."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sluiceway_gateway.domain.channel import Channel, Format
+from sluiceway_gateway.domain.endpoint import ANONYMOUS, Mode, Role
+from sluiceway_gateway.domain.pace import Pace, Sample, at
+from sluiceway_gateway.domain.progress import worst
+from sluiceway_gateway.domain.tracks import key_of
+from sluiceway_gateway.http.endpoint_wire import endpoint_json
+from sluiceway_gateway.http.wire import time_json
+from sluiceway_gateway.store.sample_rows import KeptSample
+from sluiceway_gateway.store.statuses import Crew, Line, Reader, ReaderGroup, Status
+
+
+def status_json(status: Status) -> dict[str, Any]:
+    """Return a channel's status as it is sent, but for when it was looked at."""
+    channel, last = status.head.channel, status.last
+    sample = Sample(at=channel.created_at) if last is None else last.sample
+    living = Counter(each.reading.group for each in status.readers if each.reading.lives)
+    return {
+        "channel": _channel_json(channel),
+        "writers": [endpoint_json(channel, each) for each in status.writers],
+        "readers": [_reader_json(channel, each, last) for each in status.readers],
+        "groups": [
+            line
+            for each in status.groups
+            for line in _group_json(channel, each, living[each.group.name], last)
+        ],
+        "partitions": [
+            {"partition": number, "start": start, "end": end}
+            for number, (start, end) in enumerate(zip(sample.starts, sample.ends, strict=True))
+        ],
+        "write_rate": None if last is None else _rounded(last.write_rate),
+    }
+
+
+def line_json(line: Line) -> dict[str, Any]:
+    """Return a channel's line as it is sent."""
+    outline, sampled_at = line.outline, line.head.sampled_at
+    return {
+        "channel": _channel_json(line.head.channel),
+        "sampled_at": None if sampled_at is None else time_json(sampled_at),
+        "writers": vars(line.crews.get(Role.WRITER, Crew())),
+        "readers": vars(line.crews.get(Role.READER, Crew())),
+        "lag_messages": outline and outline.lag_messages,
+        "lag_seconds": outline
+        and sampled_at
+        and _age(sampled_at, outline.behind_since, outline.lag_messages),
+        "progress": outline and outline.progress,
+        "write_rate": outline and _rounded(outline.write_rate),
+    }
+
+
+def _channel_json(channel: Channel) -> dict[str, Any]:
+    return {
+        "name": channel.name,
+        "uid": channel.uid,
+        "phase": str(channel.phase),
+        "generation": channel.generation,
+        "labels": dict(channel.labels),
+        "format": str(channel.spec.format),
+        "partitions": channel.topic.partitions or channel.spec.partitions,
+    }
+
+
+def _reader_json(channel: Channel, reader: Reader, last: KeptSample | None) -> dict[str, Any]:
+    found = endpoint_json(channel, reader.endpoint) | {"progress": None, "lag_messages": None}
+    pace = None if last is None else last.paces.get(reader.reading.key)
+    if pace is not None:
+        own: Iterable[int] = reader.reading.reads(len(pace.lags))
+        if reader.reading.group == ANONYMOUS:
+            own = [each for each, lag in enumerate(pace.lags) if lag is not None]
+        found["progress"] = worst(pace.progress[each] for each in own)
+        found["lag_messages"] = _sum([pace.lags[each] for each in own])
+    return found
+
+
+def _group_json(
+    channel: Channel, standing: ReaderGroup, living: int, last: KeptSample | None
+) -> Iterable[dict[str, Any]]:
+    """Give the group's line, or one for each member whose positions are its own."""
+    group = standing.group
+    members: Sequence[int | None] = [None]
+    if group.mode is Mode.BROADCAST and last is not None:
+        members = [
+            index for index in range(group.size or 0) if key_of(group.name, index) in last.paces
+        ] or [None]
+    for index in members:
+        key = key_of(group.name, index)
+        pace = None if last is None else last.paces.get(key)
+        yield {
+            "group": group.name,
+            "index": index,
+            "mode": str(group.mode),
+            "size": group.size,
+            "generation": group.generation,
+            "dynamic": standing.dynamic,
+            "members": living,
+            **_pace_json(channel, pace, last),
+            "partitions": [] if pace is None or last is None else _partitions(key, pace, last),
+        }
+
+
+def _pace_json(channel: Channel, pace: Pace | None, last: KeptSample | None) -> dict[str, Any]:
+    if pace is None or last is None:
+        names = ("lag_messages", "lag_records", "lag_seconds", "read_rate", "trend", "drain_s")
+        return dict.fromkeys((*names, "progress"))
+    return {
+        "lag_messages": pace.lag_messages,
+        "lag_records": pace.lag_messages if _is_a_record_a_message(channel) else None,
+        "lag_seconds": _age(last.sample.at, pace.behind_since, pace.lag_messages),
+        "read_rate": _rounded(pace.read_rate),
+        "trend": _rounded(pace.trend),
+        "drain_s": _rounded(pace.drain_s),
+        "progress": pace.worst,
+    }
+
+
+def _partitions(key: str, pace: Pace, last: KeptSample) -> list[dict[str, Any]]:
+    sample = last.sample
+    track = sample.tracks[key]
+    return [
+        {
+            "partition": partition,
+            "committed": committed,
+            "position": position,
+            "end": at(sample.ends, partition),
+            "lag_messages": (lag := at(pace.lags, partition)),
+            "lag_seconds": _age(sample.at, pace.since[partition], lag) if pace.since else None,
+            "progress": pace.progress[partition] if pace.progress else None,
+        }
+        for partition, (committed, position) in enumerate(
+            zip(track.committed, track.position, strict=True)
+        )
+    ]
+
+
+def _is_a_record_a_message(channel: Channel) -> bool:
+    """Whether each offset holds a record: in Avro, where none of them was compacted away.
+
+    What others write to a topic that was adopted may be none of the channel's, or leave gaps.
+    """
+    compacted = "compact" in channel.spec.config.get("cleanup.policy", "")
+    return channel.spec.format is Format.AVRO and not channel.adopted and not compacted
+
+
+def _age(sampled_at: datetime, since: float | None, lag: int | None) -> float | None:
+    if lag == 0:
+        return 0.0
+    return None if since is None else _rounded(max(0.0, sampled_at.timestamp() - since))
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
+
+
+def _sum(numbers: Sequence[int | None]) -> int | None:
+    known = [each for each in numbers if each is not None]
+    return sum(known) if known and len(known) == len(numbers) else None

@@ -1,0 +1,154 @@
+"""What is looked at for samples: channels that somebody uses, and how far their readers are."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, or_, select
+
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.domain.endpoint import OPEN, Health, Mode, Role
+from sluiceway_gateway.domain.tracks import Reading, Stored
+from sluiceway_gateway.store.engine import ReadTransaction
+from sluiceway_gateway.store.tables import channels, endpoints, positions
+
+_AT_ONCE = 500
+_HERE = ~endpoints.c.superseded
+_LIVING = (
+    _HERE
+    & endpoints.c.state.in_([str(each) for each in sorted(OPEN)])
+    & (endpoints.c.health != str(Health.LOST))
+)
+_OPEN = frozenset(str(each) for each in OPEN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A channel to look at."""
+
+    uid: str
+    topic: str
+    topic_id: str | None
+    partitions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far a channel's readers are."""
+
+    readers: tuple[Reading, ...]
+    stored: tuple[Stored, ...]
+    counted: str
+    """Tells two states of the endpoints and their counters apart."""
+
+
+def in_use(tx: ReadTransaction) -> list[Watched]:
+    """Return the channels at which somebody lives."""
+    return _watched(tx, channels.c.uid.in_(select(endpoints.c.channel_uid).where(_LIVING)))
+
+
+def these(tx: ReadTransaction, uids: Sequence[str]) -> list[Watched]:
+    """Return those of these channels that are still there."""
+    return [
+        each
+        for start in range(0, len(uids), _AT_ONCE)
+        for each in _watched(tx, channels.c.uid.in_(uids[start : start + _AT_ONCE]))
+    ]
+
+
+def known(tx: ReadTransaction) -> list[Watched]:
+    """Return the channels at which somebody was, or that have positions."""
+    were = channels.c.uid.in_(select(endpoints.c.channel_uid).where(_HERE))
+    read = channels.c.uid.in_(select(positions.c.channel_uid))
+    return _watched(tx, or_(were, read))
+
+
+def standings(tx: ReadTransaction, watched: Sequence[Watched]) -> dict[str, Standing]:
+    """Return how far the readers of these channels are, by the channels' uids."""
+    found: dict[str, Standing] = {}
+    for start in range(0, len(watched), _AT_ONCE):
+        chunk = watched[start : start + _AT_ONCE]
+        readers: dict[str, list[Reading]] = {each.uid: [] for each in chunk}
+        counters: dict[str, list[object]] = {each.uid: [] for each in chunk}
+        stored: dict[str, list[Stored]] = {each.uid: [] for each in chunk}
+        _add_endpoints(tx, readers, counters)
+        _add_positions(tx, stored, {each.uid: each.topic_id for each in chunk})
+        for each in chunk:
+            text = json.dumps(counters[each.uid], sort_keys=True)
+            found[each.uid] = Standing(
+                readers=tuple(readers[each.uid]),
+                stored=tuple(stored[each.uid]),
+                counted=hashlib.sha256(text.encode()).hexdigest()[:16],
+            )
+    return found
+
+
+def reading_of(row: Row[Any]) -> Reading:
+    """Return what a reader's row says of its progress."""
+    return Reading(
+        group=row.group_name,
+        index=row.member_index,
+        size=row.size,
+        mode=Mode(row.mode),
+        epoch=row.epoch,
+        lives=row.state in _OPEN and row.health != str(Health.LOST),
+        reached={int(p): place[0] for p, place in (row.reached or {}).items()},
+        share=None if row.share_size is None else (row.share_index, row.share_size),
+    )
+
+
+def _watched(tx: ReadTransaction, condition: ColumnElement[bool]) -> list[Watched]:
+    statement = select(
+        channels.c.uid, channels.c.topic_name, channels.c.topic_id, channels.c.topic_partitions
+    ).where(
+        condition,
+        channels.c.phase.in_([str(Phase.READY), str(Phase.CLOSED)]),
+        channels.c.topic_partitions.is_not(None),
+    )
+    return [
+        Watched(
+            uid=row.uid,
+            topic=row.topic_name,
+            topic_id=row.topic_id,
+            partitions=row.topic_partitions,
+        )
+        for row in tx.execute(statement)
+    ]
+
+
+def _add_endpoints(
+    tx: ReadTransaction, readers: dict[str, list[Reading]], counters: dict[str, list[object]]
+) -> None:
+    table = endpoints.c
+    statement = select(
+        *(table.id, table.channel_uid, table.role, table.group_name, table.member_index),
+        *(table.size, table.mode, table.epoch, table.state, table.health, table.reached),
+        *(table.share_index, table.share_size, table.counters),
+    ).where(_HERE, table.channel_uid.in_(list(readers)))
+    for row in tx.execute(statement.order_by(table.id)):
+        counters[row.channel_uid].append([row.id, row.state, row.health, row.counters])
+        if row.role == str(Role.READER):
+            readers[row.channel_uid].append(reading_of(row))
+
+
+def _add_positions(
+    tx: ReadTransaction, stored: dict[str, list[Stored]], topics: dict[str, str | None]
+) -> None:
+    table = positions.c
+    statement = select(
+        table.channel_uid, table.group_name, table.member_index, table.partition,
+        table.next_offset, table.topic_id,
+    ).where(table.channel_uid.in_(list(stored)))  # fmt: skip
+    for row in tx.execute(statement):
+        # Positions in another topic say nothing about this one.
+        if row.topic_id == topics[row.channel_uid]:
+            stored[row.channel_uid].append(
+                Stored(
+                    group=row.group_name,
+                    member=None if row.member_index < 0 else row.member_index,
+                    partition=row.partition,
+                    offset=row.next_offset,
+                )
+            )

@@ -1,0 +1,334 @@
+"""The status of channels over HTTP; what it is made of is tested with the samples."""
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from attaching import Site, report, site
+from gateway_rig import Rig, code, until
+
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.domain.pace import Pace, Sample, Track
+from sluiceway_gateway.domain.progress import Progress
+from sluiceway_gateway.http.rendered import Rendered
+from sluiceway_gateway.store import samples
+from sluiceway_gateway.store.sample_rows import KeptSample
+from sluiceway_gateway.store.samples import Taken
+
+PATH = "/v1/channels/flights/status"
+UNKNOWN = {
+    "lag_messages": None,
+    "lag_records": None,
+    "lag_seconds": None,
+    "read_rate": None,
+    "trend": None,
+    "drain_s": None,
+    "progress": None,
+}
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    return site(rig, partitions=2, metadata={"labels": {"team": "ops"}})
+
+
+def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> None:
+    """Write down what a look at Kafka would have shown: a group that stands in partition 0."""
+    clock = flights.rig.clock
+    clock.turn(timedelta(seconds=5))
+    pace = Pace(
+        lags=[lag, None],
+        since=[clock().timestamp() - 7.5 if lag else None, None],
+        progress=[Progress.STALLED if lag else Progress.OK, None],
+        lag_messages=lag,
+        behind_since=clock().timestamp() - 7.5 if lag else None,
+        read_rate=0.5,
+        trend=-0.25,
+        drain_s=4 * lag,
+    )
+    track = Track(position=[5, None], committed=[3, None], holder=[1, None])
+    sample = Sample(at=clock(), starts=[0, 0], ends=[5 + lag, 0], tracks={key: track})
+    kept = KeptSample(number=number, sample=sample, paces={key: pace}, write_rate=1.0)
+    with flights.rig.database.write() as tx:
+        taken = Taken(channel_uid=flights.uid, kept=kept, is_new=True, changes=True)
+        assert samples.write(tx, [taken]) == 1
+
+
+def test_the_status_tells_of_writers_readers_groups_and_partitions(flights: Site) -> None:
+    writer, reader = flights.attach("writer"), flights.member(1, 2)
+    sampled(flights)
+    status = flights.rig.http.get(PATH).json()
+    assert status["channel"] == {
+        "name": "flights",
+        "uid": flights.uid,
+        "phase": "ready",
+        "generation": 1,
+        "labels": {"team": "ops"},
+        "format": "avro",
+        "partitions": 2,
+    }
+    listed = {each["role"]: each for each in flights.listed()}
+    assert status["writers"] == [listed["writer"]]
+    assert status["writers"][0]["id"] == writer["id"]
+    assert status["readers"] == [listed["reader"] | {"progress": None, "lag_messages": None}]
+    assert status["readers"][0]["id"] == reader["id"]
+    assert status["sampled_at"] == "2030-01-01T00:00:05.000Z"
+    assert status["write_rate"] == 1.0
+    assert status["partitions"] == [
+        {"partition": 0, "start": 0, "end": 9},
+        {"partition": 1, "start": 0, "end": 0},
+    ]
+    (group,) = status["groups"]
+    assert group == {
+        "group": "g",
+        "index": None,
+        "mode": "shared",
+        "size": 2,
+        "generation": 1,
+        "dynamic": False,
+        "members": 1,
+        "lag_messages": 4,
+        "lag_records": 4,
+        "lag_seconds": 7.5,
+        "read_rate": 0.5,
+        "trend": -0.25,
+        "drain_s": 16,
+        "progress": "stalled",
+        "partitions": [
+            {
+                "partition": 0,
+                "committed": 3,
+                "position": 5,
+                "end": 9,
+                "lag_messages": 4,
+                "lag_seconds": 7.5,
+                "progress": "stalled",
+            },
+            {
+                "partition": 1,
+                "committed": None,
+                "position": None,
+                "end": 0,
+                "lag_messages": None,
+                "lag_seconds": None,
+                "progress": None,
+            },
+        ],
+    }
+
+
+def test_before_the_first_look_nothing_is_known(flights: Site) -> None:
+    flights.member()
+    status = flights.rig.http.get(PATH).json()
+    assert (status["sampled_at"], status["write_rate"], status["partitions"]) == (None, None, [])
+    (group,) = status["groups"]
+    assert group.items() >= UNKNOWN.items()
+    assert (group["members"], group["partitions"]) == (1, [])
+
+
+def test_each_member_of_a_broadcast_group_has_a_line_of_its_own(flights: Site) -> None:
+    for index in range(2):
+        flights.member(index, 2, mode="broadcast")
+    sampled(flights, key="g/1")
+    (group,) = flights.rig.http.get(PATH).json()["groups"]
+    assert (group["index"], group["mode"], group["members"]) == (1, "broadcast", 2)
+    first, second = flights.rig.http.get(PATH).json()["readers"]
+    assert (first["progress"], second["progress"]) == (None, "stalled")
+
+
+@pytest.mark.parametrize(
+    ("spec", "records"),
+    [
+        ({}, 4),
+        ({"format": "arrow"}, None),
+        ({"config": {"cleanup.policy": "compact"}}, None),
+        ({"config": {"cleanup.policy": "delete"}}, 4),
+    ],
+    ids=["avro", "arrow", "compacted", "deleted"],
+)
+def test_records_are_counted_where_each_offset_holds_one(
+    rig: Rig, spec: dict[str, Any], records: int | None
+) -> None:
+    flights = site(rig, partitions=2, **spec)
+    flights.member()
+    sampled(flights)
+    assert rig.http.get(PATH).json()["groups"][0]["lag_records"] == records
+
+
+def test_an_unchanged_status_is_not_sent_again(flights: Site) -> None:
+    reader = flights.member()
+    sampled(flights)
+    tag = flights.rig.http.get(PATH).headers["etag"]
+    assert tag.startswith('W/"')
+
+    def asked() -> httpx.Response:
+        return flights.rig.http.get(PATH, headers={"If-None-Match": tag})
+
+    flights.beat(report(reader, counters={"records": 5}))
+    assert (asked().status_code, asked().content, asked().headers["etag"]) == (304, b"", tag)
+    sampled(flights, 2)
+    assert asked().status_code == 200
+    tag = asked().headers["etag"]
+    flights.beat(report(reader, "started"))
+    assert asked().status_code == 200
+    tag = asked().headers["etag"]
+    flights.rig.observe("flights", Phase.CLOSED)
+    assert asked().json()["channel"]["phase"] == "closed"
+
+
+def test_the_same_state_is_put_together_once_but_tells_when_it_was_looked_at(
+    flights: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sluiceway_gateway.http import statuses
+
+    flights.member()
+    sampled(flights)
+    before = flights.rig.http.get(PATH).json()
+    monkeypatch.setattr(statuses, "_rendered", None)
+    flights.rig.clock.turn(timedelta(seconds=5))
+    with flights.rig.database.write() as tx:
+        last = samples.last(tx, flights.uid)
+        assert last is not None
+        again = KeptSample(
+            number=1, sample=Sample(at=flights.rig.clock(), tracks=last.sample.tracks)
+        )
+        samples.write(tx, [Taken(channel_uid=flights.uid, kept=again, is_new=False, changes=False)])
+    after = flights.rig.http.get(PATH).json()
+    assert after == before | {"sampled_at": "2030-01-01T00:00:10.000Z"}
+
+
+def waiting(
+    rig: Rig, pool: ThreadPoolExecutor, path: str, **headers: str
+) -> "Future[httpx.Response]":
+    """Ask for another state than the present one, and return when that is waited for."""
+    watch = rig.app.state.parts.watch
+    tag = rig.http.get(path, headers=headers).headers["etag"]
+    asked = {"If-None-Match": tag, **headers}
+    future = pool.submit(httpx.get, rig.url + path, params={"wait": 30}, headers=asked, timeout=60)
+    until(lambda: watch.waiting == 1)
+    return future
+
+
+@pytest.mark.parametrize("path", [PATH, "/v1/status"])
+def test_a_wait_ends_with_the_next_sample(flights: Site, path: str) -> None:
+    flights.member()
+    with ThreadPoolExecutor() as pool:
+        future = waiting(flights.rig, pool, path)
+        sampled(flights)
+        answer = future.result(20)
+    assert answer.status_code == 200
+    assert "stalled" in answer.text
+
+
+def test_a_list_is_waited_for_over_changes_that_it_does_not_show(flights: Site) -> None:
+    rig = flights.rig
+    hers, all_ = rig.token("read:flights"), rig.token("admin")
+    rig.http.headers.update(all_)
+    with ThreadPoolExecutor() as pool:
+        future = waiting(rig, pool, "/v1/status", **hers)
+        looks = threading.Event()
+        was = rig.app.state.parts.statuses.page
+
+        def page(**asked: Any) -> Any:
+            looks.set()
+            return was(**asked)
+
+        rig.app.state.parts.statuses.page = page
+        rig.put("other")
+        assert looks.wait(20)
+        assert not future.done()
+        sampled(flights)
+        answer = future.result(20)
+    assert [each["channel"]["name"] for each in answer.json()["items"]] == ["flights"]
+
+
+def test_a_wait_in_vain_ends_with_its_time(flights: Site) -> None:
+    for path in (PATH, "/v1/status"):
+        tag = flights.rig.http.get(path).headers["etag"]
+        answer = flights.rig.http.get(path, params={"wait": 0.2}, headers={"If-None-Match": tag})
+        assert (answer.status_code, answer.headers["etag"]) == (304, tag)
+
+
+def test_a_channel_that_goes_ends_a_wait_for_its_status(flights: Site) -> None:
+    from sluiceway_gateway.store.due import remove
+
+    with ThreadPoolExecutor() as pool:
+        future = waiting(flights.rig, pool, PATH)
+        with flights.rig.database.write() as tx:
+            remove(tx, flights.uid, from_phases=list(Phase))
+        assert code(future.result(20)) == "channel_not_found"
+
+
+def test_all_channels_are_told_in_one_line_each_page_by_page(rig: Rig) -> None:
+    sites = {name: site(rig, name, partitions=2) for name in ("a", "b", "c")}
+    writers = [sites["b"].attach("writer") for _ in range(3)]
+    sites["b"].depart(writers[0], ends={"0": 3})
+    sites["b"].depart(writers[1], "error", cause="x")
+    sites["b"].member()
+    sampled(sites["b"])
+    sampled(sites["c"], lag=0)
+    page = rig.http.get("/v1/status", params={"limit": 2}).json()
+    none = {"living": 0, "lost": 0, "failed": 0, "finished": 0}
+    assert page["items"][0] == {
+        "channel": rig.http.get("/v1/channels/a/status").json()["channel"],
+        "sampled_at": None,
+        "writers": none,
+        "readers": none,
+        "lag_messages": None,
+        "lag_seconds": None,
+        "progress": None,
+        "write_rate": None,
+    }
+    line = page["items"][1]
+    assert line["writers"] == none | {"living": 1, "failed": 1, "finished": 1}
+    assert line["readers"] == none | {"living": 1}
+    assert (line["lag_messages"], line["lag_seconds"], line["progress"]) == (4, 7.5, "stalled")
+    rest = rig.http.get("/v1/status", params={"cursor": page["next_cursor"]}).json()
+    (last,) = rest["items"]
+    assert rest["next_cursor"] is None
+    assert (last["lag_messages"], last["lag_seconds"], last["progress"]) == (0, 0.0, "ok")
+
+
+def test_a_token_sees_the_status_of_what_it_may_see(rig: Rig) -> None:
+    site(rig, "flights")
+    site(rig, "other")
+    hers = rig.token("read:fl")
+    listed = rig.http.get("/v1/status", headers=hers).json()["items"]
+    assert [each["channel"]["name"] for each in listed] == ["flights"]
+    assert rig.http.get(PATH, headers=hers).status_code == 200
+    assert rig.http.get("/v1/channels/other/status", headers=hers).status_code == 403
+
+
+def test_looking_leaves_no_trace(flights: Site) -> None:
+    flights.member()
+    sampled(flights)
+
+    def everything() -> list[Any]:
+        from sluiceway_gateway.store.tables import metadata
+
+        with flights.rig.database.read() as tx:
+            return [tx.execute(table.select()).all() for table in metadata.sorted_tables]
+
+    before = everything()
+    for path in (PATH, "/v1/status", f"{flights.path}/endpoints"):
+        tag = flights.rig.http.get(path).headers["etag"]
+        flights.rig.http.get(path, params={"wait": 0.1}, headers={"If-None-Match": tag})
+    assert everything() == before
+
+
+def test_what_was_asked_for_longest_ago_is_not_kept_where_there_is_no_room() -> None:
+    rendered = Rendered(limit_bytes=10)
+    rendered.put("a", "1", b"12345")
+    rendered.put("b", "1", b"12345")
+    assert rendered.get("a", "1") == b"12345"
+    assert rendered.get("a", "2") is None
+    rendered.put("c", "1", b"1")
+    assert (rendered.get("a", "1"), rendered.get("b", "1")) == (b"12345", None)
+    rendered.put("a", "2", b"x")
+    rendered.put("d", "1", b"12345678")
+    assert [rendered.get(key, tag) for key, tag in (("c", "1"), ("a", "2"))] == [b"1", b"x"]
+    rendered.put("e", "1", b"x" * 11)
+    assert rendered.get("e", "1") is None
