@@ -106,6 +106,15 @@ def test_a_log_is_read_again_from_any_place_in_it_and_from_no_other(gateway_url:
     ]
 
 
+def test_who_is_behind_is_found_and_seen_to_catch_up(gateway_url: str) -> None:
+    assert _run("who_holds_up_whom.py", gateway_url) == [
+        "labels: 0 parcels left",
+        "scales: 600 parcels left",
+        "scales holds up whoever needs both",
+        "both have all parcels",
+    ]
+
+
 def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []

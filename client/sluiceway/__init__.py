@@ -9,6 +9,7 @@ from sluiceway.ports import InputPort, OutputPort
 from sluiceway.position import Position
 from sluiceway.protocol import Beat, Connection, Retention
 from sluiceway.reader import ChannelReader
+from sluiceway.reports import StatusReport
 from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
 
@@ -26,5 +27,6 @@ __all__ = [
     "Retention",
     "Schema",
     "SluicewayError",
+    "StatusReport",
     "__version__",
 ]

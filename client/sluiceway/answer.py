@@ -48,6 +48,14 @@ class Answer:
         value: int = self.typed(int, *keys)
         return value
 
+    def amount(self, *keys: str) -> float:
+        """Return a number, whole or not."""
+        found = self.at(*keys)
+        if type(found.value) is int:
+            return float(found.value)
+        value: float = found.typed(float)
+        return value
+
     def flag(self, *keys: str) -> bool:
         """Return a boolean."""
         value: bool = self.typed(bool, *keys)

@@ -18,6 +18,7 @@ from sluiceway.errors import (
     SluicewayError,
     SluicewayTimeout,
 )
+from sluiceway.movement import Movement
 from sluiceway.pauses import Pauses
 from sluiceway.session import Session
 
@@ -59,7 +60,7 @@ class Attachment:
         self.membership = membership
         self.session = session
         self.attached: Attached
-        self.records = 0
+        self.movement = Movement(role)
         self.counterparts: tuple[Endpoint, ...] | None = None
         self.finish_requested = False
         self._state = "opened"
@@ -136,7 +137,7 @@ class Attachment:
 
     def start(self, records: int) -> None:
         """Note that work goes on, `records` in all."""
-        self.records = records
+        self.movement.turn(records)
         if self._state == "opened":
             self._state = "started"
 
@@ -162,8 +163,8 @@ class Attachment:
             "id": self.id,
             "epoch": self.attached.epoch,
             "state": self._state,
-            "counters": {"records": self.records},
             "payload": self._payload,
+            **self.movement.news(self.attached.takes),
         }
         return told | ({"seen": self._seen} if self._listening else {})
 
@@ -171,6 +172,7 @@ class Attachment:
         """Take the answer to a beat; callbacks are called here."""
         if not self._present:
             return
+        self.movement.heard()
         if heard.status == "fenced":
             LOGGER.warning("%s is fenced: %s", self.name, heard.reason)
             self._failure = Fenced(
@@ -266,7 +268,7 @@ class Attachment:
             "state": state,
             "cause": cause and cause[:_MAX_CAUSE_CHARACTERS],
             "ends": None if ends is None else {str(p): end for p, end in ends.items()},
-            "counters": {"records": self.records},
+            **self.movement.last_word(self.attached.takes),
         }
         self.session.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
 

@@ -9,6 +9,7 @@ from sluiceway.answer import Answer
 from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.paths import channel_path
 from sluiceway.protocol import ChannelResource, Connection, SchemaVersion
+from sluiceway.reports import StatusLine, StatusReport
 from sluiceway.transport import Transport
 
 __all__ = ["Access", "Control"]
@@ -102,6 +103,34 @@ class Control:
             "DELETE", channel_path(name), params=params, headers=_request_id()
         )
         return self._channel(response)
+
+    def status(
+        self, name: str, *, seen: str | None = None, wait_s: float = 0.0
+    ) -> StatusReport | None:
+        """Return how a channel stands; None if it stands as at the ETag `seen` for `wait_s`."""
+        params, headers = {}, {}
+        if seen is not None:
+            params["wait"] = str(max(1, min(60, math.ceil(wait_s))))
+            headers["If-None-Match"] = seen
+        response = self._transport.request(
+            "GET", f"{channel_path(name)}/status", params=params, headers=headers, wait_s=wait_s
+        )
+        if response.status_code == 304:
+            return None
+        answer = self._transport.answer(response)
+        return StatusReport.parse(answer, etag=response.headers.get("ETag"))
+
+    def statuses(self) -> Iterator[StatusLine]:
+        """Return how all channels stand that the token may see, by name, page after page."""
+        params = {"limit": str(_LIMIT)}
+        while True:
+            response = self._transport.request("GET", "/v1/status", params=params)
+            page = Answer(self._transport.answer(response), "status")
+            yield from map(StatusLine.parse, page.items("items"))
+            cursor = page.optional(page.text, "next_cursor")
+            if cursor is None:
+                return
+            params["cursor"] = cursor
 
     def connection(self, name: str, access: Access) -> Connection:
         """Return what reading from or writing to the channel takes."""

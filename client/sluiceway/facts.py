@@ -8,6 +8,7 @@ from typing import Self
 from sluiceway.control import Control
 from sluiceway.errors import ChannelNotReady, Conflict, SluicewayTimeout
 from sluiceway.protocol import Beat, ChannelResource, ChannelStatus, Retention
+from sluiceway.reports import StatusReport
 
 __all__ = ["ChannelFacts"]
 
@@ -108,6 +109,17 @@ class ChannelFacts:
         """Ask the gateway again and return this channel."""
         self._take(self._control.channel(self.name))
         return self
+
+    def report(self) -> StatusReport:
+        """Ask who writes and reads the channel, how far each group is, and how it gets on.
+
+        Who looks leaves no trace. Raises Conflict for another incarnation of the channel.
+        """
+        found = self._control.status(self.name)
+        assert found is not None  # noqa: S101 - no state was named that it could be in still
+        if found.uid != self.uid:
+            raise self._replaced(found.uid)
+        return found
 
     def wait_until_ready(self, wait_s: float = 60.0) -> Self:
         """Wait until the channel can be used, if it closes for reading alone; return it.

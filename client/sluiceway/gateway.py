@@ -14,6 +14,7 @@ from sluiceway.control import Control
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.idle import checked_idle, idle_ms
 from sluiceway.protocol import Beat, ChannelResource, Retention
+from sluiceway.reports import StatusLine
 from sluiceway.schema import Schema
 from sluiceway.token import Token
 from sluiceway.transport import Transport
@@ -129,6 +130,13 @@ class Gateway:
         """
         for resource in self._control.channels(selector):
             yield Channel(self._control, resource)
+
+    def report(self) -> tuple[StatusLine, ...]:
+        """Ask how all channels stand that the token may see: a line each, by name.
+
+        Who looks leaves no trace.
+        """
+        return tuple(self._control.statuses())
 
     def close(self) -> None:
         """Close the connections to the gateway; later calls raise EndpointClosed.

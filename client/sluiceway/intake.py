@@ -1,8 +1,11 @@
 """What a reader has in hand: the messages fetched last, and where each partition stands."""
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import Message
 
 from sluiceway.chunk import Chunk
@@ -47,6 +50,8 @@ class Intake:
         timeout_s: float,
     ) -> None:
         self.corrupt_messages = 0
+        # Positions are found out in the thread of the beats, too; in between it is the reader's.
+        self._turn = threading.RLock()
         self._connection = connection
         self._decoder = decoder
         self._stream = stream
@@ -64,6 +69,7 @@ class Intake:
         self.chunk = Chunk.nothing()
         self._records = 0
         self._restart()
+        self._seen = (0, self.position())
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -71,7 +77,7 @@ class Intake:
         return tuple(sorted(self._positions))
 
     @property
-    def records(self) -> int:
+    def handed_out(self) -> int:
         """How many records have been handed out so far, those met again after a seek included."""
         return self._records + self.chunk.handed_out
 
@@ -80,8 +86,63 @@ class Intake:
         """Whether everything before the ends has been handed out."""
         return not self._open and self._failure is None and self.chunk.empty
 
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Return an iterator over records that were fetched; what is taken is handed out."""
+        with self._turn:
+            return self.chunk.records()
+
+    def batch(self) -> pa.RecordBatch:
+        """Hand out a batch of what was fetched."""
+        with self._turn:
+            return self.chunk.batch()
+
+    def glance(self) -> tuple[int, Mapping[int, Position]]:
+        """Return how many records were handed out, and where that is; for any thread, at once.
+
+        While records are waited for, it is what was so a moment ago.
+        """
+        if self._turn.acquire(blocking=False):
+            try:
+                self._seen = (self.handed_out, self.position())
+            finally:
+                self._turn.release()
+        return self._seen
+
     def position(self) -> dict[int, Position]:
         """Return the next record to hand out, for each partition."""
+        with self._turn:
+            return self._position()
+
+    def seek(self, positions: Mapping[int, Position]) -> None:
+        """Go on from these positions; the other partitions stay where they are."""
+        with self._turn:
+            self._positions = self.position() | dict(positions)
+            self._failure = None
+            self._restart()
+
+    def fetch(self, deadline_s: float) -> bool:
+        """Return True once `chunk` has a record; False at the end or at the deadline.
+
+        Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for a schema that the gateway has
+        to be asked for, GatewayError or EndpointClosed, when everything before them has been
+        handed out; and what the ending raises.
+        """
+        with self._turn:
+            while self.chunk.empty:
+                self._seen = (self.handed_out, self.position())
+                self._follow_ends()
+                if self._failure is not None:
+                    failure, self._failure = self._failure, None
+                    self._restart()
+                    raise failure
+                if not self._open:
+                    return False
+                self._take(deadline_s)
+                if self.chunk.empty and time.monotonic() >= deadline_s:
+                    return False
+            return True
+
+    def _position(self) -> dict[int, Position]:
         if not self.chunk.empty or self._failure is not None:
             self.chunk.settle(self._positions)
             return dict(self._positions)
@@ -92,33 +153,6 @@ class Intake:
             if offset > self._positions[partition].offset:
                 self._positions[partition] = Position(offset=offset)
         return dict(self._positions)
-
-    def seek(self, positions: Mapping[int, Position]) -> None:
-        """Go on from these positions; the other partitions stay where they are."""
-        self._positions = self.position() | dict(positions)
-        self._failure = None
-        self._restart()
-
-    def fetch(self, deadline_s: float) -> bool:
-        """Return True once `chunk` has a record; False at the end or at the deadline.
-
-        Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for a schema that the gateway has
-        to be asked for, GatewayError or EndpointClosed, when everything before them has been
-        handed out; and what the ending raises.
-        """
-        while self.chunk.empty:
-            self.position()
-            self._follow_ends()
-            if self._failure is not None:
-                failure, self._failure = self._failure, None
-                self._restart()
-                raise failure
-            if not self._open:
-                return False
-            self._take(deadline_s)
-            if self.chunk.empty and time.monotonic() >= deadline_s:
-                return False
-        return True
 
     def _follow_ends(self) -> None:
         """Take the ends as they are known now."""

@@ -103,6 +103,8 @@ class ChannelReader(Presence):
                 skip_corrupt=on_corrupt == "skip",
                 timeout_s=timeout_s,
             )
+            if attachment is not None:
+                attachment.movement.follow(self._intake.glance)
         except BaseException:
             self._stream.close()
             raise
@@ -110,7 +112,7 @@ class ChannelReader(Presence):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Give record after record; each counts as done when it is handed out."""
         while self._fetched(math.inf):
-            yield from self._intake.chunk.records()
+            yield from self._intake.records()
 
     def read(self, max_records: int, timeout: float | None = 1.0) -> list[dict[str, Any]]:
         """Return up to `max_records` records, fewer if no more came within `timeout` seconds.
@@ -132,7 +134,7 @@ class ChannelReader(Presence):
                 self._failure = error
                 break
             missing = max_records - len(records)
-            records += itertools.islice(self._intake.chunk.records(), missing)
+            records += itertools.islice(self._intake.records(), missing)
         return records
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -141,7 +143,7 @@ class ChannelReader(Presence):
         A batch counts as done when it is handed out.
         """
         while self._fetched(math.inf):
-            yield self._intake.chunk.batch()
+            yield self._intake.batch()
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -218,7 +220,6 @@ class ChannelReader(Presence):
         """
         self._let_go()
         if self._attachment is not None:
-            self._attachment.records = self._intake.records
             self._attachment.leave()
 
     def __enter__(self) -> Self:
@@ -271,7 +272,7 @@ class ChannelReader(Presence):
         if failure is not None:
             raise failure
         if self._attachment is not None:
-            self._attachment.start(self._intake.records)
+            self._attachment.start(self._intake.handed_out)
         fetched = self._intake.fetch(deadline_s)
         if not fetched and self._intake.finished:
             self._ending.confirm()

@@ -6,7 +6,8 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from sluiceway.answer import Answer
@@ -20,6 +21,8 @@ LOGGER = logging.getLogger("sluiceway.session")
 
 _MOST_REPORTS = 1000
 """In one request; more take several, each a beat of its own."""
+_MOST_BYTES = 500_000
+"""About half of what a gateway reads of one request by default."""
 _FIRST_PAUSE_S = 2.0
 _SHORTEST_S, _LONGEST_S = 0.05, 60.0
 _SESSIONS: dict[Hashable, "Session"] = {}
@@ -194,13 +197,18 @@ class Session:
             reports = [report for each in members if (report := each.report()) is not None]
             if not reports and not also:
                 return None
-            self._beats += 1
-            answer = calls.beat(
-                self.id, self._beats, reports, also=also, timeout_s=max(1.0, self._pause_s)
-            )
+            answers: list[BeatAnswer] = []
+            for piece in list(_pieces(reports)) or [[]]:
+                self._beats += 1
+                rest = {} if answers else also
+                timeout_s = max(1.0, self._pause_s)
+                answers.append(
+                    calls.beat(self.id, self._beats, piece, also=rest, timeout_s=timeout_s)
+                )
         self._note_back()
-        self._pause_s = min(_LONGEST_S, max(_SHORTEST_S, answer.next_ms / 1000))
-        return answer
+        self._pause_s = min(_LONGEST_S, max(_SHORTEST_S, answers[-1].next_ms / 1000))
+        heard = {id_: word for each in answers for id_, word in each.heard.items()}
+        return replace(answers[0], heard=heard)
 
     def _run(self, calls: EndpointCalls, wake: threading.Event) -> None:
         while True:
@@ -252,3 +260,20 @@ class Session:
             away_s = self._monotonic() - self._away_since_s
             LOGGER.warning("the gateway takes beats again, after %.1f s", away_s)
         self._away_since_s = self._failure = None
+
+
+def _pieces(reports: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Give the reports in pieces that fit into one request each."""
+    piece: list[Mapping[str, Any]] = []
+    size = 0
+    for each in reports:
+        weight = 450 + 40 * len(each.get("positions") or ())
+        # A payload is bounded, and is made to JSON once more when it is sent.
+        weight += 2 * len(str(each["payload"])) if each.get("payload") else 0
+        if piece and size + weight > _MOST_BYTES:
+            yield piece
+            piece, size = [], 0
+        piece.append(each)
+        size += weight
+    if piece:
+        yield piece

@@ -238,7 +238,7 @@ class ChannelWriter(Presence):
 
     def _fail(self, error: BaseException) -> None:
         if self._attachment is not None:
-            self._attachment.records = self.accepted_records
+            self._attachment.movement.records = self.accepted_records
             self._attachment.fail(error)
 
     def _send(self, messages: Messages) -> None:

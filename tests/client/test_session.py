@@ -104,6 +104,25 @@ def test_more_members_than_a_request_may_name_take_several(
     assert [(body["beat"], len(body["endpoints"])) for body in script.bodies] == [(1, 1000), (2, 1)]
 
 
+def test_a_request_is_no_larger_than_a_gateway_reads(
+    session: Session, calls: EndpointCalls, script: Script
+) -> None:
+    class Wide(Told):
+        def report(self) -> dict[str, Any] | None:
+            places = {str(each): [2**40 + each, 0] for each in range(2_000)}
+            return {"id": self.id, "epoch": 1, "state": "started", "positions": places}
+
+    members = [Wide(number) for number in range(50)]
+    for member in members:
+        session.enter(member)
+    for _ in range(9):
+        script.answer(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
+    session.beat(calls)
+    assert [body["beat"] for body in script.bodies] == list(range(1, 10))
+    assert sum(len(body["endpoints"]) for body in script.bodies) == 50
+    assert max(int(sent["Content-Length"]) for _, _, sent in script.requests) < 1024 * 1024
+
+
 def test_a_last_word_waits_for_the_beat_that_is_on_its_way(
     session: Session, calls: EndpointCalls, script: Script
 ) -> None:

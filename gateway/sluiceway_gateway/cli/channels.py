@@ -16,6 +16,7 @@ from sluiceway.errors import SluicewayTimeout
 from sluiceway.transport import Transport
 from sluiceway_gateway.cli.description import described
 from sluiceway_gateway.cli.durations import duration
+from sluiceway_gateway.cli.status import status
 from sluiceway_gateway.cli.tables import print_table
 
 #: How long to go on asking a gateway that does not answer; people wait for less than programs.
@@ -36,7 +37,7 @@ def gateway_option(function: _F) -> _F:
 
 @click.group()
 def channels() -> None:
-    """List, show, create, update, close, forget and delete channels."""
+    """List, show, create, update, close, forget and delete channels, and see how they stand."""
 
 
 @channels.command("list")
@@ -74,6 +75,9 @@ def show(name: str, url: str | None) -> None:
     """Show the channel NAME as JSON."""
     with _found(name, url) as channel:
         click.echo(json.dumps(described(channel), indent=2, ensure_ascii=False))
+
+
+channels.add_command(gateway_option(status))
 
 
 @channels.command()

@@ -1,0 +1,112 @@
+"""`sluiceway channels status`, with a real gateway and broker."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from running import Run, Sluiceway
+
+from sluiceway import Beat, Channel, Gateway
+from sluiceway.reports import CrewReport
+from sluiceway_gateway.cli import status
+from sluiceway_gateway.cli.status import _crew, _number, _seconds
+
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+_numbers = itertools.count(1)
+
+
+def fail(channel: Channel) -> None:
+    with channel.writer(group="load") as writer:
+        writer.write([{"a": each} for each in range(5)])
+        writer.flush()
+        raise KeyError("no such carrier")
+
+
+@pytest.fixture
+def name(gateway_url: str) -> Any:
+    """A channel with a writer that failed, and a reader of a group that is at work."""
+    name = f"status-{next(_numbers)}"
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(name, SCHEMA, beat=Beat(interval_ms=100, patience_ms=60_000))
+        with pytest.raises(KeyError):
+            fail(channel)
+        with channel.reader(group="delays", until=None) as reader:
+            reader.read(3, timeout=None)
+            report = channel.report()
+            while not report.groups or report.groups[0].lag_messages != 2:
+                found = channel._control.status(name, seen=report.etag, wait_s=20)
+                report = report if found is None else found
+            yield name
+
+
+def run(sluiceway: Sluiceway, gateway_url: str, *arguments: str) -> Run:
+    return sluiceway("channels", "status", *arguments, url=gateway_url)
+
+
+def test_a_channels_status_is_shown_as_tables(
+    sluiceway: Sluiceway, gateway_url: str, name: str
+) -> None:
+    shown = run(sluiceway, gateway_url, name)
+    assert (shown.status, shown.err) == (0, "")
+    head, _, heads, group, _, _, *endpoints = shown.out.splitlines()
+    assert head.startswith(f"channel {name} is ready, ")
+    assert heads.split()[:3] == ["GROUP", "MEMBERS", "LAG"]
+    assert group.split()[:6] == ["delays", "1", "of", "1", "2", "2"]
+    writer, reader = (each.split() for each in endpoints)
+    assert writer[:5] == ["load[0]", "writer", "error", "healthy", "5"]
+    assert writer[5:] == ["KeyError:", "'no", "such", "carrier'"]
+    assert reader[:4] == ["delays[0]", "reader", "started", "healthy"]
+
+
+def test_all_channels_have_a_line_each(sluiceway: Sluiceway, gateway_url: str, name: str) -> None:
+    lines = run(sluiceway, gateway_url).out.splitlines()
+    assert lines[0].split()[:4] == ["NAME", "PHASE", "WRITERS", "READERS"]
+    (line,) = [each.split() for each in lines if each.startswith(f"{name} ")]
+    assert line[:6] == [name, "ready", "0,", "1", "failed", "1"]
+
+
+def test_json_is_what_the_gateway_says(sluiceway: Sluiceway, gateway_url: str, name: str) -> None:
+    one = json.loads(run(sluiceway, gateway_url, name, "--json").out)
+    assert one["groups"][0]["lag_messages"] == 2
+    lines = run(sluiceway, gateway_url, "--json").out.splitlines()
+    (line,) = [
+        each for each in map(json.loads, lines) if each["channel"]["uid"] == one["channel"]["uid"]
+    ]
+    assert line["lag_messages"] == 2
+
+
+def test_watching_shows_each_state_until_it_is_interrupted(
+    sluiceway: Sluiceway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    was = status._print
+
+    def printing(documents: Any, **options: Any) -> None:
+        was(documents, **options)
+        shown.extend(documents)
+        if len(shown) == 2:
+            raise KeyboardInterrupt
+        # The next state comes by the reader's beats, whose averages go on.
+        with Gateway(gateway_url) as gateway:
+            gateway.channel(name).update(labels={"seen": "once"})
+
+    monkeypatch.setattr(status, "_print", printing)
+    done = run(sluiceway, gateway_url, name, "--watch", "--json")
+    assert done.status == 130
+    assert len(done.out.splitlines()) == 2
+    assert shown[0] != shown[1]
+
+
+def test_a_channel_that_is_not_there_is_named(sluiceway: Sluiceway, gateway_url: str) -> None:
+    run(sluiceway, gateway_url, "nowhere").failed("'nowhere'")
+
+
+def test_numbers_are_for_people() -> None:
+    assert [_number(each) for each in (None, 0, 1234567, 0.25, 2.0)] == [
+        *("?", "0", "1,234,567", "0.2", "2.0")
+    ]
+    assert [_seconds(each) for each in (None, 0.0, 59.4, 60, 3_661, 90_000)] == [
+        *("?", "0 s", "59 s", "1 min 0 s", "1 h 1 min", "25 h 0 min")
+    ]
+    assert _crew(CrewReport(living=3, lost=1, failed=2, finished=4)) == "3, 1 lost, 2 failed"
