@@ -25,6 +25,7 @@ class Service:
 
     port: int
     token: str
+    pid: int
 
     @property
     def url(self) -> str:
@@ -51,7 +52,7 @@ def running(database_url: str, bootstrap_servers: str) -> Iterator[Service]:
         env=os.environ | {f"SLUICEWAY_{name}": value for name, value in settings.items()},
     )
     try:
-        yield Service(port=port, token=made.text.get_secret_value())
+        yield Service(port=port, token=made.text.get_secret_value(), pid=process.pid)
     finally:
         process.terminate()
         process.wait(60)

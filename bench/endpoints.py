@@ -1,0 +1,301 @@
+"""What it costs a gateway that two thousand endpoints beat, and how fast it tells how they stand.
+
+A gateway in a process of its own, as `sluiceway serve` runs it, on SQLite, with its loops and a
+real broker. 2,000 endpoints beat every two seconds, in 100 sessions with a connection each: half of
+them are the readers of one group at a channel of 1,000 partitions, the others writers and readers
+of ten channels. Each beat has other counters and, of readers, other positions. What beats runs in
+another process; processor time is the gateway's own.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.measure import RESULTS, machine
+from bench.service import Service, running
+from rich.console import Console
+from rich.table import Table
+
+from sluiceway import Gateway
+from sluiceway_gateway.embedded import KafkaServer
+
+SESSIONS = 100
+IN_A_SESSION = 20
+INTERVAL_S = 2.0
+SECONDS = 60.0
+STATUSES = 300
+WIDE, OTHERS = "wide", tuple(f"other-{number}" for number in range(10))
+PARTITIONS = 1_000
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+GOALS = {
+    "heartbeat_cores": 0.25,
+    "heartbeat_p99_ms": 50.0,
+    "status_p99_ms": 100.0,
+    "status_unchanged_p99_ms": 10.0,
+}
+
+
+class Line:
+    """A connection that is kept, with one request at a time."""
+
+    def __init__(self, service: Service) -> None:
+        self._http = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
+        self._token = service.token
+
+    def ask(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[float, http.client.HTTPResponse, bytes]:
+        """Ask, and return how long the whole answer took, in milliseconds."""
+        data = None if body is None else json.dumps(body)
+        given = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        started_s = time.perf_counter()
+        try:
+            self._http.request(method, path, body=data, headers=given | headers)
+            answer = self._http.getresponse()
+        except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
+            # It lay idle for longer than a server keeps it.
+            self._http.close()
+            self._http.request(method, path, body=data, headers=given | headers)
+            answer = self._http.getresponse()
+        text = answer.read()
+        took_ms = (time.perf_counter() - started_s) * 1000
+        assert answer.status < 400, text
+        return took_ms, answer, text
+
+
+@dataclass
+class Instance:
+    """An endpoint: what its next beat tells."""
+
+    id: str
+    epoch: int
+    partition: int | None
+    records: int = 0
+
+    def report(self) -> dict[str, Any]:
+        """Tell of some more work."""
+        self.records += 37
+        kind, count = ("Read", "receivedRecordCount")
+        told: dict[str, Any] = {
+            "id": self.id,
+            "epoch": self.epoch,
+            "state": "started",
+            "counters": {
+                "records": self.records,
+                count: self.records,
+                f"averageTimePer{kind}CycleMs": self.records % 1000 / 7,
+                f"averageRecordPer{kind}Cycle": self.records % 100,
+                f"averageTimePer{kind}RecordMs": self.records % 1000 / 7000,
+            },
+            "payload": None,
+        }
+        if self.partition is not None:
+            told["positions"] = {str(self.partition): [self.records, 0]}
+        return told
+
+
+@dataclass
+class Process:
+    """A client's process: its session and its endpoints."""
+
+    line: Line
+    session: str = field(default_factory=lambda: uuid.uuid4().hex)
+    endpoints: list[Instance] = field(default_factory=list)
+    beats: int = 0
+
+    def attach(self, channel: str, uid: str, role: str, **place: Any) -> None:
+        """Attach one endpoint more."""
+        id_ = uuid.uuid4().hex
+        body = {"uid": uid, "id": id_, "session": self.session, "role": role, **place}
+        _, _, text = self.line.ask("POST", f"/v1/channels/{channel}/endpoints", body)
+        endpoint = json.loads(text)["endpoint"]
+        reads = role == "reader"
+        partition = endpoint["partitions"][0] if reads else None
+        self.endpoints.append(Instance(id_, endpoint["epoch"], partition))
+
+    def beat(self) -> float:
+        """Beat for all of them; return how long the answer took."""
+        self.beats += 1
+        body = {
+            "session": self.session,
+            "beat": self.beats,
+            "endpoints": [each.report() for each in self.endpoints],
+        }
+        took_ms, _, text = self.line.ask("POST", "/v1/heartbeats", body)
+        assert {each["status"] for each in json.loads(text)["endpoints"]} == {"ok"}
+        return took_ms
+
+
+def attached(service: Service) -> list[Process]:
+    """Make the channels and attach all endpoints."""
+    uids: dict[str, str] = {}
+    with Gateway(service.url, token=service.token) as client:
+        for name in (WIDE, *OTHERS):
+            partitions = PARTITIONS if name == WIDE else 4
+            uids[name] = client.channel(name, SCHEMA, partitions=partitions, wait_s=300).uid
+    processes = [Process(Line(service)) for _ in range(SESSIONS)]
+
+    def attach(number: int) -> None:
+        process = processes[number]
+        for each in range(IN_A_SESSION):
+            index = number * IN_A_SESSION + each
+            if each % 2:
+                place = {"group": "readers", "index": index // 2, "size": PARTITIONS}
+                process.attach(WIDE, uids[WIDE], "reader", **place)
+            else:
+                name = OTHERS[index // 2 % len(OTHERS)]
+                process.attach(name, uids[name], "reader" if index % 4 else "writer")
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(attach, range(SESSIONS)))
+    return processes
+
+
+@contextmanager
+def beating(processes: Sequence[Process]) -> Iterator[list[float]]:
+    """Let all sessions beat, spread over the interval, while the block runs; give the times."""
+    took_ms: list[float] = []
+    failed: list[BaseException] = []
+    stopping = threading.Event()
+    begun_s = time.perf_counter()
+
+    def run(number: int) -> None:
+        due_s = begun_s + INTERVAL_S * number / len(processes)
+        while not stopping.wait(max(0.0, due_s - time.perf_counter())):
+            try:
+                took_ms.append(processes[number].beat())
+            except BaseException as error:
+                failed.append(error)
+                raise
+            due_s += INTERVAL_S
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(processes))]
+    for each in threads:
+        each.start()
+    try:
+        yield took_ms
+    finally:
+        stopping.set()
+        for each in threads:
+            each.join()
+        assert not failed, failed[0]
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def p99(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[98]
+
+
+def measured(service: Service, processes: Sequence[Process], seconds: float) -> dict[str, float]:
+    """Return the figures: beats alone first, then with somebody who looks."""
+    with beating(processes) as took_ms:
+        # Until all have started, and samples were taken.
+        time.sleep(3 * INTERVAL_S)
+        first, begun_s, used_s = len(took_ms), time.perf_counter(), cpu_s(service.pid)
+        time.sleep(seconds)
+        beats, cores = (
+            took_ms[first:],
+            (cpu_s(service.pid) - used_s) / (time.perf_counter() - begun_s),
+        )
+        new, same, size = looks(service)
+    return {
+        "heartbeat_cores": cores,
+        "heartbeat_p99_ms": p99(beats),
+        "status_p99_ms": p99(new),
+        "status_unchanged_p99_ms": p99(same),
+        "heartbeat_median_ms": statistics.median(beats),
+        "heartbeats_per_s": len(beats) / seconds,
+        "status_median_ms": statistics.median(new),
+        "status_unchanged_median_ms": statistics.median(same),
+        "status_bytes": size,
+    }
+
+
+def looks(service: Service) -> tuple[list[float], list[float], int]:
+    """Ask for the status, each time after it became another one, and then for what is the same."""
+    line, teller = Line(service), Process(Line(service))
+    with Gateway(service.url, token=service.token) as client:
+        teller.attach(WIDE, client.channel(WIDE).uid, "writer")
+    path = f"/v1/channels/{WIDE}/status"
+    new, same, size, tag = [], [], 0, ""
+    for number in range(STATUSES):
+        teller.beats += 1
+        report = teller.endpoints[0].report() | {"payload": {"number": number}}
+        body = {"session": teller.session, "beat": teller.beats, "endpoints": [report]}
+        teller.line.ask("POST", "/v1/heartbeats", body)
+        took_ms, answer, text = line.ask("GET", path)
+        new.append(took_ms)
+        assert answer.headers["ETag"] != tag
+        tag, size = answer.headers["ETag"], len(text)
+        took_ms, answer, _ = line.ask("GET", path, **{"If-None-Match": tag})
+        if answer.status == 304:
+            same.append(took_ms)
+    assert len(same) > STATUSES / 2
+    return new, same, size
+
+
+def report(figures: dict[str, float], settings: dict[str, Any], *, written: bool) -> None:
+    """Print the figures and, if they are whole, write `results/endpoints.json`."""
+    table = Table("figure", title="2,000 endpoints in 100 sessions, one gateway on SQLite")
+    for heading in ("measured", "to stay below"):
+        table.add_column(heading, justify="right")
+    for name, value in figures.items():
+        goal = GOALS.get(name)
+        style = "white" if goal is None else "green" if value <= goal else "red"
+        table.add_row(name, f"[{style}]{value:,.3f}[/]", "" if goal is None else f"{goal:g}")
+    Console().print(table)
+    if not written:
+        return
+    result = {
+        "name": "endpoints",
+        "ratios": {name: round(figures[name], 3) for name in GOALS},
+        "goals": GOALS,
+        "at_most": list(GOALS),
+        "figures": {name: round(value, 3) for name, value in figures.items() if name not in GOALS},
+        "settings": settings,
+        "machine": machine(),
+    }
+    (RESULTS / "endpoints.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def main() -> None:
+    """Measure and report; a shorter time is shown and written nowhere."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--seconds", type=float, default=SECONDS)
+    seconds = arguments.parse_args().seconds
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        kafka = stack.enter_context(KafkaServer.start(directory / "kafka"))
+        url = f"sqlite:///{directory / 'gateway.db'}"
+        service = stack.enter_context(running(url, kafka.bootstrap_servers))
+        figures = measured(service, attached(service), seconds)
+    settings = {
+        "sessions": SESSIONS,
+        "endpoints": SESSIONS * IN_A_SESSION,
+        "interval_s": INTERVAL_S,
+        "seconds": seconds,
+        "status_of": f"{PARTITIONS} readers at {PARTITIONS} partitions, while all beat",
+        "statuses": STATUSES,
+    }
+    report(figures, settings, written=seconds == SECONDS)
+
+
+if __name__ == "__main__":
+    main()
