@@ -21,6 +21,7 @@ from sluiceway_gateway.http import (
     operation,
     problems,
     schemas,
+    sharing,
     statuses,
 )
 from sluiceway_gateway.http.commits import CommitShortcut
@@ -46,7 +47,9 @@ from sluiceway_gateway.services.migration import check
 from sluiceway_gateway.services.offsets import Offsets
 from sluiceway_gateway.services.reaping import ReapCounts
 from sluiceway_gateway.services.reconcile import Counts
+from sluiceway_gateway.services.resizing import Resizing
 from sluiceway_gateway.services.sampling import SampleCounts
+from sluiceway_gateway.services.sharing import Shares
 from sluiceway_gateway.services.statuses import Statuses
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.services.watch import Watch
@@ -145,6 +148,8 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         acknowledgements=acknowledgements,
         statuses=Statuses(database),
         rendered=Rendered(),
+        shares=Shares(database, notify=watch.notify),
+        resizing=Resizing(database, notify=watch.notify, clock=clock),
         watch=watch,
         cluster=ClusterView(database, kafka),
         health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S),
@@ -187,6 +192,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         offsets,
         acknowledgement,
         statuses,
+        sharing,
         cluster,
         operation,
         docs,

@@ -47,6 +47,21 @@ class Site:
         """Attach a member of a group, and return the endpoint."""
         return self.attach(role, group=group, index=index, size=size, **body)
 
+    def join(self, group: str = "d", **body: Any) -> Any:
+        """Attach a member of a dynamic group, and return the endpoint."""
+        return self.attach(group=group, dynamic=True, **body)
+
+    def sync(
+        self, endpoint: Any, take: int | None = None, has: int | None = None, **body: Any
+    ) -> httpx.Response:
+        """Take the share of a generation, or only ask."""
+        asked = {"uid": self.uid, "epoch": endpoint["epoch"], "take": take, "has": has}
+        return self.rig.http.post(f"{self.path}/endpoints/{endpoint['id']}/sync", json=asked | body)
+
+    def resize(self, size: int, generation: int, group: str = "g", **body: Any) -> httpx.Response:
+        asked = {"uid": self.uid, "size": size, "generation": generation}
+        return self.rig.http.post(f"{self.path}/groups/{group}/resize", json=asked | body)
+
     def depart(self, endpoint: Any, state: str = "closed", **body: Any) -> httpx.Response:
         asked = {"uid": self.uid, "epoch": endpoint["epoch"], "state": state}
         return self.rig.http.post(

@@ -15,6 +15,7 @@ from sluiceway_gateway.services.beats import Beats
 from sluiceway_gateway.services.endpoints import Endpoints
 from sluiceway_gateway.services.offsets import Offsets
 from sluiceway_gateway.services.reaping import Reaper
+from sluiceway_gateway.services.sharing import Shares
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.store import channels, schemas
 from sluiceway_gateway.store.due import remove
@@ -41,6 +42,7 @@ class Services:
         self.endpoints = Endpoints(self.database, notify=nobody, **given)
         self.beats = Beats(self.database, notify=nobody, **given)
         self.offsets = Offsets(self.database, Tokens(self.database, None), **given)
+        self.shares = Shares(self.database, notify=nobody)
         self.reaper = Reaper(
             database=self.database,
             topics=Kafka(NOBODY, timeout_s=0.1),

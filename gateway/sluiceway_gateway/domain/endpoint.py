@@ -96,6 +96,21 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Share:
+    """Which partitions a member of a dynamic group took: every `size`-th, from `index` on."""
+
+    index: int
+    size: int
+
+    def __contains__(self, partition: int) -> bool:
+        return partition % self.size == self.index
+
+    def of(self, partitions: int) -> range:
+        """Return its partitions, of so many."""
+        return range(self.index, partitions, self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """One instance: `id` is made by the client, and never has another place."""
 
@@ -104,12 +119,12 @@ class Endpoint:
     session: str
     place: Place
     size: int | None
-    """The size of its group when it was attached; None for anonymous ones."""
+    """The size of its group when it was attached; None for anonymous ones and dynamic groups."""
     mode: Mode
     epoch: int
     """Counts the instances of its group: the higher one of a place is the living one."""
     generation: int
-    """The generation of its group when it was attached."""
+    """The generation of its group when it was attached, or, in dynamic groups, of its share."""
     state: State
     health: Health
     superseded: bool
@@ -129,11 +144,18 @@ class Endpoint:
     """The number of the last commit that counted."""
     title: str | None = None
     """What it is, for people."""
+    share: Share | None = None
+    """Of members of dynamic groups: what it took last; None when it has nothing."""
 
     @property
     def lives(self) -> bool:
         """Whether others have to reckon with it."""
         return not self.superseded and self.state in OPEN and self.health is not Health.LOST
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether its group has no fixed places, so that the gateway says what is its own."""
+        return self.place.group != ANONYMOUS and self.size is None
 
     @property
     def is_finished(self) -> bool:

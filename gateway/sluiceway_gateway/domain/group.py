@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from sluiceway_gateway.domain.endpoint import ANONYMOUS, Mode, Place, Role
 from sluiceway_gateway.domain.errors import GroupMode, GroupSize
@@ -29,38 +30,71 @@ class Group:
     name: str
     mode: Mode
     size: int | None
-    """None for the anonymous ones of a role, who have nothing to do with one another."""
+    """How many members it has, living ones where it is dynamic; None for the anonymous ones of a
+    role, who have nothing to do with one another."""
     generation: int
-    """Counts the sizes, modes and resets; commits of an earlier one are refused."""
+    """Counts the sizes, modes and resets; where it is dynamic, also who comes and goes."""
     epoch: int
     """Counts the instances that were attached to it."""
     next_index: int
-    """For the next anonymous one."""
+    """For the next one that names no index."""
+    dynamic: bool = False
+    """Whether its members come and go, without places of their own."""
+    changed_at: datetime | None = None
+    """When the generation last went up."""
 
 
-def founded(channel_uid: str, role: Role, name: str, *, mode: Mode, size: int | None) -> Group:
+def founded(
+    channel_uid: str,
+    role: Role,
+    name: str,
+    *,
+    mode: Mode,
+    size: int | None,
+    dynamic: bool = False,
+) -> Group:
     """Return the group as its first member finds it."""
     return Group(
         channel_uid=channel_uid,
         role=role,
         name=name,
         mode=mode,
-        size=size,
+        size=1 if dynamic else size,
         generation=1,
         epoch=0,
         next_index=0,
+        dynamic=dynamic,
     )
 
 
-def fitted(group: Group, *, mode: Mode, size: int | None, living: int) -> Group:
+def fits(group: Group, *, mode: Mode, size: int | None, dynamic: bool = False) -> bool:
+    """Whether the group is as somebody asks for it; nobody asks for a dynamic one's size."""
+    return (group.mode, group.dynamic) == (mode, dynamic) and (dynamic or group.size == size)
+
+
+def fitted(
+    group: Group,
+    *,
+    mode: Mode,
+    size: int | None,
+    living: int,
+    dynamic: bool = False,
+    now: datetime | None = None,
+) -> Group:
     """Return the group as somebody asks for it: itself, if it is so.
 
-    Its size and its mode change, in a new generation, only while none of its members lives;
-    raises GroupSize and GroupMode.
+    Its size, its mode and whether it is dynamic change, in a new generation, only while none of
+    its members lives; raises GroupSize and GroupMode.
     """
-    if (group.size, group.mode) == (size, mode):
+    if fits(group, mode=mode, size=size, dynamic=dynamic):
         return group
     members = f"{living} of its members {'lives' if living == 1 else 'live'}"
+    if living and group.dynamic != dynamic:
+        is_, other = ("dynamic", "with") if group.dynamic else ("of a fixed size", "without")
+        raise GroupSize(
+            f"The group {group.name!r} is {is_}, and {members}: join as it is, or {other} an "
+            "index and a size when all have closed."
+        )
     if living and group.size != size:
         raise GroupSize(
             f"The group {group.name!r} has the size {group.size}, not {size}, and {members}: join "
@@ -71,7 +105,19 @@ def fitted(group: Group, *, mode: Mode, size: int | None, living: int) -> Group:
             f"The group {group.name!r} is {group.mode}, not {mode}, and {members}: join as it is, "
             "take another group, or come when all have closed."
         )
-    return replace(group, size=size, mode=mode, generation=group.generation + 1)
+    return replace(
+        group,
+        size=1 if dynamic else size,
+        mode=mode,
+        dynamic=dynamic,
+        generation=group.generation + 1,
+        changed_at=now,
+    )
+
+
+def resized(group: Group, size: int, *, now: datetime) -> Group:
+    """Return the group with another size, in a new generation."""
+    return replace(group, size=size, generation=group.generation + 1, changed_at=now)
 
 
 def joined(group: Group, index: int | None) -> tuple[Group, Place]:
@@ -84,7 +130,10 @@ def joined(group: Group, index: int | None) -> tuple[Group, Place]:
 
 
 def assigned(place: Place, *, mode: Mode, size: int | None, partitions: int) -> range:
-    """Return the partitions that are a member's: of shared groups every `size`-th."""
+    """Return the partitions that are a member's: of shared groups every `size`-th.
+
+    What members of dynamic groups have is in `sharing`.
+    """
     if place.role is Role.READER and mode is Mode.SHARED and size is not None:
         return range(place.index, partitions, size)
     return range(partitions)

@@ -1,6 +1,6 @@
 """Positions of groups: how far they have read, and what may move them. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,6 +14,7 @@ from sluiceway_gateway.domain.errors import (
     TopicChanged,
 )
 from sluiceway_gateway.domain.group import Group, assigned
+from sluiceway_gateway.domain.sharing import Member, held, require_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,8 @@ class Standing:
     topic_id: str | None
     partitions: int
     stored: Mapping[int, Committed]
+    others: tuple[Member, ...] = ()
+    """The living members of a dynamic group besides this one."""
 
 
 def counts(commit: Commit, standing: Standing) -> bool:
@@ -83,26 +86,36 @@ def counts(commit: Commit, standing: Standing) -> bool:
             f"The endpoint {endpoint.id} is of the group {endpoint.place.group!r}, not of "
             f"{commit.group!r}."
         )
-    require_generation(group, commit.generation)
-    require_generation(group, endpoint.generation)
+    if endpoint.is_dynamic:
+        # The group's generation goes up when somebody comes; what is held stays one's own.
+        require_share(endpoint, commit.generation)
+    else:
+        require_generation(group, commit.generation)
+        require_generation(group, endpoint.generation)
     require_topic(standing.topic_id, commit.topic_id)
     if commit.number <= endpoint.commits:
         return False
     if endpoint.state is State.CLOSED:
         raise IllegalTransition(f"The endpoint {endpoint.id} is closed and commits no more.")
-    own = assigned(
-        endpoint.place, mode=endpoint.mode, size=endpoint.size, partitions=standing.partitions
-    )
+    own = _own(standing)
     for asked in commit.positions:
         if asked.partition not in own:
+            size = "" if endpoint.size is None else f", of {endpoint.size}"
             raise NotAssigned(
-                f"The partition {asked.partition} is not one of {endpoint.where}, of "
-                f"{endpoint.size}; the channel has {standing.partitions} partitions."
+                f"The partition {asked.partition} is not one of {endpoint.where}{size}; the "
+                f"channel has {standing.partitions} partitions."
             )
         stored = standing.stored.get(asked.partition)
         if stored is not None:
             _require_forward(asked, stored, group)
     return True
+
+
+def _own(standing: Standing) -> Container[int]:
+    endpoint, partitions = standing.endpoint, standing.partitions
+    if endpoint.is_dynamic:
+        return held(endpoint, standing.others, partitions)
+    return assigned(endpoint.place, mode=endpoint.mode, size=endpoint.size, partitions=partitions)
 
 
 def require_generation(group: Group, generation: int) -> None:

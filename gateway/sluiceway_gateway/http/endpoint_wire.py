@@ -52,15 +52,22 @@ class AttachPost(Asked):
     id: Uid = Field(description="Of this instance, drawn by the client")
     session: Uid = Field(description="Of the client's process, drawn by it; its beats carry it")
     role: RoleWord
-    group: GroupName | None = Field(default=None, description="With index and size, or without")
+    group: GroupName | None = Field(
+        default=None, description="With index and size, or with dynamic, or without"
+    )
     index: int | None = Field(default=None, ge=0, lt=MAX_GROUP_SIZE)
     size: int | None = Field(default=None, ge=1, le=MAX_GROUP_SIZE)
     mode: ModeWord = Field(default="shared", description="How records go to a group of readers")
+    dynamic: bool = Field(
+        default=False, description="Of a reader: its group's members come and go, and take shares"
+    )
     state: Literal["opened"] = "opened"
     title: Title | None = Field(default=None, description="What it is, for people")
 
     @model_validator(mode="after")
     def _is_a_place(self) -> Self:
+        if self.dynamic:
+            return self._is_a_member()
         given = [each is not None for each in (self.group, self.index, self.size)]
         if any(given) and not all(given):
             raise ValueError("group, index and size are given together, or none of them")
@@ -71,6 +78,13 @@ class AttachPost(Asked):
             )
         if self.mode == "broadcast" and (self.role == "writer" or self.group is None):
             raise ValueError("broadcast is for readers of a group; leave mode out")
+        return self
+
+    def _is_a_member(self) -> Self:
+        if self.group is None or self.index is not None or self.size is not None:
+            raise ValueError("a member of a dynamic group names the group, no index and no size")
+        if self.role == "writer" or self.mode == "broadcast":
+            raise ValueError("dynamic groups are of readers that share; leave dynamic out")
         return self
 
 

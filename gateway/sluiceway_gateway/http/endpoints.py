@@ -76,7 +76,8 @@ def attach(
     """Give an instance its place in the channel, and all that it needs to begin.
 
     Who had the place is fenced. A shared group that is larger than the channel grows it: 409
-    `channel_not_ready` until the partitions are there.
+    `channel_not_ready` until the partitions are there. Members of a dynamic group are numbered, and
+    have no partitions until they sync.
     """
     kafka = gateway.settings.listeners.reached_by(listener)
     asked = Asked(

@@ -120,6 +120,7 @@ class EndpointReply(BaseModel):
         "and no other comes"
     )
     endpoints_revision: int | None
+    generation: int | None = Field(description="Of its group; members of dynamic ones then sync")
     counterparts: list[Counterpart] | None = Field(description="null if nothing is new")
 
 
@@ -191,6 +192,7 @@ def _answer_json(answer: BeatAnswer) -> dict[str, Any]:
             "health": reply.health and str(reply.health),
             "asked": reply.asked,
             "endpoints_revision": reply.revision,
+            "generation": reply.generation,
             "counterparts": reply.counterparts and sides[reply.counterparts],
         }
 

@@ -103,6 +103,7 @@ class GroupBody(BaseModel):
     group: str
     mode: ModeWord
     size: int | None
+    dynamic: bool = Field(description="Members come and go; size counts those that live")
     generation: int
     epoch: int
     positions: list[CommittedBody]
@@ -242,6 +243,7 @@ def _group_json(group: Group, positions: Any) -> dict[str, Any]:
         "group": group.name,
         "mode": str(group.mode),
         "size": group.size,
+        "dynamic": group.dynamic,
         "generation": group.generation,
         "epoch": group.epoch,
         "positions": [_committed_json(member, each) for member, each in positions],

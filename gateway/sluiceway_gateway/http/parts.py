@@ -15,6 +15,8 @@ from sluiceway_gateway.services.cluster import ClusterView
 from sluiceway_gateway.services.endpoints import Endpoints
 from sluiceway_gateway.services.health import Health
 from sluiceway_gateway.services.offsets import Offsets
+from sluiceway_gateway.services.resizing import Resizing
+from sluiceway_gateway.services.sharing import Shares
 from sluiceway_gateway.services.statuses import Statuses
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.services.watch import Watch
@@ -35,6 +37,8 @@ class Parts:
     acknowledgements: Acknowledgements
     statuses: Statuses
     rendered: Rendered
+    shares: Shares
+    resizing: Resizing
     watch: Watch
     cluster: ClusterView
     health: Health

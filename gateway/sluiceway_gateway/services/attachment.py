@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from sluiceway_gateway.domain.change import Change, changed
 from sluiceway_gateway.domain.channel import Channel, SchemaVersion
 from sluiceway_gateway.domain.endpoint import (
     ANONYMOUS,
+    MAX_GROUP_SIZE,
     Endpoint,
     Health,
     Mode,
@@ -21,10 +23,12 @@ from sluiceway_gateway.domain.errors import (
     ConcurrentChange,
     EndpointIdReused,
     GroupLargerThanPinned,
+    GroupSize,
 )
 from sluiceway_gateway.domain.group import (
     Group,
     assigned,
+    fits,
     fitted,
     founded,
     joined,
@@ -34,6 +38,7 @@ from sluiceway_gateway.domain.position import Committed, require_topic
 from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.incarnation import incarnation, require_usable
+from sluiceway_gateway.services.sharing import regroup
 from sluiceway_gateway.store import channels, endpoints, groups, history, positions, schemas
 from sluiceway_gateway.store import sessions as session_store
 from sluiceway_gateway.store.engine import Database, ReadTransaction, WriteTransaction
@@ -41,7 +46,7 @@ from sluiceway_gateway.store.engine import Database, ReadTransaction, WriteTrans
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What an instance asks for; group, index and size are all given, or it is anonymous."""
+    """What an instance asks for; without index and size it is anonymous, or of a dynamic group."""
 
     id: str
     session: str
@@ -52,6 +57,11 @@ class Asked:
     size: int | None = None
     mode: Mode = Mode.SHARED
     title: str | None = None
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the gateway is to number it in its group."""
+        return self.group != ANONYMOUS and self.size is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +115,7 @@ class Attachment:
                 require_usable(channel, writes=False)
                 return _attached(tx, known, channel, created=False)
             require_usable(channel, writes=asked.role is Role.WRITER)
-            group, outcasts = _group(tx, channel, asked)
+            group, outcasts = _group(tx, channel, asked, now)
             grown = _grown(channel, asked, principal)
             if grown is None:
                 endpoint = _take_place(
@@ -131,8 +141,7 @@ class Attachment:
 
 def _require_same(known: Endpoint, channel: Channel, asked: Asked) -> None:
     """Raise EndpointIdReused where a known id comes with other content."""
-    anonymous = asked.group == ANONYMOUS
-    index = known.place.index if anonymous else asked.index
+    index = known.place.index if asked.size is None else asked.index
     given = (channel.uid, asked.session, asked.role, asked.group, index, asked.size, asked.mode)
     place = known.place
     had = (
@@ -146,19 +155,29 @@ def _require_same(known: Endpoint, channel: Channel, asked: Asked) -> None:
         )
 
 
-def _group(tx: WriteTransaction, channel: Channel, asked: Asked) -> tuple[Group, list[Endpoint]]:
+def _group(
+    tx: WriteTransaction, channel: Channel, asked: Asked, now: datetime
+) -> tuple[Group, list[Endpoint]]:
     """Return the group as it is asked for, and who does not fit into it any more."""
+    wanted: dict[str, Any] = {"mode": asked.mode, "size": asked.size, "dynamic": asked.dynamic}
     found = groups.find(tx, channel.uid, asked.role, asked.group)
     if found is None:
-        new = founded(channel.uid, asked.role, asked.group, mode=asked.mode, size=asked.size)
-        return new, []
-    if (found.size, found.mode) == (asked.size, asked.mode):
+        return founded(channel.uid, asked.role, asked.group, **wanted), []
+    if fits(found, **wanted):
+        _require_room(found)
         return found, []
     members = endpoints.members(tx, channel.uid, asked.role, asked.group)
     living = sum(each.lives for each in members)
-    group = fitted(found, mode=asked.mode, size=asked.size, living=living)
+    group = fitted(found, living=living, now=now, **wanted)
     # Those that finished stay where they were: their ends still count.
     return group, [each for each in members if each.state is not State.CLOSED]
+
+
+def _require_room(group: Group) -> None:
+    if group.dynamic and (group.size or 0) >= MAX_GROUP_SIZE:
+        raise GroupSize(
+            f"The group {group.name!r} has {MAX_GROUP_SIZE:,} members, and takes no more."
+        )
 
 
 def _grown(channel: Channel, asked: Asked, principal: Principal) -> Channel | None:
@@ -221,6 +240,7 @@ def _take_place(
     endpoints.save(tx, [(each, superseded(each, now=now)) for each in gone.values()])
     endpoints.insert(tx, endpoint)
     groups.save(tx, group)
+    regroup(tx, [(None, endpoint)], now=now)
     events.append(event(endpoint, by=by, at=now, cause=None))
     history.add(tx, [(group.channel_uid, each) for each in events])
     endpoints.revise(tx, [group.channel_uid])
@@ -256,7 +276,9 @@ def _attached(
 
 
 def own_partitions(endpoint: Endpoint, channel: Channel) -> range:
-    """Return the partitions of the channel that are the endpoint's."""
+    """Return the partitions of the channel that are the endpoint's; of dynamic ones its share."""
+    if endpoint.is_dynamic and endpoint.place.role is Role.READER:
+        return endpoint.share.of(channel.topic.partitions or 0) if endpoint.share else range(0)
     return assigned(
         endpoint.place,
         mode=endpoint.mode,

@@ -10,6 +10,7 @@ from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State, eve
 from sluiceway_gateway.domain.errors import Fenced, IllegalTransition
 from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.services.sharing import regroup
 from sluiceway_gateway.services.tasks import TaskReply, TaskReport, Work, kept_for, known_of
 from sluiceway_gateway.store import endpoints, history, sessions
 from sluiceway_gateway.store.beats import Surroundings, hold_channels, surroundings
@@ -49,6 +50,8 @@ class Reply:
     health: Health | None = None
     asked: Literal["finish"] | None = None
     revision: int | None = None
+    generation: int | None = None
+    """Of its group, as it was before this beat."""
     counterparts: Side | None = None
     """Where they are in the answer's `sides`; None where nothing is new."""
 
@@ -231,6 +234,7 @@ def _write(tx: WriteTransaction, heard: Sequence[_Heard], *, by: str, now: datet
         if each.visible and each.known and each.after
     ]
     endpoints.save(tx, changes)
+    regroup(tx, changes, now=now)
     history.add(
         tx,
         [
@@ -270,6 +274,7 @@ def _answer(tx: WriteTransaction, heard: Sequence[_Heard], others_ms: Sequence[i
                 health=(each.after or known.endpoint).health,
                 asked="finish" if known.phase in FINISHING else None,
                 revision=revision,
+                generation=known.generation,
                 counterparts=(uid, role.counterpart)
                 if told and revision != each.report.seen
                 else None,

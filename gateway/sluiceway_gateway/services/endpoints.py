@@ -26,6 +26,7 @@ from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.services.attachment import own_partitions, superseded
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.incarnation import incarnation
+from sluiceway_gateway.services.sharing import regroup
 from sluiceway_gateway.store import channels, endpoints, history, tasks
 from sluiceway_gateway.store.endpoints import Reached, Slots
 from sluiceway_gateway.store.engine import Database, WriteTransaction
@@ -116,6 +117,7 @@ class Endpoints:
             endpoints.save(tx, [(endpoint, gone)])
             if departure.reached is not None:
                 endpoints.count_up(tx, [(gone.id, gone.counters, departure.reached)])
+            regroup(tx, [(endpoint, gone)], now=now)
             line = event(gone, by=principal.id, at=now, cause=departure.cause)
             history.add(tx, [(channel.uid, line)])
             endpoints.revise(tx, [channel.uid])
@@ -134,6 +136,7 @@ class Endpoints:
                 return channel, endpoint
             gone = superseded(endpoint, now=now)
             endpoints.save(tx, [(endpoint, gone)])
+            regroup(tx, [(endpoint, gone)], now=now)
             line = event(gone, by=principal.id, at=now, cause="removed")
             history.add(tx, [(channel.uid, line)])
             endpoints.revise(tx, [channel.uid])
@@ -189,7 +192,7 @@ def _of(channel: Channel, endpoint_id: str, endpoint: Endpoint | None) -> Endpoi
 def _require_last(tx: WriteTransaction, endpoint: Endpoint) -> None:
     """Raise MembersOpen for the first of a group while others of it live."""
     place = endpoint.place
-    if place.group == ANONYMOUS or place.index != 0:
+    if place.group == ANONYMOUS or endpoint.is_dynamic or place.index != 0:
         return
     members = endpoints.members(tx, endpoint.channel_uid, place.role, place.group)
     others = [str(each.place.index) for each in members if each.lives and each.id != endpoint.id]

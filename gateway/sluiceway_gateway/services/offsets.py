@@ -34,6 +34,7 @@ from sluiceway_gateway.store import (
     history,
     positions,
     requests,
+    sharing,
 )
 from sluiceway_gateway.store.commits import Outcome
 from sluiceway_gateway.store.engine import Database, ReadTransaction, WriteTransaction
@@ -129,7 +130,7 @@ class Offsets:
                 require_generation(found, reset.generation)
             member = _member(found, reset.index)
             _check(reset, channel, found)
-            _hold_members(tx, found, force=reset.force)
+            held = _hold_members(tx, found, force=reset.force)
             if reset.positions is None:
                 positions.forget(tx, channel.uid, group, member=member)
             else:
@@ -140,7 +141,10 @@ class Offsets:
                     for each in reset.positions
                 ]
                 positions.put(tx, placed, now=now)
-            following = replace(found, generation=found.generation + 1)
+            if found.dynamic:
+                # Their commits go by their own shares, whatever the generation.
+                sharing.let_go(tx, held)
+            following = replace(found, generation=found.generation + 1, changed_at=now)
             groups.save(tx, following)
             line = Event(
                 at=now,
@@ -201,7 +205,7 @@ def _check(reset: Reset, channel: Channel, group: Group) -> None:
         )
 
 
-def _hold_members(tx: WriteTransaction, group: Group, *, force: bool) -> None:
+def _hold_members(tx: WriteTransaction, group: Group, *, force: bool) -> Collection[str]:
     """Have commits under way end first; raises MembersOpen while a member lives."""
     members: Collection[str] = [
         each.id for each in endpoints.members(tx, group.channel_uid, group.role, group.name)
@@ -213,6 +217,7 @@ def _hold_members(tx: WriteTransaction, group: Group, *, force: bool) -> None:
             f"Members of the group {group.name!r} are reading: {', '.join(map(str, living[:20]))}. "
             "Reset when they have closed; or with force, after which they cannot commit."
         )
+    return members
 
 
 def _malformed(field: str, message: str) -> InvalidRequest:

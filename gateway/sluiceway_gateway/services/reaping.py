@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from sluiceway_gateway.domain.endpoint import Health, event, judged
+from sluiceway_gateway.domain.endpoint import Endpoint, Health, event, judged
 from sluiceway_gateway.domain.errors import KafkaUnavailable
 from sluiceway_gateway.services.clock import Clock
+from sluiceway_gateway.services.overdue import Overdue
 from sluiceway_gateway.services.ports import Topics
+from sluiceway_gateway.services.sharing import regroup
 from sluiceway_gateway.store import endpoints, history, sessions
 from sluiceway_gateway.store.beats import (
     LostWriter,
@@ -41,6 +43,8 @@ class ReapCounts:
     lost: int = 0
     ends: int = 0
     """Lost writers whose topic's ends were written down."""
+    overdue: int = 0
+    """Members of dynamic groups that are not waited for any longer."""
     pause_s: float = _PAUSE_S
 
 
@@ -69,6 +73,7 @@ class Reaper:
         self._seen: dict[str, _Seen] = {}
         self._due_s: float | None = None
         self._asked_s: dict[str, float] = {}
+        self._overdue = Overdue(database=database, clock=clock)
 
     def run_once(self) -> ReapCounts:
         """Look at all beats once, and write down who is worse than before.
@@ -94,6 +99,7 @@ class Reaper:
             suspect=written.count(Health.SUSPECT),
             lost=written.count(Health.LOST),
             ends=self._note_ends(unfinished, now_s),
+            overdue=self._overdue.run_once(now_s, late_ms=late_ms),
             pause_s=0.0 if Health.LOST in written else pause_s,
         )
 
@@ -118,7 +124,7 @@ class Reaper:
             beats = sessions.hold(tx, {pulse.session for pulse, _ in worse.values()})
             hold_channels(tx, {pulse.channel_uid for pulse, _ in worse.values()})
             changes = [
-                (each, replace(each, health=worse[each.id][1]))
+                (each, _worse(each, worse[each.id][1]))
                 for each in endpoints.hold(tx, worse).values()
                 if beats.get(each.session) == worse[each.id][0].beat
                 and each.health is worse[each.id][0].health
@@ -126,6 +132,7 @@ class Reaper:
                 and not each.is_finished
             ]
             endpoints.save(tx, changes)
+            regroup(tx, changes, now=now)
             lines = [
                 (each.channel_uid, event(each, by="gateway", at=now, cause="no beat"))
                 for _, each in changes
@@ -166,3 +173,9 @@ class Reaper:
                     endpoints.revise(tx, [each.channel_uid])
                     noted += 1
         return noted
+
+
+def _worse(endpoint: Endpoint, health: Health) -> Endpoint:
+    """Return the endpoint in this health; who is lost has no place in a dynamic group."""
+    loses = health is Health.LOST and endpoint.is_dynamic and endpoint.lives
+    return replace(endpoint, health=health, superseded=loses or endpoint.superseded)

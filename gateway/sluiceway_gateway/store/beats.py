@@ -10,7 +10,8 @@ from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State
 from sluiceway_gateway.store.channel_rows import phase_of
 from sluiceway_gateway.store.endpoint_rows import endpoint_of
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.store.tables import channels, endpoints, sessions
+from sluiceway_gateway.store.groups import of_its_group
+from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints, sessions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,8 @@ class Surroundings:
     phase: Phase
     revision: int
     """Of the channel's endpoints."""
+    generation: int
+    """Of its group."""
     interval_ms: int
 
 
@@ -60,8 +63,10 @@ _SURROUNDINGS = (
         channels.c.closing.label("channel_closing"),
         channels.c.endpoints_revision,
         channels.c.beat_ms,
+        endpoint_groups.c.generation.label("group_generation"),
     )
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .join(endpoint_groups, of_its_group())
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
 )
 _PULSES = (
@@ -93,6 +98,7 @@ def surroundings(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Surroun
             channel=row.channel_name,
             phase=phase_of(row.channel_phase, row.channel_closing),
             revision=row.endpoints_revision,
+            generation=row.group_generation,
             interval_ms=row.beat_ms,
         )
         for row in rows

@@ -1,20 +1,22 @@
 """The one place where commits are judged and written, many in one transaction."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sqlalchemy import and_, bindparam, select, update
+from sqlalchemy import bindparam, select, update
 
 from sluiceway_gateway.domain.endpoint import Endpoint
 from sluiceway_gateway.domain.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.domain.group import Group
 from sluiceway_gateway.domain.position import Commit, Committed, Standing, counts
+from sluiceway_gateway.domain.sharing import Member
 from sluiceway_gateway.store import endpoints as endpoint_store
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.store.groups import group_of
+from sluiceway_gateway.store.groups import group_of, of_its_group
 from sluiceway_gateway.store.positions import Placed, Whose, put, stored_at, whose
 from sluiceway_gateway.store.prepared import Each, Lookup
+from sluiceway_gateway.store.sharing import living
 from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints
 
 # Commits come so often that their statements are put together once.
@@ -27,14 +29,7 @@ _AROUND = Lookup(
         channels.c.topic_partitions,
         channels.c.partitions,
     )
-    .join(
-        endpoint_groups,
-        and_(
-            endpoint_groups.c.channel_uid == endpoints.c.channel_uid,
-            endpoint_groups.c.role == endpoints.c.role,
-            endpoint_groups.c.name == endpoints.c.group_name,
-        ),
-    )
+    .join(endpoint_groups, of_its_group())
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
@@ -75,6 +70,7 @@ def commit(
     # this transaction ends; so what is read next stays true.
     held = endpoint_store.hold(tx, {each.endpoint for each in asked}, patiently=patiently)
     surroundings = _surroundings(tx, held)
+    others = _others(tx, held)
     stored = stored_at(
         tx,
         [
@@ -88,6 +84,7 @@ def commit(
     for each in asked:
         try:
             standing = _standing(each, held, surroundings, stored)
+            standing = replace(standing, others=others.get(each.endpoint, ()))
             if counts(each, standing):
                 new.append((each, standing))
         except SluicewayGatewayError as error:
@@ -132,6 +129,22 @@ def _surroundings(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str
             partitions=max(row.partitions, row.topic_partitions or 0),
         )
         for row in rows
+    }
+
+
+def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tuple[Member, ...]]:
+    """Return, by member of a dynamic group, the others that live.
+
+    They are not held: a partition that one of them has let go of it never takes back from a
+    member whose share is of a later generation.
+    """
+    dynamic = {
+        each.id: (each.channel_uid, each.place.group) for each in held.values() if each.is_dynamic
+    }
+    found = living(tx, sorted(set(dynamic.values()))) if dynamic else {}
+    return {
+        id_: tuple(each for each in found[key] if each.endpoint != id_)
+        for id_, key in dynamic.items()
     }
 
 

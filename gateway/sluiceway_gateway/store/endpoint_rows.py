@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from sluiceway_gateway.domain.endpoint import Endpoint, Health, Mode, Place, Role, State
+from sluiceway_gateway.domain.endpoint import Endpoint, Health, Mode, Place, Role, Share, State
 
 # By their words, as thousands are read for a status, and calling an enum takes ten times as long.
 _ROLES = {str(each): each for each in Role}
@@ -37,7 +37,15 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
         lost_at=_offsets(row.lost_at),
         commits=row.commits,
         title=row.title,
+        share=share_of(row),
     )
+
+
+def share_of(row: Row[Any]) -> Share | None:
+    """Return which share of a dynamic group's partitions the endpoint of a row took."""
+    if row.share_index is None:
+        return None
+    return Share(index=row.share_index, size=row.share_size)
 
 
 def values_of(endpoint: Endpoint) -> dict[str, Any]:
@@ -52,7 +60,6 @@ def values_of(endpoint: Endpoint) -> dict[str, Any]:
         "size": endpoint.size,
         "mode": str(endpoint.mode),
         "epoch": endpoint.epoch,
-        "generation": endpoint.generation,
         "attached_at": endpoint.attached_at,
         "commits": endpoint.commits,
         "title": endpoint.title,
@@ -66,6 +73,9 @@ def changing_values_of(endpoint: Endpoint) -> dict[str, Any]:
         "state": str(endpoint.state),
         "health": str(endpoint.health),
         "superseded": endpoint.superseded,
+        "generation": endpoint.generation,
+        "share_index": endpoint.share and endpoint.share.index,
+        "share_size": endpoint.share and endpoint.share.size,
         "cause": endpoint.cause,
         "changed_at": endpoint.changed_at,
         "counters": dict(endpoint.counters),

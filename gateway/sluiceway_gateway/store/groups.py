@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import ColumnElement, Row, and_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.endpoint import Mode, Role
 from sluiceway_gateway.domain.group import Group
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.store.tables import endpoint_groups
+from sluiceway_gateway.store.tables import endpoint_groups, endpoints
 
 
 def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group | None:
@@ -32,11 +32,22 @@ def save(tx: WriteTransaction, group: Group) -> None:
         "generation": group.generation,
         "epoch": group.epoch,
         "next_index": group.next_index,
+        "dynamic": group.dynamic,
+        "changed_at": group.changed_at,
     }
     tx.execute(
         make(endpoint_groups)
         .values(channel_uid=group.channel_uid, role=str(group.role), name=group.name, **changing)
         .on_conflict_do_update(index_elements=["channel_uid", "role", "name"], set_=changing)
+    )
+
+
+def of_its_group() -> ColumnElement[bool]:
+    """Return what joins an endpoint with its group."""
+    return and_(
+        endpoint_groups.c.channel_uid == endpoints.c.channel_uid,
+        endpoint_groups.c.role == endpoints.c.role,
+        endpoint_groups.c.name == endpoints.c.group_name,
     )
 
 
@@ -51,4 +62,6 @@ def group_of(row: Row[Any]) -> Group:
         generation=row.generation,
         epoch=row.epoch,
         next_index=row.next_index,
+        dynamic=row.dynamic,
+        changed_at=row.changed_at,
     )

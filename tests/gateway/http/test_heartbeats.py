@@ -27,6 +27,7 @@ def test_a_beat_tells_states_and_counters_and_hears_of_the_counterparts(flights:
         "health": "healthy",
         "asked": None,
         "endpoints_revision": 3,
+        "generation": 1,
         "counterparts": [
             {
                 "id": writer["id"],

@@ -20,6 +20,7 @@ def test_a_commit_is_kept_and_given_to_the_next_instance(flights: Site) -> None:
         "group": "g",
         "mode": "shared",
         "size": 2,
+        "dynamic": False,
         "generation": 1,
         "epoch": 1,
         "number": 1,

@@ -1,0 +1,159 @@
+"""Random schedules of members that come, take their shares when they like, and go."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import pytest
+from attached import ENDPOINT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway_gateway.domain.endpoint import Endpoint, Mode, Role, Share, State
+from sluiceway_gateway.domain.errors import StaleGeneration
+from sluiceway_gateway.domain.group import Group, founded
+from sluiceway_gateway.domain.sharing import (
+    Member,
+    due,
+    held,
+    regrouped,
+    require_share,
+    share_generation,
+    split,
+    taken,
+)
+
+PARTITIONS = 5
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["join", "leave", "take", "take", "take", "late"]), st.integers(0, 5))
+)
+
+
+@dataclass
+class Crew:
+    """A dynamic group, as the database has it."""
+
+    group: Group
+    members: list[Endpoint]
+
+    def step(self, what: str, which: int) -> None:
+        if what == "join":
+            self.group = replace(self.group, epoch=self.group.epoch + 1)
+            made = replace(ENDPOINT, id=str(self.group.epoch), epoch=self.group.epoch, size=None)
+            self.members.append(made)
+            self.regroup()
+        elif self.members:
+            member = self.members[which % len(self.members)]
+            if what == "leave":
+                self.members.remove(member)
+                self.regroup()
+            else:
+                take = self.group.generation - (what == "late")
+                self.take(member, max(1, take))
+
+    def regroup(self) -> None:
+        self.group = regrouped(self.group, living=len(self.members), now=NOW)
+
+    def take(self, member: Endpoint, generation: int) -> None:
+        after = taken(member, self.group, self.known, take=generation, has=share_generation(member))
+        assert (after is member) == (
+            generation != self.group.generation or share_generation(member) == generation
+        )
+        self.members[self.members.index(member)] = after
+
+    @property
+    def known(self) -> list[Member]:
+        return [
+            Member(endpoint=e.id, epoch=e.epoch, generation=e.generation, share=e.share)
+            for e in self.members
+        ]
+
+    def holders(self) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {partition: [] for partition in range(PARTITIONS)}
+        for each in self.members:
+            others = [other for other in self.known if other.endpoint != each.id]
+            for partition in held(each, others, PARTITIONS):
+                found[partition].append(each.id)
+        return found
+
+
+def crew() -> Crew:
+    group = founded("c" * 32, Role.READER, "d", mode=Mode.SHARED, size=None, dynamic=True)
+    return Crew(group=group, members=[])
+
+
+@given(steps=STEPS)
+def test_a_partition_has_one_holder_until_that_one_lets_go(steps: list[tuple[str, int]]) -> None:
+    one = crew()
+    before = one.holders()
+    for what, which in steps:
+        there = {each.id: each for each in one.members}
+        one.step(what, which)
+        after = one.holders()
+        for partition, who in after.items():
+            assert len(who) <= 1
+            had = before[partition]
+            if had and had != who:
+                # The one that had it has left, or taken another share.
+                (loser,) = had
+                now = {each.id: each for each in one.members}.get(loser)
+                assert now is None or now is not there[loser]
+        before = after
+
+
+@given(steps=STEPS)
+def test_every_partition_is_held_once_all_have_taken_their_shares(
+    steps: list[tuple[str, int]],
+) -> None:
+    one = crew()
+    for what, which in [*steps, ("join", 0)]:
+        one.step(what, which)
+    for each in list(one.members):
+        one.take(each, one.group.generation)
+    assert all(len(who) == 1 for who in one.holders().values())
+    shares = [each.share for each in one.members]
+    assert shares == [Share(index=i, size=len(shares)) for i in range(len(shares))]
+
+
+def test_what_another_holds_is_pending() -> None:
+    share = Share(index=1, size=2)
+    slow = Member(endpoint="a", epoch=1, generation=2, share=Share(index=0, size=1))
+    assert split(share, 3, [slow], 4).pending == (1, 3)
+    assert split(share, 2, [slow], 4).own == (1, 3)
+    other = replace(slow, generation=3, share=Share(index=0, size=2))
+    assert split(share, 3, [other], 4) == split(share, 3, [replace(slow, share=None)], 4)
+
+
+def test_ranks_go_by_epoch() -> None:
+    members = [
+        Member(endpoint=name, epoch=epoch, generation=1, share=None)
+        for name, epoch in (("c", 9), ("a", 2), ("b", 5))
+    ]
+    assert [due(members, name).index for name in "abc"] == [0, 1, 2]
+
+
+def test_who_says_another_share_than_it_has_takes_none() -> None:
+    group = replace(crew().group, generation=4)
+    member = replace(ENDPOINT, size=None, share=Share(index=0, size=1), generation=3)
+    known = [Member(endpoint=member.id, epoch=7, generation=3, share=member.share)]
+    for has in (None, 2, 4):
+        assert taken(member, group, known, take=4, has=has) is member
+    assert taken(member, group, known, take=4, has=3).generation == 4
+    robbed = replace(member, share=None)
+    assert taken(robbed, group, known, take=4, has=3) is robbed
+    assert taken(robbed, group, known, take=4, has=None).share == Share(index=0, size=1)
+
+
+def test_commits_name_the_generation_of_the_share() -> None:
+    member = replace(ENDPOINT, size=None, share=Share(index=0, size=1), generation=3)
+    require_share(member, 3)
+    with pytest.raises(StaleGeneration, match="is of 3, not of the generation 4"):
+        require_share(member, 4)
+    with pytest.raises(StaleGeneration, match="has none"):
+        require_share(replace(member, share=None), 3)
+
+
+def test_who_has_closed_holds_nothing() -> None:
+    member = replace(ENDPOINT, size=None, share=Share(index=0, size=1))
+    assert held(member, [], 2) == (0, 1)
+    assert held(replace(member, state=State.CLOSED), [], 2) == ()

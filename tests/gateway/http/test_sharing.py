@@ -1,0 +1,248 @@
+"""Dynamic groups over HTTP: joining, syncing, committing, leaving."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from attaching import Site, fresh_id, report, site
+from gateway_rig import Rig, code
+
+
+@pytest.fixture
+def flights(shared_rig: Rig) -> Site:
+    return site(shared_rig, f"flights-{fresh_id()}", partitions=4)
+
+
+def shares(flights: Site, *members: Any) -> list[list[int]]:
+    """Have all members take their shares, one after the other; return what each then has."""
+    for member in members:
+        asked = flights.sync(member).json()
+        has = member.get("has")
+        taken = flights.sync(member, take=asked["generation"], has=has).json()
+        assert taken["taken"], taken
+        member["has"] = member["generation"] = taken["generation"]
+    return [flights.sync(member).json()["partitions"] for member in members]
+
+
+def test_members_share_what_there_is_and_are_numbered_for_good(flights: Site) -> None:
+    first = flights.join()
+    assert (first["group"], first["index"], first["size"], first["partitions"]) == (
+        "d",
+        0,
+        None,
+        [],
+    )
+    assert shares(flights, first) == [[0, 1, 2, 3]]
+    second = flights.join()
+    assert second["index"] == 1
+    assert shares(flights, first, second) == [[0, 2], [1, 3]]
+    assert flights.depart(first).status_code == 200
+    assert shares(flights, second) == [[0, 1, 2, 3]]
+    third = flights.join()
+    assert third["index"] == 2
+    assert flights.get(second)["partitions"] == [0, 1, 2, 3]
+
+
+def test_the_beat_tells_the_generation_that_everybody_who_comes_and_goes_raises(
+    flights: Site,
+) -> None:
+    def heard() -> int:
+        (reply,) = flights.beat(report(first))
+        return int(reply["generation"])
+
+    first = flights.join()
+    began = heard()
+    second, third = flights.join(), flights.join()
+    assert heard() == began + 2
+    flights.depart(second)
+    flights.depart(second)
+    assert heard() == began + 3
+    http = flights.rig.http
+    for _ in range(2):
+        http.delete(f"{flights.path}/endpoints/{third['id']}", params={"uid": flights.uid})
+    assert heard() == began + 4
+    offsets = http.get(flights.offsets_path("d")).json()
+    assert (offsets["dynamic"], offsets["size"], offsets["generation"]) == (True, 1, began + 4)
+
+
+def test_who_fails_holds_nothing_and_is_a_member_again_when_it_opens(flights: Site) -> None:
+    first, second = flights.join(), flights.join()
+    assert shares(flights, first, second) == [[0, 2], [1, 3]]
+    flights.depart(second, "error", cause="out of memory")
+    assert shares(flights, first) == [[0, 1, 2, 3]]
+    refused = flights.sync(second)
+    assert (refused.status_code, code(refused)) == (409, "illegal_transition")
+    flights.beat(report(second, "started"))
+    assert flights.sync(second).json()["held"] == []
+    second["has"] = None
+    assert shares(flights, first, second) == [[0, 2], [1, 3]]
+
+
+def test_what_another_holds_is_pending_and_that_one_commits_until_it_lets_go(
+    flights: Site,
+) -> None:
+    slow = flights.join()
+    shares(flights, slow)
+    new = flights.join()
+    (waiting,) = shares(flights, new)
+    assert waiting == []
+    asked = flights.sync(new).json()
+    assert (asked["index"], asked["size"], asked["total"]) == (1, 2, 4)
+    assert (asked["pending"], asked["positions"]) == ([1, 3], [])
+    # It has heard of the generation, and hands in what it has read.
+    ahead = flights.sync(slow).json()
+    assert (ahead["taken"], ahead["partitions"], ahead["held"]) == (False, [0, 2], [0, 1, 2, 3])
+    refused = flights.commit(new, 1, (1, 5, 0))
+    assert (refused.status_code, code(refused)) == (409, "not_assigned")
+    assert flights.commit(slow, 1, (1, 7, 0), (0, 3, 0)).status_code == 200
+    old = dict(slow)
+    shares(flights, slow)
+    for refused in (flights.commit(old, 2, (1, 8, 0)), flights.commit(old, 2, (0, 8, 0))):
+        assert (refused.status_code, code(refused)) == (409, "stale_generation")
+    assert code(flights.commit(slow, 2, (1, 8, 0))) == "not_assigned"
+    given = flights.sync(new).json()
+    assert (given["partitions"], given["pending"]) == ([1, 3], [])
+    assert [(e["partition"], e["offset"]) for e in given["positions"]] == [(1, 7)]
+    assert flights.commit(new, 1, (1, 9, 0)).status_code == 200
+    assert flights.committed("d") == [(0, 3, 0), (1, 9, 0)]
+
+
+def test_a_sync_that_comes_late_changes_nothing(flights: Site) -> None:
+    first, second = flights.join(), flights.join()
+    shares(flights, first, second)
+    generation = first["generation"]
+    third = flights.join()
+    for late in (
+        {"take": generation, "has": None},
+        {"take": generation, "has": generation},
+        {"take": generation + 1, "has": generation - 1},
+        {"take": generation + 2, "has": generation},
+    ):
+        answer = flights.sync(first, **late).json()
+        assert (answer["taken"], answer["held"]) == (False, [0, 2]), late
+    assert flights.commit(first, 1, (0, 1, 0)).status_code == 200
+    shares(flights, first, second, third)
+    again = flights.sync(first, take=generation + 1, has=generation).json()
+    assert (again["taken"], again["held"]) == (True, [0, 3])
+    assert flights.sync(first, epoch=99).json()["code"] == "fenced"
+
+
+def test_partitions_that_the_channel_gets_are_shared_without_a_new_generation(
+    flights: Site,
+) -> None:
+    from sluiceway_gateway.domain.channel import Phase
+
+    first, second = flights.join(), flights.join()
+    shares(flights, first, second)
+    flights.rig.put(flights.name, partitions=6)
+    flights.rig.observe(flights.name, Phase.READY)
+    assert flights.sync(first).json()["partitions"] == [0, 2, 4]
+    assert flights.sync(second).json() | {"positions": []} == {
+        "generation": second["generation"],
+        "taken": True,
+        "index": 1,
+        "size": 2,
+        "partitions": [1, 3, 5],
+        "pending": [],
+        "held": [1, 3, 5],
+        "positions": [],
+        "total": 6,
+    }
+
+
+def test_more_members_than_partitions_grow_nothing(flights: Site) -> None:
+    members = [flights.join() for _ in range(6)]
+    assert shares(flights, *members) == [[0], [1], [2], [3], [], []]
+    assert flights.rig.http.get(flights.path).json()["spec"]["partitions"] == 4
+
+
+def test_the_first_of_a_dynamic_group_may_leave_before_the_others(flights: Site) -> None:
+    first = flights.join()
+    flights.join()
+    assert flights.depart(first).status_code == 200
+
+
+def test_a_forced_reset_ends_what_shares_can_commit_until_they_are_taken_anew(
+    flights: Site,
+) -> None:
+    member = flights.join()
+    shares(flights, member)
+    flights.commit(member, 1, (0, 9, 0))
+    assert code(flights.reset((0, 2, 0), group="d")) == "members_open"
+    assert flights.reset((0, 2, 0), group="d", force=True).status_code == 200
+    assert code(flights.commit(member, 2, (0, 10, 0))) == "stale_generation"
+    asked = flights.sync(member).json()
+    assert (asked["taken"], asked["held"]) == (False, [])
+    # It does not know yet that it has nothing.
+    assert not flights.sync(member, take=asked["generation"], has=member["has"]).json()["taken"]
+    member["has"] = None
+    shares(flights, member)
+    assert flights.commit(member, 2, (0, 10, 0)).status_code == 200
+
+
+def test_a_repeated_join_is_one(flights: Site) -> None:
+    id_ = fresh_id()
+    first = flights.join(id=id_)
+    assert flights.join(id=id_) == first
+    answer = flights.ask(id=id_, group="d", index=0, size=1)
+    assert (answer.status_code, code(answer)) == (409, "endpoint_id_reused")
+    assert len(flights.listed()) == 1
+
+
+def test_a_group_is_dynamic_or_of_a_fixed_size_while_a_member_lives(flights: Site) -> None:
+    member, fixed = flights.join(), flights.member(0, 2)
+    for asked in ({"group": "d", "index": 0, "size": 2}, {"group": "g", "dynamic": True}):
+        answer = flights.ask(**asked)
+        assert (answer.status_code, code(answer)) == (409, "group_size")
+    flights.depart(member)
+    flights.depart(fixed)
+    assert flights.member(1, 2, group="d")["partitions"] == [1, 3]
+    joined = flights.join("g")
+    assert shares(flights, joined) == [[0, 1, 2, 3]]
+    assert flights.commit(joined, 1, (3, 1, 0), group="g").json().get("code") != "no_group"
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"dynamic": True}, ""),
+        ({"dynamic": True, "group": "d", "index": 0}, ""),
+        ({"dynamic": True, "group": "d", "index": 0, "size": 1}, ""),
+        ({"dynamic": True, "group": "d", "mode": "broadcast"}, ""),
+        ({"dynamic": True, "group": "d", "role": "writer"}, ""),
+        ({"dynamic": "yes", "group": "d"}, "/dynamic"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_dynamic_member_is_refused(
+    flights: Site, body: dict[str, Any], pointer: str
+) -> None:
+    answer = flights.ask(**body)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request"), answer.text
+    assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
+
+
+def test_who_is_no_member_does_not_sync(flights: Site) -> None:
+    assert code(flights.sync(flights.member(0, 2))) == "no_group"
+    assert code(flights.sync(flights.attach())) == "no_group"
+    assert code(flights.sync({"id": fresh_id(), "epoch": 1})) == "endpoint_not_found"
+    member = flights.join()
+    assert code(flights.sync(member, uid="0" * 32)) == "uid_mismatch"
+
+
+def test_syncing_takes_the_scope_that_attaching_takes(rig: Rig) -> None:
+    flights = site(rig, partitions=4)
+    member = flights.join()
+    for scope, allowed in (("write", False), ("read", True)):
+        rig.http.headers.update(rig.token(scope))
+        assert (flights.sync(member).status_code == 200) == allowed
+        assert (flights.resize(3, 1, group="none").status_code == 404) == allowed
+
+
+def test_a_step_of_the_wall_clock_takes_nobodys_partitions(flights: Site) -> None:
+    slow, new = flights.join(), flights.join()
+    shares(flights, slow, new)
+    flights.join()
+    flights.rig.clock.turn(timedelta(hours=1))
+    assert shares(flights, new) == [[1]]
+    assert flights.commit(slow, 1, (2, 5, 0)).status_code == 200

@@ -1,0 +1,144 @@
+"""Members of dynamic groups that fall silent, or do not let go of what others wait for."""
+
+import uuid
+from typing import Any
+
+import pytest
+from endpoint_services import PARTITIONS, Services
+
+from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State
+from sluiceway_gateway.domain.errors import StaleGeneration
+from sluiceway_gateway.domain.position import Commit, Position
+from sluiceway_gateway.services.attachment import Asked
+from sluiceway_gateway.services.beats import Report
+from sluiceway_gateway.services.sharing import Sharing, Wish
+from sluiceway_gateway.services.tokens import LOOPBACK
+from sluiceway_gateway.store.engine import Database
+
+
+class Team:
+    """A dynamic group of one channel, whose patience is 120 s."""
+
+    def __init__(self, database: Database) -> None:
+        self.services = Services(database)
+        self.name, self.uid = self.services.channel()
+        self.beats = 0
+
+    def join(self) -> Endpoint:
+        asked = Asked(
+            id=uuid.uuid4().hex,
+            session=uuid.uuid4().hex,
+            client="",
+            role=Role.READER,
+            group="d",
+        )
+        found = self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
+        return found.endpoint
+
+    def sync(self, member: Endpoint, take: int | None = None, has: int | None = None) -> Sharing:
+        wish = Wish(epoch=member.epoch, take=take, has=has)
+        return self.services.shares.sync(
+            self.name, member.id, wish, uid=self.uid, principal=LOOPBACK
+        )
+
+    def take(self, member: Endpoint, has: int | None = None) -> Sharing:
+        return self.sync(member, self.sync(member).generation, has)
+
+    def commit(self, member: Endpoint, generation: int) -> None:
+        commit = Commit(
+            channel=self.name,
+            channel_uid=self.uid,
+            group="d",
+            endpoint=member.id,
+            epoch=member.epoch,
+            generation=generation,
+            topic_id="t",
+            number=1,
+            positions=(Position(partition=1, offset=5),),
+        )
+        self.services.offsets.commit(commit, principal=LOOPBACK)
+
+    def pass_time(self, seconds: int, *beating: Endpoint, late: bool = False) -> None:
+        """Let time pass, five seconds at once; who is `beating` does so, the reaper looks."""
+        for _ in range(0, seconds, 5):
+            self.beats += 1
+            for each in beating:
+                self.beat(each)
+            self.services.now_s += 5
+            self.services.reaper._due_s = self.services.now_s - (9 if late else 0)
+            self.services.reaper.run_once()
+
+    def beat(self, member: Endpoint) -> Any:
+        report = Report(
+            id=member.id,
+            epoch=member.epoch,
+            state=State.STARTED,
+            counters={},
+            payload=None,
+            listens=False,
+            seen=None,
+        )
+        number = self.beats
+        (reply,) = self.services.beats.beat(
+            member.session, number, [report], principal=LOOPBACK
+        ).replies
+        return reply
+
+    def known(self, member: Endpoint) -> Endpoint:
+        return self.services.endpoints.get(self.name, member.id).endpoint
+
+
+@pytest.fixture
+def team(database: Database) -> Team:
+    return Team(database)
+
+
+def test_a_member_that_is_lost_has_no_place_and_the_others_take_what_it_had(team: Team) -> None:
+    silent, other = team.join(), team.join()
+    team.take(silent)
+    team.take(other)
+    team.pass_time(100, other)
+    assert team.sync(other).partitions == (1, 3)
+    team.pass_time(25, other)
+    lost = team.known(silent)
+    assert (lost.health, lost.superseded, lost.share) == (Health.LOST, True, None)
+    asked = team.sync(other)
+    assert (asked.taken, asked.share.size, asked.pending) == (False, 1, ())
+    assert len(team.take(other, asked.generation - 1).partitions) == PARTITIONS
+    assert team.beat(silent).status == "fenced"
+
+
+def test_a_member_that_beats_and_does_not_let_go_is_waited_for_and_then_no_more(
+    team: Team,
+) -> None:
+    slow = team.join()
+    has = team.take(slow).generation
+    new = team.join()
+    assert team.take(new).pending == (1, 3)
+    team.pass_time(100, slow, new)
+    assert team.sync(new).pending == (1, 3)
+    team.commit(slow, has)
+    team.pass_time(25, slow, new)
+    given = team.sync(new)
+    assert (given.partitions, given.pending) == ((1, 3), ())
+    assert [each.position.offset for each in given.positions] == [5]
+    with pytest.raises(StaleGeneration, match="was not waited for any longer"):
+        team.commit(slow, has)
+    # It lives, and takes the share that is its own now.
+    assert team.known(slow).lives
+    asked = team.sync(slow)
+    assert (asked.taken, asked.held) == (False, ())
+    assert team.take(slow).partitions == (0, 2)
+
+
+def test_after_a_gap_of_the_reapers_own_nobody_is_overdue(team: Team) -> None:
+    slow = team.join()
+    team.take(slow)
+    new = team.join()
+    team.take(new)
+    team.pass_time(100, slow, new)
+    team.pass_time(5, slow, new, late=True)
+    team.pass_time(100, slow, new)
+    assert team.sync(new).pending == (1, 3)
+    team.pass_time(25, slow, new)
+    assert team.sync(new).pending == ()
