@@ -115,6 +115,14 @@ def test_who_is_behind_is_found_and_seen_to_catch_up(gateway_url: str) -> None:
     ]
 
 
+def test_workers_that_come_and_go_count_every_reading_once(gateway_url: str) -> None:
+    lines = _run("workers_come_and_go.py", gateway_url)
+    assert lines[0] == "Ada has (0, 1, 2, 3)"
+    assert {line.split()[0] for line in lines if " has " in line} == {"Ada", "Ben", "Cid"}
+    assert lines[-11:-1] == [f"station-{number} 300" for number in range(10)]
+    assert lines[-1] == "3000 readings counted"
+
+
 def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []

@@ -63,6 +63,7 @@ class Attachment:
         self.movement = Movement(role)
         self.counterparts: tuple[Endpoint, ...] | None = None
         self.finish_requested = False
+        self.on_heard: Callable[[Heard], None] | None = None
         self._state = "opened"
         self._listening = False
         self._seen: int | None = None
@@ -123,7 +124,7 @@ class Attachment:
     def owns(self, partition: int) -> bool:
         """Whether a partition, of whenever, is this endpoint's to read."""
         member = self.membership
-        if member is None or member.mode == "broadcast":
+        if member is None or member.size is None or member.mode == "broadcast":
             return True
         return partition % member.size == member.index
 
@@ -173,6 +174,8 @@ class Attachment:
         if not self._present:
             return
         self.movement.heard()
+        if self.on_heard is not None:
+            self.on_heard(heard)
         if heard.status == "fenced":
             LOGGER.warning("%s is fenced: %s", self.name, heard.reason)
             self._failure = Fenced(

@@ -21,6 +21,7 @@ from sluiceway.protocol import Beat, ChannelResource, Connection, Retention, Sch
 from sluiceway.reader import ChannelReader
 from sluiceway.schema import Schema
 from sluiceway.session import Session
+from sluiceway.sharing_reader import OnPartitions, maker
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["Channel"]
@@ -103,6 +104,7 @@ class Channel(ChannelCompany):
         index: int | None = None,
         size: int | None = None,
         mode: Mode = "shared",
+        dynamic: bool = False,
         until: extent.Until = "finished",
         writers: int = 1,
         on_lost_writer: OnLostWriter = "raise",
@@ -111,6 +113,8 @@ class Channel(ChannelCompany):
         on_corrupt: Literal["raise", "skip"] = "raise",
         timeout_s: float = 30.0,
         close_timeout_s: float = 600.0,
+        on_assign: OnPartitions | None = None,
+        on_revoke: OnPartitions | None = None,
         config: Mapping[str, object] | None = None,
     ) -> ChannelReader:
         """Open a reader; ChannelReader says what the other arguments mean.
@@ -119,11 +123,12 @@ class Channel(ChannelCompany):
         out), begins where its partitions were committed last, else at `start`, and supersedes an
         instance that is still there. In `shared` mode partition p belongs to the member
         p mod size, and a channel with fewer partitions than members gets more; in `broadcast`
-        mode every member has all. Index 0 is closed last, and waits for it over
-        `close_timeout_s`. Without a group, and not until its writers have finished, a
-        reader leaves no trace.
+        mode every member has all. Index 0 is closed last, and waits for it over `close_timeout_s`.
+        With `dynamic` members come and go: SharingReader says how, and what `on_assign` and
+        `on_revoke` are. Without a group and until="now" or None, it leaves no trace.
         """
-        member = membership(group, index, size, mode)
+        member = membership(group, index, size, mode, dynamic=dynamic)
+        made = maker(dynamic=dynamic, on_assign=on_assign, on_revoke=on_revoke)
         config = MaskedProperties(config or {})
         if member is not None and partitions is not None:
             raise OptionError("partitions and group exclude each other: a group assigns them")
@@ -133,11 +138,9 @@ class Channel(ChannelCompany):
                 "who write to it: give until='now' or until=None (never)"
             )
         seen = until == "finished" or member is not None
-        attachment = None
-        if seen:
-            attachment = self._attach("reader", member, timeout_s, close_timeout_s)
+        attachment = self._attach("reader", member, timeout_s, close_timeout_s) if seen else None
         try:
-            return ChannelReader(
+            return made(
                 self._readable(attachment),
                 until=until,
                 start=start,
@@ -174,6 +177,10 @@ class Channel(ChannelCompany):
         ends what they can commit.
         """
         self._groups().reset(group, positions, reason=reason, index=index, force=force)
+
+    def resize(self, group: str, size: int) -> None:
+        """Give a running group another size: its members are Fenced, its positions stay."""
+        self._control.endpoints.resize(self.name, group, uid=self.uid, size=size)
 
     def update(
         self,

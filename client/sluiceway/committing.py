@@ -1,6 +1,6 @@
 """The positions that a group keeps with the gateway."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sluiceway.attachment import Attachment
 from sluiceway.errors import CommitBeyondRead, Fenced, OptionError
@@ -28,6 +28,17 @@ class Commits:
         """Note that records up to these positions were handed out; they may be committed."""
         for partition, position in positions.items():
             self._furthest[partition] = max(position, self._furthest.get(partition, position))
+
+    def begin(self, places: Mapping[int, Position], committed: Mapping[int, Position]) -> None:
+        """Note partitions that have come, where they begin, and what is committed of them."""
+        self._furthest.update(places)
+        self._known.update(committed)
+
+    def forget(self, partitions: Collection[int]) -> None:
+        """Note that these partitions are another's."""
+        for partition in partitions:
+            self._furthest.pop(partition, None)
+            self._known.pop(partition, None)
 
     def commit(self, places: Places | None, handed_out: Mapping[int, Position]) -> None:
         """Commit `places`, all or none; None: all that was handed out."""

@@ -26,21 +26,42 @@ Mode = Literal["shared", "broadcast"]
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """A place in a group: `index` of `size`, both known to whoever starts the members."""
+    """A place in a group: `index` of `size`, both known to whoever starts the members.
+
+    Members of dynamic groups have neither.
+    """
 
     group: str
-    index: int
-    size: int
+    index: int | None
+    size: int | None
     mode: Mode = "shared"
 
+    @property
+    def dynamic(self) -> bool:
+        """Whether its partitions change as others come and go."""
+        return self.size is None
+
     def __str__(self) -> str:
-        return f"{self.group}[{self.index} of {self.size}]"
+        return self.group if self.dynamic else f"{self.group}[{self.index} of {self.size}]"
 
 
 def membership(
-    group: str | None, index: int | None, size: int | None, mode: Mode = "shared"
+    group: str | None,
+    index: int | None,
+    size: int | None,
+    mode: Mode = "shared",
+    *,
+    dynamic: bool = False,
 ) -> Membership | None:
     """Return the place that is asked for; a group alone is one of one member. OptionError."""
+    if dynamic:
+        if group is None or index is not None or size is not None or mode != "shared":
+            raise OptionError(
+                "a member of a dynamic group shares it: give the group's name, and no index, size "
+                "or other mode"
+            )
+        group_path("any", group)
+        return Membership(group=group, index=None, size=None)
     if group is None:
         if index is not None or size is not None or mode != "shared":
             raise OptionError("index, size and mode are of a group: give its name, group=…")
@@ -158,6 +179,7 @@ class Heard:
     reason: str | None
     asked: str | None
     revision: int | None
+    generation: int | None
     counterparts: tuple[Endpoint, ...] | None
 
     @classmethod
@@ -170,6 +192,7 @@ class Heard:
             reason=_given(read, "reason", str),
             asked=_given(read, "asked", str),
             revision=_given(read, "endpoints_revision", int),
+            generation=_given(read, "generation", int),
             counterparts=(
                 tuple(Endpoint.parse(each) for each in read.items("counterparts"))
                 if known

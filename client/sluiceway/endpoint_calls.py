@@ -60,7 +60,9 @@ class EndpointCalls:
     ) -> Attached:
         """Attach an instance to the channel; `title` says to people what it is."""
         body: dict[str, Any] = {"uid": uid, "id": instance, "session": session, "role": role}
-        if membership is not None:
+        if membership is not None and membership.dynamic:
+            body |= {"group": membership.group, "dynamic": True}
+        elif membership is not None:
             body |= {"group": membership.group, "index": membership.index}
             body |= {"size": membership.size}
             body |= {"mode": membership.mode} if role == "reader" else {}
@@ -80,6 +82,20 @@ class EndpointCalls:
         """Report an instance's end."""
         path = f"{channel_path(channel)}/endpoints/{instance}/detach"
         self._transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
+
+    def sync(self, channel: str, instance: str, body: Mapping[str, Any]) -> Answer:
+        """Take a share of a dynamic group's partitions, or ask for it."""
+        path = f"{channel_path(channel)}/endpoints/{instance}/sync"
+        response = self._transport.request("POST", path, body=dict(body))
+        return Answer(self._transport.answer(response), "sharing")
+
+    def resize(self, channel: str, group: str, *, uid: str, size: int) -> None:
+        """Give a group another size, from the one that it has now."""
+        path = group_path(channel, group)
+        response = self._transport.request("GET", f"{path}/offsets")
+        generation = Answer(self._transport.answer(response), "offsets").number("generation")
+        body = {"uid": uid, "size": size, "generation": generation}
+        self._transport.request("POST", f"{path}/resize", body=body)
 
     def dismiss(self, channel: str, instance: str, *, uid: str) -> None:
         """Take somebody's endpoint away."""

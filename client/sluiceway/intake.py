@@ -86,6 +86,11 @@ class Intake:
         """Whether everything before the ends has been handed out."""
         return not self._open and self._failure is None and self.chunk.empty
 
+    @property
+    def bounded(self) -> bool:
+        """Whether it is known where reading ends."""
+        return self._ends is not None
+
     def records(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over records that were fetched; what is taken is handed out."""
         with self._turn:
@@ -117,6 +122,15 @@ class Intake:
         """Go on from these positions; the other partitions stay where they are."""
         with self._turn:
             self._positions = self.position() | dict(positions)
+            self._failure = None
+            self._restart()
+
+    def reassign(self, positions: Mapping[int, Position]) -> None:
+        """Read these partitions, from here, and no others."""
+        with self._turn:
+            self._positions = dict(positions)
+            self._told_ends = self._ending.ends()
+            self._ends = self._bounded(self._told_ends)
             self._failure = None
             self._restart()
 

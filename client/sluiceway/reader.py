@@ -84,8 +84,10 @@ class ChannelReader(Presence):
         self.schema = Schema.parse(connection.schema_definition)
         self._attachment = attachment
         grouped = attachment is not None and attachment.membership is not None
-        assigned = attachment.attached.partitions if attachment and grouped else partitions
-        chosen = extent.chosen_partitions(assigned, connection.partitions)
+        assigned = attachment.attached.partitions if attachment and grouped else None
+        chosen = tuple(assigned or ())
+        if not grouped:
+            chosen = extent.chosen_partitions(partitions, connection.partitions)
         self._stream = MessageStream(connection, config, timeout_s=timeout_s)
         self._commits = Commits(attachment, topic_id=connection.topic_id)
         self._closed = False
@@ -98,7 +100,7 @@ class ChannelReader(Presence):
                 connection,
                 decoder_for(connection, target=self.schema, refresh=refresh),
                 self._stream,
-                positions=extent.start_positions(start, chosen, self._stream, committed),
+                positions=self._begin(start, chosen, committed),
                 ending=self._ending,
                 skip_corrupt=on_corrupt == "skip",
                 timeout_s=timeout_s,
@@ -126,7 +128,7 @@ class ChannelReader(Presence):
         records: list[dict[str, Any]] = []
         while len(records) < max_records:
             try:
-                if not self._fetched(deadline_s):
+                if not self._fetched(deadline_s, holding=bool(records)):
                     break
             except SluicewayError as error:
                 if not records:
@@ -244,6 +246,11 @@ class ChannelReader(Presence):
             self._closed = True
             self._stream.close()
 
+    def _begin(
+        self, start: extent.Start, partitions: Sequence[int], committed: Mapping[int, Position]
+    ) -> dict[int, Position]:
+        return extent.start_positions(start, partitions, self._stream, committed)
+
     def _made_ending(
         self,
         until: extent.Until,
@@ -266,7 +273,9 @@ class ChannelReader(Presence):
             on_lost_writer=on_lost_writer,
         )
 
-    def _fetched(self, deadline_s: float) -> bool:
+    def _fetched(self, deadline_s: float, *, holding: bool = False) -> bool:
+        """Whether the chunk has records; `holding`: the caller has some that are not handed out."""
+        del holding  # it matters where partitions change hands
         self._require_open()
         failure, self._failure = self._failure, None
         if failure is not None:

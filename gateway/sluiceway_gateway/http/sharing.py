@@ -39,6 +39,7 @@ class SharingBody(BaseModel):
 
     generation: int = Field(description="Of the group")
     taken: bool = Field(description="Whether it has its share of that")
+    has: int | None = Field(description="The generation of the share that it has; null for none")
     index: int = Field(description="Its rank among the members: partition p is its own if")
     size: int = Field(description="p modulo this is the index")
     partitions: list[int] = Field(description="Those of its share that are nobody else's")
@@ -122,6 +123,7 @@ def _sharing_json(found: Sharing) -> dict[str, Any]:
     return {
         "generation": found.generation,
         "taken": found.taken,
+        "has": found.has,
         "index": found.share.index,
         "size": found.share.size,
         "partitions": list(found.partitions),

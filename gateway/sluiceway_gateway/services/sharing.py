@@ -44,6 +44,8 @@ class Sharing:
     """Of the group."""
     taken: bool
     """Whether the member has its share of that."""
+    has: int | None
+    """The generation of the share that it has."""
     share: Share
     """Which it has, or is to take."""
     partitions: tuple[int, ...]
@@ -160,6 +162,7 @@ def _sharing(tx: ReadTransaction, channel: Channel, endpoint: Endpoint, group: G
     return Sharing(
         generation=group.generation,
         taken=is_taken,
+        has=share_generation(endpoint),
         share=share,
         partitions=parts.own,
         pending=parts.pending,

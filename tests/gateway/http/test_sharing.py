@@ -140,6 +140,7 @@ def test_partitions_that_the_channel_gets_are_shared_without_a_new_generation(
     assert flights.sync(second).json() | {"positions": []} == {
         "generation": second["generation"],
         "taken": True,
+        "has": second["generation"],
         "index": 1,
         "size": 2,
         "partitions": [1, 3, 5],

@@ -85,8 +85,7 @@ class DynamicRules:
         if found is None:
             return None
         one.reads &= set(found.partitions)
-        has = one.has if found.held or found.taken else None
-        wish = Wish(epoch=one.epoch, take=found.generation, has=has)
+        wish = Wish(epoch=one.epoch, take=found.generation, has=found.has)
         one.wishes.append(wish)
         found = self.sync(one, wish)
         if found.taken:
@@ -214,6 +213,7 @@ class DynamicRules:
     def all_take_their_shares(self) -> None:
         for each in self.members:
             self.take(each)
+        assert all(found.taken for each in self.members if (found := self.ask(each)) is not None)
         told = [found for each in self.members if (found := self.take(each)) is not None]
         shared = [partition for found in told for partition in found.partitions]
         assert sorted(shared) == (list(range(PARTITIONS)) if told else [])

@@ -1,0 +1,190 @@
+"""What a member of a dynamic group has of the channel, taken anew when others come and go."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sluiceway.answer import Answer
+from sluiceway.attachment import Attachment
+from sluiceway.ending import Ending
+from sluiceway.endpoint import Heard, positions
+from sluiceway.errors import GatewayUnavailable
+from sluiceway.position import Position
+
+__all__ = ["EndingOfShare", "Share"]
+
+LOGGER = logging.getLogger("sluiceway.sharing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """The gateway's word on a share: of the group's generation `generation`, if it is `taken`.
+
+    `has` is the generation of the share that the member has (None: it has none), and `held` what
+    it has by that.
+    """
+
+    generation: int
+    taken: bool
+    has: int | None
+    partitions: tuple[int, ...]
+    pending: tuple[int, ...]
+    held: tuple[int, ...]
+    positions: Mapping[int, Position]
+    total: int
+
+    @classmethod
+    def parse(cls, read: Answer) -> "Told":
+        """Read the JSON of the answer."""
+
+        def numbers(key: str) -> tuple[int, ...]:
+            return tuple(each.number() for each in read.items(key))
+
+        return cls(
+            generation=read.number("generation"),
+            taken=read.flag("taken"),
+            has=read.optional(read.number, "has"),
+            partitions=numbers("partitions"),
+            pending=numbers("pending"),
+            held=numbers("held"),
+            positions=positions(read),
+            total=read.number("total"),
+        )
+
+
+class Share:
+    """The share of one reader. Beats, in their thread, say when it is to be taken anew.
+
+    `partitions` are the reader's; `pending` become so when another lets go of them. `positions`
+    are those that the group had committed when it was taken; the channel has `total` partitions.
+    """
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+        self.partitions: tuple[int, ...] = ()
+        self.pending: tuple[int, ...] = ()
+        self.positions: Mapping[int, Position] = {}
+        self.total = 0
+        self._generation: int | None = None
+        self._heard: int | None = None
+        self._asked: Told | None = None
+        self._again = threading.Event()
+        self._needed = 0
+        attachment.on_heard = self._hear
+
+    @property
+    def due(self) -> bool:
+        """Whether something may be otherwise, and there was a beat since it was asked for."""
+        return self._again.is_set() and (
+            self._generation is None or self._heard != self._generation or not self.settled
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether no partition is known that may come to it as the group is."""
+        return not self.pending and self._needed <= self.total
+
+    def need(self, partitions: int) -> None:
+        """Note that the channel has so many partitions by now."""
+        self._needed = max(self._needed, partitions)
+
+    def hurry(self) -> None:
+        """Have it be asked for anew."""
+        self._heard = None
+        self._again.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a beat that could bring something."""
+        if not self.due:
+            self._again.clear()
+            self._again.wait(timeout_s)
+
+    def begin(self) -> None:
+        """Take what there is to take for one who comes. Raises GatewayError."""
+        self._asked = self._sync(None)
+        self.total = self._asked.total
+        self._settle(self._sync(self._asked))
+
+    def look(self) -> tuple[int, ...]:
+        """Ask what is to be let go of; nothing, also while the gateway is away."""
+        self._again.clear()
+        self._asked = None
+        try:
+            self._asked = asked = self._sync(None)
+        except GatewayUnavailable as error:
+            LOGGER.warning("the share of %s stays as it is: %s", self._attachment.name, error)
+            return ()
+        stays = set(asked.held) & set(asked.partitions)
+        return tuple(p for p in self.partitions if p not in stays)
+
+    def drop(self, lost: tuple[int, ...]) -> None:
+        """Read these partitions no more."""
+        self.partitions = tuple(p for p in self.partitions if p not in lost)
+
+    def take(self) -> None:
+        """Take what was looked at; when the group has changed again, that is to be looked at."""
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return
+        try:
+            told = asked if asked.taken else self._sync(asked)
+        except GatewayUnavailable as error:
+            LOGGER.warning("%s has not taken its new share: %s", self._attachment.name, error)
+            return
+        self._settle(told)
+
+    def _settle(self, told: Told) -> None:
+        self.total = told.total
+        if not told.taken:
+            self.hurry()
+            return
+        attachment = self._attachment
+        attachment.attached = replace(
+            attachment.attached,
+            generation=told.generation,
+            partitions=told.partitions,
+            positions=told.positions,
+        )
+        self._generation = told.generation
+        self._heard = max(self._heard or 0, told.generation)
+        self.partitions, self.pending = told.partitions, told.pending
+        self.positions = told.positions
+
+    def _sync(self, asked: Told | None) -> Told:
+        attachment = self._attachment
+        body = {"uid": attachment.uid, "epoch": attachment.attached.epoch}
+        wish = {} if asked is None else {"take": asked.generation, "has": asked.has}
+        calls = attachment.session.calls
+        return Told.parse(calls.sync(attachment.channel, attachment.id, {**body, **wish}))
+
+    def _hear(self, heard: Heard) -> None:
+        if heard.generation is not None:
+            self._heard = heard.generation
+        self._again.set()
+
+
+class EndingOfShare(Ending):
+    """Ends where another ending does, for the partitions that are the reader's at the moment."""
+
+    def __init__(self, whole: Ending, share: Share) -> None:
+        super().__init__(None)
+        self._whole = whole
+        self._share = share
+
+    def ends(self) -> Mapping[int, int] | None:
+        """Return the ends of the share."""
+        ends = self._whole.ends()
+        if ends is None:
+            return None
+        self._share.need(max(ends, default=-1) + 1)
+        return {p: ends.get(p, 0) for p in self._share.partitions}
+
+    def idle(self) -> None:
+        """Raise if the ends cannot be known."""
+        self._whole.idle()
+
+    def confirm(self) -> None:
+        """Raise if that was not all there should be, once nothing more is to come from others."""
+        if self._share.settled:
+            self._whole.confirm()
