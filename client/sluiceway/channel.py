@@ -173,8 +173,7 @@ class Channel(ChannelCompany):
     ) -> None:
         """Put a group's committed positions elsewhere, or forget them, which is written down.
 
-        Raises Conflict `members_open` while the group has living members, unless `force`, which
-        ends what they can commit.
+        Raises Conflict `members_open` while members live, unless `force`, which ends their commits.
         """
         self._groups().reset(group, positions, reason=reason, index=index, force=force)
 

@@ -93,7 +93,8 @@ class ChannelReader(Presence):
         self._closed = False
         self._failure: SluicewayError | None = None
         try:
-            self._stream.verify()
+            # Members of a group are opened many at a time, and commit with the topic's id.
+            self._stream.verify(max_age_s=1.0 if grouped else 0.0)
             committed = {} if attachment is None else attachment.attached.positions
             self._ending = self._made_ending(until, chosen, writers, on_lost_writer)
             self._intake = Intake(

@@ -99,7 +99,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             watch.notify()
 
     def on_reap(counts: ReapCounts) -> None:
-        if counts.suspect or counts.lost or counts.ends:
+        if counts.suspect or counts.lost or counts.ends or counts.overdue:
             watch.notify()
 
     def on_sample(counts: SampleCounts) -> None:

@@ -78,9 +78,13 @@ class MessageStream:
 
     def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
         """Return the watermarks of each partition, asked for together."""
-        begins = self._offsets(dict.fromkeys(partitions, _EARLIEST))
+        begins = self.begins(partitions)
         ends = self.ends(partitions)
         return {p: Watermarks(begin=begins[p], end=ends[p]) for p in partitions}
+
+    def begins(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the first offset that each partition holds."""
+        return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     def ends(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the offset after the last message of each partition."""

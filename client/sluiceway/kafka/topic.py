@@ -1,8 +1,11 @@
 """Whether the topic is still the one that the channel was opened with."""
 
+import os
 import time
+import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
@@ -11,6 +14,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.complaints import Complaints
 from sluiceway.kafka.failures import is_gone, is_unavailable, made, translated
+from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.properties import admin_config
 from sluiceway.pauses import Pauses
 from sluiceway.protocol import Connection
@@ -25,6 +29,34 @@ _PAUSE_S = 0.05
 _DOING = "looking at the topic"
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """A topic as it was seen."""
+
+    topic_id: str
+    leaderless: int | None
+    at_s: float
+
+
+class _Inquiry:
+    """A client of Kafka's that asks about topics, with what brokers complained of to it.
+
+    `looks` has what it saw last, by topic: a look at a thousand partitions takes its time, and
+    those who bear with one that is not new need not each take their own.
+    """
+
+    def __init__(self, properties: MaskedProperties) -> None:
+        self.looks: dict[str, _Look] = {}
+        self.complaints = Complaints(properties)
+        self.admin = made(AdminClient, properties.over({"error_cb": self.complaints.note}))
+
+
+_INQUIRIES: "weakref.WeakValueDictionary[tuple[int, MaskedProperties], _Inquiry]" = (
+    weakref.WeakValueDictionary()
+)
+"""Of this process, as a program may have a thousand readers; one that failed is asked no more."""
+
+
 class TopicIdentity:
     """Compares the topic in Kafka with the id that a connection names.
 
@@ -36,21 +68,25 @@ class TopicIdentity:
     def __init__(self, connection: Connection, config: Mapping[str, object] | None = None) -> None:
         self._connection = connection
         properties = admin_config(connection.kafka, config)
-        self._complaints = Complaints(properties)
-        self._admin = made(AdminClient, properties.over({"error_cb": self._complaints.note}))
-        self._verified_at_s = float("-inf")
+        self._key = (os.getpid(), properties)
+        self._inquiry = _INQUIRIES.get(self._key) or _INQUIRIES.setdefault(
+            self._key, _Inquiry(properties)
+        )
+        self._complaints, self._admin = self._inquiry.complaints, self._inquiry.admin
+        self._verified = False
 
     def verify(self, *, timeout_s: float, max_age_s: float = 0.0) -> None:
         """Return if it is the same topic and each partition has a leader.
 
-        A look that is younger than `max_age_s` counts. Raises TopicGone or KafkaUnavailable, and
-        KafkaAccessFailed as soon as it is seen that brokers let nobody in.
+        A look that is younger than `max_age_s` counts, whoever in this process took it. Raises
+        TopicGone or KafkaUnavailable, and KafkaAccessFailed as soon as it is seen that brokers let
+        nobody in.
         """
-        if time.monotonic() - self._verified_at_s < max_age_s:
-            return
         name = self._connection.topic_name
-        found = self._found(timeout_s)
-        present = str(found.topic_id).translate(_URL_SAFE)
+        look = self._inquiry.looks.get(name)
+        if look is None or time.monotonic() - look.at_s >= max_age_s:
+            look = self._look(timeout_s)
+        present = look.topic_id.translate(_URL_SAFE)
         expected = self._connection.topic_id and self._connection.topic_id.translate(_URL_SAFE)
         if expected is not None and present != expected:
             raise TopicGone(
@@ -58,13 +94,12 @@ class TopicIdentity:
                 f"{present} now. Open the channel anew; positions in the old topic mean nothing "
                 "in this one"
             )
-        leaderless = [each.id for each in found.partitions if each.leader is None]
-        if leaderless:
+        if look.leaderless is not None:
             raise KafkaUnavailable(
-                f"partition {leaderless[0]} of the topic {name} has no leader; "
+                f"partition {look.leaderless} of the topic {name} has no leader; "
                 "try again when its brokers are back"
             )
-        self._verified_at_s = time.monotonic()
+        self._verified = True
 
     def ends(self, partitions: Iterable[int], *, timeout_s: float) -> dict[int, int]:
         """Return the offset after the last message of each partition. Raises KafkaUnavailable."""
@@ -81,10 +116,25 @@ class TopicIdentity:
                 "try again when the brokers are back"
             ) from error
 
+    def _look(self, timeout_s: float) -> _Look:
+        name, began_s = self._connection.topic_name, time.monotonic()
+        try:
+            found = self._found(timeout_s)
+        except BaseException:
+            self._inquiry.looks.pop(name, None)
+            # What it has noted so far is old news to whoever comes next.
+            if _INQUIRIES.get(self._key) is self._inquiry:
+                _INQUIRIES.pop(self._key, None)
+            raise
+        leaderless = next((each.id for each in found.partitions if each.leader is None), None)
+        look = _Look(topic_id=str(found.topic_id), leaderless=leaderless, at_s=began_s)
+        self._inquiry.looks[name] = look
+        return look
+
     def _found(self, timeout_s: float) -> Any:
         """Describe the topic; a new one may not have come to every broker's ears yet."""
         name = self._connection.topic_name
-        grace_s = _SPREAD_S if self._verified_at_s == float("-inf") else 0.0
+        grace_s = 0.0 if self._verified else _SPREAD_S
         pauses = Pauses(min(grace_s, timeout_s), longest_s=_PAUSE_S)
         while True:
             try:

@@ -1,0 +1,240 @@
+"""How long it takes until every reader of a group has its first record: static places, or Kafka's.
+
+The topic is there, with a partition and a record for each reader. The readers are spread over as
+many processes on all sides, and each has a Kafka client of its own. The clock starts when the
+processes stand ready, with everything imported; attaching, or joining, is part of what is measured.
+On the other sides, confluent-kafka subscribes in a group of Kafka's own, by the classic protocol
+and by the new one (`group.protocol=consumer`), on a broker with Kafka's own settings for groups.
+
+`--readers 20` shows how another number does, and writes nothing.
+"""
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Measured, Ratio, Side, measure, report
+from bench.service import Service, running
+
+from sluiceway import Gateway
+from sluiceway_gateway.embedded import KafkaServer
+
+NUMBERS = (200, 1000)
+PROCESSES = 4
+THREADS = 8
+"""In each process: readers are opened by so many at a time, and consumers polled."""
+ROUNDS = 3
+GIVE_UP_S = 300.0
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+GROUPS = {"group.initial.rebalance.delay.ms": "3000"}
+"""Kafka's own default; the embedded broker's is 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the records are, and for how many readers."""
+
+    service: Service
+    bootstrap_servers: str
+    channel: str
+    topic: str
+    readers: int
+
+
+def read(place: Place, group: str, indexes: Sequence[int], first: Any) -> None:
+    """Open readers of a channel and note when each has its first record."""
+    service = place.service
+    gateway = Gateway(service.url, token=service.token, timeout_s=GIVE_UP_S)
+    channel = gateway.channel(place.channel)
+
+    def begin(index: int) -> None:
+        reader = channel.reader(
+            group=group, index=index, size=place.readers, until=None, timeout_s=GIVE_UP_S
+        )
+        if reader.read(1, timeout=GIVE_UP_S):
+            first(index, reader)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(begin, indexes))
+
+
+def consume(protocol: str, place: Place, group: str, indexes: Sequence[int], first: Any) -> None:
+    """Subscribe consumers of a topic and note when each has its first record; never ends."""
+    from confluent_kafka import Consumer
+
+    def begin(indexes: Sequence[int]) -> None:
+        consumers = {}
+        for index in indexes:
+            consumer = Consumer(
+                {
+                    "bootstrap.servers": place.bootstrap_servers,
+                    "group.id": group,
+                    "group.protocol": protocol,
+                    "auto.offset.reset": "earliest",
+                    "enable.auto.commit": False,
+                    "log_level": 0,
+                }
+            )
+            consumer.subscribe([place.topic])
+            consumers[index] = consumer
+        # On and on: who is not polled lets go of nothing, and the others wait.
+        while consumers:
+            for index, consumer in consumers.items():
+                message = consumer.poll(0.001)
+                if message is not None and message.error() is None:
+                    first(index, consumer)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(begin, [indexes[number::THREADS] for number in range(THREADS)]))
+
+
+def work(side: str, place: Place, group: str, indexes: Sequence[int], ready: Any, out: Any) -> None:
+    """Run in a process of its own: say that it stands ready, begin when told, tell the times."""
+    lock = threading.Lock()
+    complete = threading.Event()
+    times: dict[int, float] = {}
+    kept: list[Any] = []
+
+    def first(index: int, client: Any) -> None:
+        with lock:
+            if index not in times:
+                times[index] = time.monotonic()
+                kept.append(client)
+            if len(times) == len(indexes):
+                complete.set()
+
+    # What a program has done long before.
+    import confluent_kafka  # noqa: F401
+    import pyarrow  # noqa: F401
+
+    ready.wait()
+    begin, given = (read, ()) if side == "sluiceway" else (consume, (side,))
+    threading.Thread(target=begin, args=(*given, place, group, indexes, first), daemon=True).start()
+    complete.wait(GIVE_UP_S)
+    with lock:
+        out.put((dict(times), rss_mb()))
+    ready.wait()
+    # Nobody measures how they leave.
+    os._exit(0)
+
+
+def rss_mb() -> int:
+    """Return how much memory this process has."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
+
+
+@dataclass
+class Group:
+    """One side at one number of readers; remembers who gave up, and the memory that it took."""
+
+    side: str
+    place: Place
+    missing: int = 0
+    memory_mb: int = 0
+
+    def __call__(self) -> Measured:
+        """Start all readers once, and return how long it took the last of them."""
+        context = multiprocessing.get_context("spawn")
+        ready = context.Barrier(PROCESSES + 1)
+        out = context.Queue()
+        group = f"{self.side}-{uuid.uuid4().hex[:8]}"
+        parts = [range(number, self.place.readers, PROCESSES) for number in range(PROCESSES)]
+        processes = [
+            context.Process(target=work, args=(self.side, self.place, group, part, ready, out))
+            for part in parts
+        ]
+        for each in processes:
+            each.start()
+        ready.wait()
+        started_s = time.monotonic()
+        found = [out.get(timeout=2 * GIVE_UP_S) for _ in processes]
+        ready.wait()
+        for each in processes:
+            each.join()
+        times = [moment for part, _ in found for moment in part.values()]
+        self.memory_mb = max(self.memory_mb, sum(memory for _, memory in found))
+        missing = self.place.readers - len(times)
+        self.missing = max(self.missing, missing)
+        took_s = GIVE_UP_S if missing else max(times) - started_s
+        return Measured(records=self.place.readers, seconds=took_s)
+
+
+def prepared(service: Service, bootstrap_servers: str, readers: int) -> Place:
+    """Make a channel with a partition for each reader, and a record in each."""
+    with Gateway(service.url, token=service.token) as gateway:
+        channel = gateway.channel(f"first-{readers}", SCHEMA, partitions=readers, wait_s=300)
+        with channel.writer() as writer:
+            # Each to the next partition.
+            writer.write({"a": number} for number in range(readers))
+        topic = channel.status.topic.name
+        name = channel.name
+    return Place(
+        service=service,
+        bootstrap_servers=bootstrap_servers,
+        channel=name,
+        topic=topic,
+        readers=readers,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--readers", type=int, nargs="*", default=[])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    asked = parser.parse_args()
+    numbers = asked.readers or NUMBERS
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        kafka = stack.enter_context(KafkaServer.start(directory / "kafka", properties=GROUPS))
+        database = f"sqlite:///{directory / 'gateway.db'}"
+        service = stack.enter_context(running(database, kafka.bootstrap_servers))
+        # Kafka's topic of groups is made with the first of them.
+        warm = prepared(service, kafka.bootstrap_servers, PROCESSES)
+        for protocol in ("classic", "consumer"):
+            Group(protocol, warm)()
+        measured: dict[str, list[Measured]] = {}
+        groups: dict[str, Group] = {}
+        for number in numbers:
+            place = prepared(service, kafka.bootstrap_servers, number)
+            sides: dict[str, Side] = {}
+            for side in ("sluiceway", "classic", "consumer"):
+                sides[f"{side}_{number}"] = groups[f"{side}_{number}"] = Group(side, place)
+            measured |= measure(sides, rounds=asked.rounds)
+    # One time over another is the speed of the other over that of the one.
+    ratios = {
+        f"first_record_{number}_to_{other}": Ratio(
+            side=f"{other}_{number}", to=f"sluiceway_{number}", goal=0.33, at_most=True
+        )
+        for number in numbers
+        for other in ("classic", "consumer")
+    }
+    settings = {
+        "processes": PROCESSES,
+        "threads": THREADS,
+        "rounds": asked.rounds,
+        "broker": GROUPS,
+        "gave_up_after_s": GIVE_UP_S,
+        "readers_without_a_record": {name: e.missing for name, e in groups.items() if e.missing},
+        "memory_mb": {name: each.memory_mb for name, each in groups.items()},
+    }
+    title = f"The first record of every reader, {PROCESSES} processes"
+    name = None if asked.readers else "readers"
+    report(name, measured, ratios, title=title, settings=settings, unit="readers")
+    print("memory of all processes, MB:", settings["memory_mb"])
+    if settings["readers_without_a_record"]:
+        print(f"given up after {GIVE_UP_S:g} s:", settings["readers_without_a_record"])
+
+
+if __name__ == "__main__":
+    main()
