@@ -88,6 +88,9 @@ class ChannelReader(Presence):
         chosen = tuple(assigned or ())
         if not grouped:
             chosen = extent.chosen_partitions(partitions, connection.partitions)
+        if grouped:
+            # A thousand members that wait ask their broker twice a second, and not ten times.
+            config = MaskedProperties({"fetch.wait.max.ms": 500}).over(config)
         self._stream = MessageStream(connection, config, timeout_s=timeout_s)
         self._commits = Commits(attachment, topic_id=connection.topic_id)
         self._closed = False
@@ -274,9 +277,8 @@ class ChannelReader(Presence):
             on_lost_writer=on_lost_writer,
         )
 
-    def _fetched(self, deadline_s: float, *, holding: bool = False) -> bool:
+    def _fetched(self, deadline_s: float, *, holding: bool = False) -> bool:  # noqa: ARG002
         """Whether the chunk has records; `holding`: the caller has some that are not handed out."""
-        del holding  # it matters where partitions change hands
         self._require_open()
         failure, self._failure = self._failure, None
         if failure is not None:
