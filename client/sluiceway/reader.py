@@ -83,11 +83,10 @@ class ChannelReader(Presence):
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
         self._attachment = attachment
-        grouped = attachment is not None and attachment.membership is not None
-        assigned = attachment.attached.partitions if attachment and grouped else None
-        chosen = tuple(assigned or ())
-        if not grouped:
-            chosen = extent.chosen_partitions(partitions, connection.partitions)
+        if attachment is not None and attachment.membership is not None:
+            chosen = tuple(attachment.attached.partitions)
+        else:
+            chosen = tuple(extent.chosen_partitions(partitions, connection.partitions))
         if grouped:
             # A thousand members that wait ask their broker twice a second, and not ten times.
             config = MaskedProperties({"fetch.wait.max.ms": 500}).over(config)
