@@ -16,7 +16,16 @@ from sluiceway.paths import group_path
 from sluiceway.position import Position
 from sluiceway.protocol import Connection
 
-__all__ = ["Attached", "Endpoint", "Heard", "Membership", "Mode", "Role", "checked_payload"]
+__all__ = [
+    "Attached",
+    "Endpoint",
+    "Heard",
+    "Membership",
+    "Mode",
+    "Role",
+    "ShareAnswer",
+    "checked_payload",
+]
 
 _MAX_PAYLOAD_BYTES = 4096
 
@@ -198,6 +207,43 @@ class Heard:
                 if known
                 else None
             ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareAnswer:
+    """The gateway's word on a share: of the group's generation `generation`, if it is `taken`.
+
+    `has` is the generation of the share that the member has (None: it has none), and `held` what
+    it has by that.
+    """
+
+    generation: int
+    taken: bool
+    has: int | None
+    partitions: tuple[int, ...]
+    pending: tuple[int, ...]
+    held: tuple[int, ...]
+    positions: Mapping[int, Position]
+    total: int
+
+    @classmethod
+    def parse(cls, answer: object) -> "ShareAnswer":
+        """Read the JSON of the answer."""
+        read = Answer(answer, "sharing")
+
+        def numbers(key: str) -> tuple[int, ...]:
+            return tuple(each.number() for each in read.items(key))
+
+        return cls(
+            generation=read.number("generation"),
+            taken=read.flag("taken"),
+            has=read.optional(read.number, "has"),
+            partitions=numbers("partitions"),
+            pending=numbers("pending"),
+            held=numbers("held"),
+            positions=positions(read),
+            total=read.number("total"),
         )
 
 

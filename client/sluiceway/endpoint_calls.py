@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluiceway.answer import Answer
-from sluiceway.endpoint import Attached, Endpoint, Heard, Membership, Role, positions
+from sluiceway.endpoint import (
+    Attached,
+    Endpoint,
+    Heard,
+    Membership,
+    Role,
+    ShareAnswer,
+    positions,
+)
 from sluiceway.errors import Conflict
 from sluiceway.passage import Passage
 from sluiceway.paths import channel_path, group_path
@@ -83,11 +91,11 @@ class EndpointCalls:
         path = f"{channel_path(channel)}/endpoints/{instance}/detach"
         self._transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
 
-    def sync(self, channel: str, instance: str, body: Mapping[str, Any]) -> Answer:
+    def sync(self, channel: str, instance: str, body: Mapping[str, Any]) -> ShareAnswer:
         """Take a share of a dynamic group's partitions, or ask for it."""
         path = f"{channel_path(channel)}/endpoints/{instance}/sync"
         response = self._transport.request("POST", path, body=dict(body))
-        return Answer(self._transport.answer(response), "sharing")
+        return ShareAnswer.parse(self._transport.answer(response))
 
     def resize(self, channel: str, group: str, *, uid: str, size: int) -> None:
         """Give a group another size, from the one that it has now."""

@@ -21,13 +21,13 @@ from sluiceway.errors import (
 from sluiceway.kafka.stream import MessageStream
 from sluiceway.position import Position
 from sluiceway.protocol import Connection
+from sluiceway.silence import Silence
 
 __all__ = ["Intake"]
 
 _CHUNK_MESSAGES = {"avro": 8192, "arrow": 32}
 """What lies ready is taken at once, up to so many; `arrow` messages hold many records each."""
 _SLICE_S = 0.25
-_PROBE_S = 2.0
 _IDENTITY_MAX_AGE_S = 5.0
 
 
@@ -56,7 +56,6 @@ class Intake:
         self._decoder = decoder
         self._stream = stream
         self._skip_corrupt = skip_corrupt
-        self._timeout_s = timeout_s
         self._ending = ending
         self._positions = dict(positions)
         self._told_ends = ending.ends()
@@ -65,7 +64,7 @@ class Intake:
         self._next: dict[int, int] = {}
         self._open: set[int] = set()
         self._failure: SluicewayError | None = None
-        self._progress_at_s = self._probe_at_s = 0.0
+        self._silence = Silence(connection.topic_name, timeout_s=timeout_s)
         self.chunk = Chunk.nothing()
         self._records = 0
         self._restart()
@@ -198,7 +197,7 @@ class Intake:
         self._next = {p: position.offset for p, position in self._positions.items()}
         self._open = set(self._next) - self._ended()
         self._stream.assign({p: self._next[p] for p in self._open})
-        self._note_progress()
+        self._silence.end()
 
     def _ended(self) -> set[int]:
         if self._ends is None:
@@ -210,9 +209,9 @@ class Intake:
         wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
         taken = self._stream.take(self._limit(), wait_s)
         if taken.messages or taken.ends:
-            self._note_progress()
-        elif time.monotonic() >= self._probe_at_s:
-            self._look_for_cause()
+            self._silence.end()
+        elif self._silence.probe(self._stream, awaited=self.bounded) and not self.bounded:
+            self._ending.idle()
         last = {message.partition(): message for message in taken.messages}
         reached = {p: message.offset() + 1 for p, message in last.items()}
         for partition, offset in taken.ends.items():
@@ -282,30 +281,3 @@ class Intake:
         self._failure = OffsetOutOfRange(
             partition=partition, offset=offset, begin=mark.begin, end=mark.end
         )
-
-    def _note_progress(self) -> None:
-        self._progress_at_s = time.monotonic()
-        self._probe_at_s = self._progress_at_s + min(_PROBE_S, self._timeout_s / 2)
-
-    def _look_for_cause(self) -> None:
-        """Nothing came for a while: find out whether Kafka and the topic are there."""
-        silent_s = time.monotonic() - self._progress_at_s
-        patient = silent_s < self._timeout_s
-        self._probe_at_s = time.monotonic() + min(_PROBE_S, self._timeout_s / 2)
-        try:
-            self._stream.verify(timeout_s=min(_PROBE_S, self._timeout_s))
-        except KafkaUnavailable:
-            if patient:
-                return
-            self._note_progress()
-            raise
-        if self._ends is None:
-            # Nobody writes: that is no failure.
-            self._note_progress()
-            self._ending.idle()
-        elif not patient:
-            self._note_progress()
-            raise KafkaUnavailable(
-                f"nothing came from the topic {self._connection.topic_name} for {silent_s:.0f} s, "
-                "though its end is not reached. Positions are kept; try again"
-            )

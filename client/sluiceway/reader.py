@@ -83,13 +83,13 @@ class ChannelReader(Presence):
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
         self._attachment = attachment
-        if attachment is not None and attachment.membership is not None:
-            chosen = tuple(attachment.attached.partitions)
+        grouped = attachment is not None and attachment.membership is not None
+        if attachment is not None and grouped:
+            chosen = attachment.attached.partitions
         else:
-            chosen = tuple(extent.chosen_partitions(partitions, connection.partitions))
-        if grouped:
-            # A thousand members that wait ask their broker twice a second, and not ten times.
-            config = MaskedProperties({"fetch.wait.max.ms": 500}).over(config)
+            chosen = extent.chosen_partitions(partitions, connection.partitions)
+        # A thousand members that wait ask their broker twice a second, and not ten times.
+        config = MaskedProperties({"fetch.wait.max.ms": 500} if grouped else {}).over(config)
         self._stream = MessageStream(connection, config, timeout_s=timeout_s)
         self._commits = Commits(attachment, topic_id=connection.topic_id)
         self._closed = False

@@ -3,54 +3,17 @@
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from sluiceway.answer import Answer
 from sluiceway.attachment import Attachment
 from sluiceway.ending import Ending
-from sluiceway.endpoint import Heard, positions
+from sluiceway.endpoint import Heard, ShareAnswer
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.position import Position
 
 __all__ = ["EndingOfShare", "Share"]
 
 LOGGER = logging.getLogger("sluiceway.sharing")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """The gateway's word on a share: of the group's generation `generation`, if it is `taken`.
-
-    `has` is the generation of the share that the member has (None: it has none), and `held` what
-    it has by that.
-    """
-
-    generation: int
-    taken: bool
-    has: int | None
-    partitions: tuple[int, ...]
-    pending: tuple[int, ...]
-    held: tuple[int, ...]
-    positions: Mapping[int, Position]
-    total: int
-
-    @classmethod
-    def parse(cls, read: Answer) -> "Told":
-        """Read the JSON of the answer."""
-
-        def numbers(key: str) -> tuple[int, ...]:
-            return tuple(each.number() for each in read.items(key))
-
-        return cls(
-            generation=read.number("generation"),
-            taken=read.flag("taken"),
-            has=read.optional(read.number, "has"),
-            partitions=numbers("partitions"),
-            pending=numbers("pending"),
-            held=numbers("held"),
-            positions=positions(read),
-            total=read.number("total"),
-        )
 
 
 class Share:
@@ -68,7 +31,7 @@ class Share:
         self.total = 0
         self._generation: int | None = None
         self._heard: int | None = None
-        self._asked: Told | None = None
+        self._asked: ShareAnswer | None = None
         self._again = threading.Event()
         self._needed = 0
         attachment.on_heard = self._hear
@@ -134,7 +97,7 @@ class Share:
             return
         self._settle(told)
 
-    def _settle(self, told: Told) -> None:
+    def _settle(self, told: ShareAnswer) -> None:
         self.total = told.total
         if not told.taken:
             self.hurry()
@@ -151,12 +114,12 @@ class Share:
         self.partitions, self.pending = told.partitions, told.pending
         self.positions = told.positions
 
-    def _sync(self, asked: Told | None) -> Told:
+    def _sync(self, asked: ShareAnswer | None) -> ShareAnswer:
         attachment = self._attachment
         body = {"uid": attachment.uid, "epoch": attachment.attached.epoch}
         wish = {} if asked is None else {"take": asked.generation, "has": asked.has}
         calls = attachment.session.calls
-        return Told.parse(calls.sync(attachment.channel, attachment.id, {**body, **wish}))
+        return calls.sync(attachment.channel, attachment.id, {**body, **wish})
 
     def _hear(self, heard: Heard) -> None:
         if heard.generation is not None:

@@ -50,6 +50,12 @@ CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     "schemas": ({"items": [VERSION]}, {"name": "a"}),
 }
 ID = "0" * 32
+AT = "2026-01-01T00:00:00Z"
+NAMED = {"name": "a", "uid": ID, "phase": "ready"}
+PACE = {"lag_messages": 5, "lag_seconds": None, "progress": "ok"}
+CREW = {"living": 1, "lost": 0, "failed": 0, "finished": 0}
+LINE = {"channel": NAMED, "sampled_at": AT, "writers": CREW, "readers": CREW, "write_rate": 1.5}
+LINE |= PACE
 PLACE = {"id": ID, "role": "writer", "group": "g", "index": 0, "size": 2}
 FATE = {"state": "error", "health": "lost", "cause": "why", "ends": {"0": 7}, "lost_at": None}
 ENDPOINT = {**PLACE, **FATE, "payload": None}
@@ -62,8 +68,26 @@ ATTACHED = {
 WORD = {"id": ID, "status": "ok", "reason": None, "asked": None, "endpoints_revision": 4}
 BEAT = {"next_ms": 2000, "endpoints": [{**WORD, "counterparts": [ENDPOINT]}]}
 ATTACH = {"uid": ID, "instance": ID, "session": ID, "role": "reader", "membership": None}
+GROUP = {"group": "g", "index": None, "mode": "shared", "size": 2, "generation": 1, "members": 1}
+GROUP |= {"lag_records": 5, "read_rate": 1.0, "trend": None, "drain_s": 5.0, **PACE}
+GROUP["partitions"] = [{"partition": 0, "committed": 1, "position": 2, "end": 7, **PACE}]
+STATUS = {
+    "channel": NAMED,
+    "sampled_at": AT,
+    "writers": [ENDPOINT],
+    "readers": [{**ENDPOINT, **PACE, "role": "reader"}],
+    "groups": [GROUP],
+    "partitions": [{"partition": 0, "start": 0, "end": 7}],
+    "write_rate": None,
+}
+CALLS |= {
+    "status": (STATUS, {"name": "a"}),
+    "statuses": ({"items": [LINE], "next_cursor": None}, {}),
+}
 LACK = {"index": None, "partition": 0, "committed": None, "wanted": 5}
 PLACES: dict[str, Any] = {"channel": "a", "group": "g", "body": {}, "places": {}}
+SHARE = {"generation": 2, "taken": True, "has": None, "total": 4, "held": [0]}
+SHARE |= {"partitions": [0, 2], "pending": [2], "positions": ATTACHED["positions"]}
 ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     "attach": (ATTACHED, {"channel": "a", **ATTACH}),
     "beat": (BEAT, {"session": ID, "number": 1, "reports": [], "timeout_s": 1}),
@@ -79,6 +103,8 @@ ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "reset": ({"positions": []}, PLACES),
     "detach": (ENDPOINT, {"channel": "a", "instance": ID, "body": {}, "timeout_s": 1}),
+    "sync": (SHARE, {"channel": "a", "instance": ID, "body": {}}),
+    "resize": ({"generation": 3}, {"channel": "a", "group": "g", "uid": ID, "size": 2}),
     "dismiss": (ENDPOINT, {"channel": "a", "instance": ID, "uid": ID}),
 }
 
