@@ -41,6 +41,17 @@ def seen(channel: Channel, role: str, holds: Callable[[Endpoint], bool]) -> Endp
         time.sleep(0.02)
 
 
+def lag_of(channel: Channel, group: str, wanted: int) -> int | None:
+    """Return a group's lag in messages, once it is the one that is `wanted`."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while True:
+        found = channel.report().group(group)
+        if found is not None and found.lag_messages == wanted:
+            return found.lag_messages
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.1)
+
+
 def is_closed(endpoint: Endpoint) -> bool:
     return endpoint.state == "closed"
 
@@ -171,6 +182,7 @@ def test_a_query_is_a_reader_and_a_writer_whose_place_its_restart_takes(
     assert str(query.id) in (reading.title or "")
     writing = seen(outlet, "writer", lambda each: each.counters.get("records") == 10)
     assert writing.group == str(query.id)
+    assert lag_of(channel, "delays", 0) == 0
 
     query.stop()
     with outlet.reader(timeout_s=TIMEOUT_S) as reader:
