@@ -24,8 +24,9 @@ class Follower:
     positions: Mapping[int, Mapping[int, int]]
     """The next offset to read, by member (SHARED where they share) and by partition."""
     reached: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
-    """In the same form, how far its members say that they are. It stands in for the positions of
-    a group that commits nothing, as Spark's keep them in checkpoints."""
+    """In the same form, how far jobs say that they are that keep their positions themselves, as
+    Spark's do in checkpoints; it is their title that tells them. It stands in for the positions of
+    a group that commits nothing."""
 
     @property
     def counts(self) -> bool:

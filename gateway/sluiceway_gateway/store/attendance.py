@@ -27,6 +27,7 @@ _PRESENT = (
     endpoints.c.state,
     endpoints.c.health,
     endpoints.c.reached,
+    endpoints.c.title,
 )
 _COMMITTED = (
     positions.c.group_name,
@@ -108,6 +109,9 @@ def _followers(
 def _reached(members: Sequence[Row[Any]], *, shared: bool) -> dict[int, dict[int, int]]:
     found: dict[int, dict[int, int]] = defaultdict(dict)
     for row in members:
+        if row.title is None:
+            # It can commit, and until it has, it may begin again where it began.
+            continue
         own = found[SHARED if shared else row.member_index]
         for partition, (offset, _record) in (row.reached or {}).items():
             own[int(partition)] = max(offset, own.get(int(partition), 0))

@@ -1,5 +1,6 @@
 """The database's schema revision: upgrading to ours, and refusing another one."""
 
+import sqlite3
 from pathlib import Path
 
 from alembic import command
@@ -61,7 +62,7 @@ def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
                 if database.dialect == "postgresql":
                     _lock_postgresql(connection, wait_s)
                 _migrate(connection)
-        except OperationalError as error:
+        except (OperationalError, sqlite3.OperationalError) as error:
             if not _is_locked(error):
                 raise
             raise DatabaseUnavailable(
@@ -115,9 +116,11 @@ def _migrate(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _is_locked(error: OperationalError) -> bool:
-    sqlite = getattr(error.orig, "sqlite_errorname", "")
-    return getattr(error.orig, "sqlstate", None) == _LOCK_TIMEOUT or sqlite.startswith(_BUSY)
+def _is_locked(error: OperationalError | sqlite3.OperationalError) -> bool:
+    # Transactions on SQLite begin without SQLAlchemy.
+    cause = error.orig if isinstance(error, OperationalError) else error
+    sqlite = getattr(cause, "sqlite_errorname", "")
+    return getattr(cause, "sqlstate", None) == _LOCK_TIMEOUT or sqlite.startswith(_BUSY)
 
 
 def _refuse_unknown(config: Config, found: str | None) -> None:

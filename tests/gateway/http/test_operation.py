@@ -42,7 +42,7 @@ def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:
         rig.put(name)
     rig.http.get("/v1/channels/absent")
     rig.http.get("/nothing/at/all")
-    rig.http.request("BREW", "/v1/channels")
+    rig.http.request("PURGE", "/v1/channels")
     route = "/v1/channels/{name}"
     counted = "sluiceway_http_requests_total"
     assert metric(rig, counted, route=route, method="PUT", status="201") == 2

@@ -24,10 +24,11 @@ def seen(flights: Site) -> Attendance:
         return attendance(tx, channel)
 
 
-def reach(flights: Site, member: Any, **places: list[int]) -> None:
+def reach(flights: Site, member: Any, title: str | None = "a query", **places: list[int]) -> None:
     reached = {partition.removeprefix("p"): place for partition, place in places.items()}
+    whose = endpoints.update().where(endpoints.c.id == member["id"])
     with flights.rig.database.write() as tx:
-        tx.execute(endpoints.update().where(endpoints.c.id == member["id"]).values(reached=reached))
+        tx.execute(whose.values(reached=reached, title=title))
 
 
 def test_those_at_work_are_named_and_the_others_left_out(flights: Site) -> None:
@@ -60,6 +61,12 @@ def test_members_share_how_far_they_are_or_each_is_for_itself(flights: Site) -> 
     assert shared.positions == {SHARED: {0: 5, 2: 7}}
     assert shared.reached == {SHARED: {0: 6, 1: 3, 2: 9}}
     assert (everybody.shared, everybody.positions) == (False, {1: {3: 4}})
+
+
+def test_what_a_member_that_commits_has_read_is_not_what_it_has_committed(flights: Site) -> None:
+    reach(flights, flights.member(0, 1), title=None, p0=[6, 0])
+    (group,) = seen(flights).followers
+    assert group.reached == {}
 
 
 def test_nobody_has_ever_come(flights: Site) -> None:
