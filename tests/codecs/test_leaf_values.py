@@ -298,6 +298,18 @@ def test_what_stands_for_no_value_is_named_among_good_ones(type_, good, body, sa
         assert found == [value] * 30
 
 
+@pytest.mark.parametrize("rows", [1, 40])
+def test_what_stands_for_no_value_does_not_stay_out_of_sight(rows):
+    schema = schema_of({"type": "array", "items": MONEY20})
+    (batch,) = to_batches([{"x": []}] * rows, schema)
+    for codec_ in both(schema):
+        values = codec_.encode(batch, limit_bytes=NO_LIMIT).values
+        decoded = codec_.decode([*values, PREFIX + b"\x02\x01" + bytes(19) + b"\x00"])
+        assert [corrupt.index for corrupt in decoded.corrupt] == [rows]
+        for made in decoded.batches:
+            made.validate(full=True)
+
+
 @pytest.mark.parametrize(
     ("body", "value"),
     [

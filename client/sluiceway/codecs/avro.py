@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from sluiceway.codecs import columnar
@@ -96,12 +97,15 @@ class AvroCodec:
             half = len(values) // 2
             self._read(values[:half], start, reading)
             return self._read(values[half:], start + half, reading)
+        if not unlike:
+            reading.batch(batch)
+            return None
         begin = 0
         for odd in unlike:
-            reading.batch(batch.slice(begin, odd - begin))
+            reading.batch(_apart(batch, begin, odd))
             self._read_strictly(values[odd : odd + 1], start + odd, reading)
             begin = odd + 1
-        reading.batch(batch.slice(begin))
+        reading.batch(_apart(batch, begin, batch.num_rows))
         return None
 
     def _together(
@@ -128,6 +132,11 @@ class AvroCodec:
                 reading.row(self._strict.read(value), len(value))
             except Malformed as error:
                 reading.reject(index, str(error))
+
+
+def _apart(batch: pa.RecordBatch, begin: int, end: int) -> pa.RecordBatch:
+    """Copy rows: a mere slice would keep what was wrong in the rows beside them, out of sight."""
+    return batch.take(pa.array(np.arange(begin, end)))
 
 
 class _Reading:
