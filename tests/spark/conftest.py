@@ -27,10 +27,18 @@ _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves the sockets over which it fetches results to the garbage collector."""
+    """PySpark leaves the sockets over which it fetches results to the garbage collector.
+
+    Spark 4.3 warns of a newer pandas where it looks for one.
+    """
+    known = (
+        "ignore:unclosed <socket:ResourceWarning",
+        "ignore:PySpark does not yet fully support pandas:FutureWarning",
+    )
     for item in items:
         if item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+            for each in known:
+                item.add_marker(pytest.mark.filterwarnings(each))
 
 
 @pytest.fixture(scope="session")
