@@ -26,7 +26,9 @@ _REUSED = "SPARK_REUSE_WORKER"
 _SPARKS_ARCHIVE = re.compile(r"(pyspark|py4j-.*-src)\.zip|spark-core_.*\.jar")
 """The archives that Spark puts on the import path of its workers, by their file names."""
 
-_trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+_trim: Callable[[int], int] | None = (
+    getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+)
 """What makes the C library give memory back, where it is glibc: librdkafka's lies there."""
 
 _settled_pid: int | None = None
