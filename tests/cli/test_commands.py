@@ -87,15 +87,15 @@ def test_a_setting_that_is_wrong_is_told(sluiceway: Sluiceway) -> None:
     sluiceway("migrate", database_url="mysql://x").failed("sqlite:///PATH or postgresql://")
 
 
-def test_migrating_may_be_repeated(sluiceway: Sluiceway, database_url: str) -> None:
-    first, second = (sluiceway("migrate", database_url=database_url) for _ in range(2))
+def test_migrating_may_be_repeated(sluiceway: Sluiceway, empty_database_url: str) -> None:
+    first, second = (sluiceway("migrate", database_url=empty_database_url) for _ in range(2))
     assert first.status == second.status == 0
     assert first.out == second.out
     assert first.out.startswith("the database is at revision ")
 
 
-def test_serving_needs_a_migrated_database(sluiceway: Sluiceway, database_url: str) -> None:
-    sluiceway("serve", database_url=database_url).failed("run `sluiceway migrate`")
+def test_serving_needs_a_migrated_database(sluiceway: Sluiceway, empty_database_url: str) -> None:
+    sluiceway("serve", database_url=empty_database_url).failed("run `sluiceway migrate`")
 
 
 @pytest.fixture
@@ -109,7 +109,6 @@ def taken_port() -> Iterator[int]:
 def test_serving_refuses_what_it_must_not_or_cannot_listen_on(
     sluiceway: Sluiceway, database_url: str, taken_port: int
 ) -> None:
-    sluiceway("migrate", database_url=database_url)
 
     def serve(*arguments: str, **variables: str) -> None:
         return sluiceway("serve", *arguments, database_url=database_url, **variables)
@@ -124,12 +123,12 @@ def test_serving_refuses_what_it_must_not_or_cannot_listen_on(
     serve("--host", ANY_ADDRESS, token_key=TOKEN_KEY).failed("TLS")
 
 
-def test_tokens_are_made_listed_and_revoked(sluiceway: Sluiceway, database_url: str) -> None:
+def test_tokens_are_made_listed_and_revoked(sluiceway: Sluiceway, empty_database_url: str) -> None:
     def token(*arguments: str) -> object:
-        return sluiceway("token", *arguments, database_url=database_url, token_key=TOKEN_KEY)
+        return sluiceway("token", *arguments, database_url=empty_database_url, token_key=TOKEN_KEY)
 
     token("list").failed("run `sluiceway migrate`")
-    sluiceway("migrate", database_url=database_url)
+    sluiceway("migrate", database_url=empty_database_url)
     made = token(
         "create", "--scope", "read:sales.", "--scope", "write", "--expires-in", "90d", "etl job"
     )
@@ -159,12 +158,10 @@ def test_tokens_are_made_listed_and_revoked(sluiceway: Sluiceway, database_url: 
 def test_a_token_that_cannot_be_is_told(
     sluiceway: Sluiceway, database_url: str, arguments: tuple[str, ...], words: str
 ) -> None:
-    sluiceway("migrate", database_url=database_url)
     run = sluiceway("token", *arguments, database_url=database_url, token_key=TOKEN_KEY)
     run.failed(words)
 
 
 def test_a_token_needs_a_key(sluiceway: Sluiceway, database_url: str) -> None:
-    sluiceway("migrate", database_url=database_url)
     run = sluiceway("token", "create", "me", "--scope", "admin", database_url=database_url)
     run.failed("SLUICEWAY_TOKEN_KEY")

@@ -3,14 +3,13 @@
 import signal
 import time
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from process import Process, process
 
+from databases import Postgres
 from sluiceway import Gateway
 from sluiceway_gateway.embedded import KafkaServer
-from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.store import leases
 from sluiceway_gateway.store.engine import Database
 
@@ -20,15 +19,14 @@ SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_another_replica_takes_over_when_the_leader_is_gone(
-    kafka: KafkaServer, postgres: Any, number: signal.Signals
+    kafka: KafkaServer, postgres: Postgres, number: signal.Signals
 ) -> None:
-    url = postgres.new_database()
+    url = postgres.migrated()
     variables = {
         "SLUICEWAY_DATABASE_URL": url,
         "SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "SLUICEWAY_LEASE_MS": str(LEASE_MS),
     }
-    migrate(url)
     with ExitStack() as stack:
         replicas = [
             stack.enter_context(process("serve", "--port", "0", **variables)) for _ in range(2)

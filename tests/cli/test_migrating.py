@@ -42,10 +42,10 @@ def opened(process: Process) -> set[str]:
 
 
 def test_of_two_migrations_at_once_one_does_the_work_and_the_other_finds_it_done(
-    database_url: str,
+    empty_database_url: str,
 ) -> None:
-    database = Database(database_url)
-    variables = {"SLUICEWAY_DATABASE_URL": database_url}
+    database = Database(empty_database_url)
+    variables = {"SLUICEWAY_DATABASE_URL": empty_database_url}
     with ExitStack() as stack:
         with locked(database) as waits:
             both = [stack.enter_context(process("migrate", **variables)) for _ in range(2)]
@@ -62,7 +62,6 @@ def test_of_two_migrations_at_once_one_does_the_work_and_the_other_finds_it_done
 def test_serving_a_database_of_a_newer_version_is_refused(
     sluiceway: Sluiceway, database_url: str
 ) -> None:
-    sluiceway("migrate", database_url=database_url)
     database = Database(database_url)
     with database.write() as tx:
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))

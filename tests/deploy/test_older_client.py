@@ -15,7 +15,6 @@ from serving import serving
 from sluiceway._version import __version__
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.embedded import KafkaServer
-from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import Settings
 
 RECORDINGS = sorted((Path(__file__).parent / "recorded").glob("client-*.json"))
@@ -25,7 +24,6 @@ UIDS = re.compile(r"<uid(8?) (\d+)>")
 @pytest.fixture
 def http(database_url: str, kafka: KafkaServer) -> Iterator[httpx.Client]:
     """A client of today's gateway, on an empty database and a real broker."""
-    migrate(database_url)
     settings = Settings(database_url=database_url, kafka_bootstrap_servers=kafka.bootstrap_servers)
     with serving(create_app(settings)) as url, httpx.Client(base_url=url, timeout=60) as http:
         yield http

@@ -5,14 +5,13 @@ from collections.abc import Iterator
 import pytest
 from gateway_rig import Rig, TurnedClock, running
 
-from sluiceway_gateway.services.migration import migrate
+from databases import Databases
 from sluiceway_gateway.store.engine import Database
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     """A migrated database, once on SQLite and once on PostgreSQL."""
-    migrate(database_url)
     database = Database(database_url)
     yield database
     database.close()
@@ -31,16 +30,11 @@ def rig(database: Database, database_url: str) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def shared_rig(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Rig]:
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def shared_rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     """A gateway that runs, for tests that leave it as it was."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('shared') / 'gateway.db'}"
-    else:
-        url = request.getfixturevalue("postgres").new_database()
-    migrate(url)
+    databases: Databases = request.getfixturevalue(request.param)
+    url = databases.migrated()
     database = Database(url)
     with running(database, url) as rig:
         yield rig

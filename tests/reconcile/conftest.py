@@ -7,14 +7,12 @@ from rig import Operator, Rig
 
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.embedded import KafkaServer
-from sluiceway_gateway.store import revision
 from sluiceway_gateway.store.engine import Database
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     database = Database(database_url)
-    revision.upgrade(database)
     yield database
     database.close()
 

@@ -59,7 +59,7 @@ def test_a_database_that_is_away_is_503_everywhere_until_it_is_back(
         assert path.exists()
         return
     name = psycopg.conninfo.conninfo_to_dict(database_url.replace("+psycopg", ""))["dbname"]
-    server = request.getfixturevalue("postgres").new_database().replace("+psycopg", "")
+    server = request.getfixturevalue("postgres").empty().replace("+psycopg", "")
     with (
         running(database, database_url, database_wait_ms=1000) as rig,
         psycopg.connect(server, autocommit=True) as operator,

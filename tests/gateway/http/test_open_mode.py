@@ -68,8 +68,10 @@ def test_a_gateway_with_tokens_does_not_start_without_their_key(
         asyncio.run(start())
 
 
-def test_a_gateway_does_not_start_on_a_database_that_is_not_migrated(database_url: str) -> None:
-    app = create_app(Settings(database_url=database_url, kafka_bootstrap_servers=NOBODY))
+def test_a_gateway_does_not_start_on_a_database_that_is_not_migrated(
+    empty_database_url: str,
+) -> None:
+    app = create_app(Settings(database_url=empty_database_url, kafka_bootstrap_servers=NOBODY))
 
     async def start() -> None:
         async with app.router.lifespan_context(app):

@@ -148,7 +148,7 @@ def test_several_of_one_endpoint_are_judged_one_after_the_other(group: Group) ->
 
 
 # SQLite has one writer at a time.
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("databases", ["postgres"], indirect=True)
 def test_one_that_waits_for_another_transaction_holds_nobody_up(group: Group) -> None:
     with group.database.write() as tx:
         endpoints.hold(tx, [group.members[1].id])

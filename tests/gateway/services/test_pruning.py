@@ -186,7 +186,7 @@ def test_much_is_forgotten_in_small_transactions(
 
 
 # SQLite has one writer at a time.
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("databases", ["postgres"], indirect=True)
 def test_a_session_that_somebody_attaches_with_is_left_alone(past: Past) -> None:
     past.later(-DAYS - 1)
     session = uuid.uuid4().hex

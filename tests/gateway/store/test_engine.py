@@ -105,8 +105,8 @@ def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:
             raise AssertionError
 
 
-def test_a_database_without_tables_is_unavailable(database_url: str) -> None:
-    database = Database(database_url)
+def test_a_database_without_tables_is_unavailable(empty_database_url: str) -> None:
+    database = Database(empty_database_url)
     with pytest.raises(DatabaseUnavailable), database.read() as tx:
         leases.current(tx, "l")
     database.close()

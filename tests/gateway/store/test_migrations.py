@@ -42,14 +42,14 @@ def test_migrating_again_changes_nothing(database: Database, database_url: str) 
     revision.check(database)
 
 
-def test_several_that_migrate_at_once_end_well(database_url: str) -> None:
+def test_several_that_migrate_at_once_end_well(empty_database_url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(migrate, [database_url] * 4))
+        found = list(pool.map(migrate, [empty_database_url] * 4))
     assert found == [revision.head()] * 4
 
 
-def test_a_database_without_tables_is_refused(database_url: str) -> None:
-    database = Database(database_url)
+def test_a_database_without_tables_is_refused(empty_database_url: str) -> None:
+    database = Database(empty_database_url)
     with pytest.raises(WrongRevision, match="sluiceway migrate"):
         revision.check(database)
     database.close()

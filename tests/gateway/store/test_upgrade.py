@@ -24,9 +24,9 @@ TOKEN = {"Authorization": f"Bearer slw_{'0' * 16}_{'1' * 64}"}
 
 
 @pytest.fixture(params=REVISIONS)
-def old(request: pytest.FixtureRequest, database_url: str) -> Iterator[Database]:
+def old(request: pytest.FixtureRequest, empty_database_url: str) -> Iterator[Database]:
     """A database of an earlier revision, without rows."""
-    database = Database(database_url)
+    database = Database(empty_database_url)
     with writing(database) as connection:
         config = revision._config()
         config.attributes["connection"] = connection
@@ -72,7 +72,7 @@ def fill(database: Database, written: str) -> None:
 
 @pytest.fixture(params=["before the migration", "after the migration"])
 def rig(
-    request: pytest.FixtureRequest, old: Database, written: str, database_url: str
+    request: pytest.FixtureRequest, old: Database, written: str, empty_database_url: str
 ) -> Iterator[Rig]:
     """Today's gateway on what an older one wrote, before and after the tables were expanded.
 
@@ -84,7 +84,7 @@ def rig(
     else:
         revision.upgrade(old)
         fill(old, written)
-    with running(old, database_url) as rig:
+    with running(old, empty_database_url) as rig:
         rig.http.headers.update(TOKEN)
         yield rig
 
