@@ -21,7 +21,7 @@ _SLICE_S = 0.25
 _GRACE_S = 10.0
 
 _Header = tuple[str, bytes]
-_Placed = tuple[bytes, bytes | None, int, _Header | None]
+_Placed = tuple[bytes | None, bytes | None, int, _Header | None]
 
 
 class Delivery:
@@ -39,7 +39,7 @@ class Delivery:
         *,
         connect_timeout_s: float,
         delivery_timeout_s: float,
-        records_in: Callable[[bytes], int],
+        records_in: Callable[[bytes | None], int],
         partitions: int = 0,
     ) -> None:
         self._process = os.getpid()
@@ -147,7 +147,7 @@ class Delivery:
                 self._produce_patiently(value, key, partition, header)
 
     def _produce_patiently(
-        self, value: bytes, key: bytes | None, partition: int, header: _Header | None
+        self, value: bytes | None, key: bytes | None, partition: int, header: _Header | None
     ) -> None:
         headers = {} if header is None else {"headers": [header]}
         deadline_s = time.monotonic() + self._timeout_s
@@ -171,7 +171,7 @@ class Delivery:
             self._first_failure = (message.partition(), error)
         self._unconfirmed_records += self._records_in(message.value())
 
-    def _failed(self, unsent: Sequence[bytes]) -> DeliveryFailed:
+    def _failed(self, unsent: Sequence[bytes | None]) -> DeliveryFailed:
         assert self._first_failure is not None  # noqa: S101 - the callers have looked
         partition, error = self._first_failure
         self.discard()

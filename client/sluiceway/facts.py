@@ -47,7 +47,7 @@ class ChannelFacts:
 
     @property
     def format(self) -> str:
-        """How records lie in messages: avro or arrow."""
+        """How records lie in messages: avro, arrow or bytes."""
         return self._resource.format
 
     @property

@@ -81,9 +81,10 @@ class Gateway:
         able to read records of all versions, or SchemaMismatch is raised, and serves readers
         alone until `Channel.update` registers it. Where the channel differs in what else is
         given, a warning says so, and nothing is changed. A channel that is absent needs a schema,
-        or ChannelNotFound is raised; left out, the rest is: 1 partition, format avro, not pinned,
-        compatibility backward, the broker's replication and retention, a beat of 2 s, and not
-        `mirrored`: the positions of its groups are not written to Kafka's own group offsets.
+        or `format="bytes"`, or ChannelNotFound is raised; left out, the rest is: 1 partition,
+        format avro, not pinned, compatibility backward, the broker's replication and retention, a
+        beat of 2 s, and not `mirrored`: the positions of its groups are not written to Kafka's own
+        group offsets.
 
         `idle` lets a channel that nobody has used for so long (a minute at least) be closed, and
         after as long again be removed with its records; left out, it stays.
@@ -113,7 +114,7 @@ class Gateway:
         while True:
             resource = self._opened(name, wanted, given, labels, topic)
             channel = Channel(self._control, resource, wanted)
-            if resource.status.phase != "deleting" or (wanted is None and topic is None):
+            if resource.status.phase != "deleting" or not _can_make(wanted, format, topic):
                 break
             # The name is free again when the channel before is gone.
             channel.wait_until_gone(deadline_s - time.monotonic())
@@ -172,10 +173,10 @@ class Gateway:
         try:
             return self._control.channel(name)
         except ChannelNotFound as error:
-            # The gateway may know the schemas of a topic.
-            if schema is None and topic is None:
+            if not _can_make(schema, given.get("format"), topic):
                 raise ChannelNotFound(
-                    f"there is no channel {name!r}; give a schema to make it", status=404
+                    f"there is no channel {name!r}; give a schema to make it, or format='bytes'",
+                    status=404,
                 ) from error
         spec = dict(given)
         if schema is not None:
@@ -209,6 +210,11 @@ class Gateway:
                     "it stays as it is: channel.update() changes what can be changed",
                     stacklevel=3,
                 )
+
+
+def _can_make(schema: Schema | None, format: str | None, topic: str | None) -> bool:  # noqa: A002
+    """Whether a channel can be made with that; the gateway may know the schemas of a topic."""
+    return schema is not None or topic is not None or format == "bytes"
 
 
 def _require_topic(resource: ChannelResource, topic: str | None) -> None:

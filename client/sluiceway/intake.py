@@ -25,7 +25,7 @@ from sluiceway.silence import Silence
 
 __all__ = ["Intake"]
 
-_CHUNK_MESSAGES = {"avro": 8192, "arrow": 32}
+_CHUNK_MESSAGES = {"avro": 8192, "arrow": 32, "bytes": 8192}
 """What lies ready is taken at once, up to so many; `arrow` messages hold many records each."""
 _SLICE_S = 0.25
 _IDENTITY_MAX_AGE_S = 5.0

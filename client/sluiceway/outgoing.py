@@ -27,7 +27,7 @@ class Messages:
     A header is a name and a value.
     """
 
-    values: Sequence[bytes] = ()
+    values: Sequence[bytes | None] = ()
     keys: Sequence[bytes | None] | None = None
     headers: Sequence[tuple[str, bytes]] | None = None
     partitions: Iterable[int] = ()
@@ -50,7 +50,7 @@ class Outgoing(Protocol):
     def rest(self) -> Messages:
         """Return the messages of what waits."""
 
-    def records_in(self, value: bytes) -> int:
+    def records_in(self, value: bytes | None) -> int:
         """Return how many records a message made here holds."""
 
 
@@ -75,7 +75,7 @@ class _RecordMessages:
         self._limit_bytes = limit_bytes
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
-        values: list[bytes] = []
+        values: list[bytes | None] = []
         keys: list[bytes | None] | None = None
         partitions: list[int] | None = None
         for batch in batches:
@@ -100,7 +100,7 @@ class _RecordMessages:
     def rest(self) -> Messages:
         return Messages()
 
-    def records_in(self, value: bytes) -> int:
+    def records_in(self, value: bytes | None) -> int:
         del value
         return 1
 
@@ -148,7 +148,7 @@ class _BatchMessages:
             for target, part, given in self._placement.groups(batch, first):
                 added.setdefault(target, []).append((part, given))
             first += batch.num_rows
-        values: list[bytes] = []
+        values: list[bytes | None] = []
         targets: list[int | None] = []
         waiting = dict(self._waiting)
         for target, parts in added.items():
@@ -174,7 +174,7 @@ class _BatchMessages:
         return self._messages(values, targets)
 
     def rest(self) -> Messages:
-        values: list[bytes] = []
+        values: list[bytes | None] = []
         targets: list[int | None] = []
         for target, waiting in self._waiting.items():
             for piece in _pieces(waiting.batches, self._batch_records):
@@ -184,14 +184,14 @@ class _BatchMessages:
         self._waiting = {}
         return self._messages(values, targets)
 
-    def records_in(self, value: bytes) -> int:
-        records: int = Envelope.unpack(value).records
+    def records_in(self, value: bytes | None) -> int:
+        records: int = Envelope.unpack(value or b"").records
         return records
 
     def _may_wait(self, rows: _Waiting) -> bool:
         return rows.rows < self._batch_records and rows.size_bytes < self._limit_bytes
 
-    def _messages(self, values: list[bytes], targets: list[int | None]) -> Messages:
+    def _messages(self, values: list[bytes | None], targets: list[int | None]) -> Messages:
         turns = self._placement.turns
         return Messages(
             values=values,
@@ -202,7 +202,7 @@ class _BatchMessages:
 
 def _encoded(
     codec: Codec, batch: pa.RecordBatch, limit_bytes: int, numbers: Iterable[int]
-) -> list[bytes]:
+) -> Sequence[bytes | None]:
     """Encode a batch whose rows have these numbers in the write."""
     try:
         return codec.encode(batch, limit_bytes=limit_bytes).values

@@ -34,10 +34,10 @@ _IDENTITY_MAX_AGE_S = 30.0
 class ChannelWriter(Presence):
     """Writes records into a channel; made by `Channel.writer()`, or of a Connection alone.
 
-    Records go round the partitions: each record to the next one in `avro`, each message in
-    `arrow`. With `key` (a field's name, or a function of the record that gives str, bytes, an
-    int of 64 bits or None) records of one key go to one partition, the one that Kafka's Java
-    producers take; records without a key go round. With `partitioner` (a function of the record
+    Records go round the partitions: each record to the next one, in `arrow` each message. With
+    `key` (a field's name, or a function of the record that gives str, bytes, an int of 64 bits or
+    None) records of one key go to one partition, the one that Kafka's Java producers take;
+    records without a key go round. With `partitioner` (a function of the record
     and the number of partitions) the caller decides, with `partition` all go to that one. The
     order within a partition is that of the writes. Partitions are those of the moment at which
     the writer was opened.

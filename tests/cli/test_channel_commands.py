@@ -290,3 +290,12 @@ def test_closing_and_deleting_say_who_is_in_the_way(
     assert (
         command("channels", "delete", name, "-y", "--force").out == f"channel {name} is deleted\n"
     )
+
+
+def test_a_channel_of_bytes_is_created_without_a_schema(command: Command, name: str) -> None:
+    made = command("channels", "create", name, "--format", "bytes")
+    assert (made.status, made.err) == (0, "")
+    assert json.loads(command("channels", "show", name).out)["spec"]["format"] == "bytes"
+    refused = command("channels", "create", f"{name}-typed", "--format", "arrow")
+    assert refused.status != 0
+    assert "its format is bytes" in " ".join(refused.err.split())

@@ -120,3 +120,19 @@ def test_bytes_and_shorts_are_carried_as_ints(spark: SparkSession, name: str) ->
 
     assert back.dtypes == [("a", "int"), ("b", "int")]
     assert back.collect() == [Row(a=-128, b=-32768)]
+
+
+def test_a_channel_of_bytes_is_a_binary_column(
+    spark: SparkSession, gateway_url: str, name: str
+) -> None:
+    with Gateway(gateway_url) as gateway:
+        with gateway.channel(name, format="bytes").writer() as writer:
+            writer.write([{"value": b"by hand"}, {"value": None}])
+        frame = spark.createDataFrame([(bytearray(b"by Spark"),)], "value binary")
+        frame.write.format("channel").mode("append").save(name)
+        back = spark.read.format("channel").load(name)
+        assert [(field.name, field.dataType.simpleString()) for field in back.schema] == [
+            ("value", "binary")
+        ]
+        found = {None if row.value is None else bytes(row.value) for row in back.collect()}
+        assert found == {b"by hand", None, b"by Spark"}

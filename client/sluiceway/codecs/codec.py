@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """Message values in order. `counts`: how many records each holds; None: one each."""
+    """Message values in order. `counts`: how many records each holds; None: one each.
 
-    values: list[bytes]
+    A value None is a tombstone, which only the format `bytes` writes.
+    """
+
+    values: Sequence[bytes | None]
     counts: list[int] | None
 
 
@@ -67,7 +70,7 @@ class Codec(Protocol):
 
 
 def codec(format: str, schema: Schema, schema_id: int) -> Codec:  # noqa: A002 - the wire's word
-    """Choose the codec of a channel of `format` ("avro" or "arrow"); OptionError for others."""
+    """Choose the codec of a channel of `format` ("avro", "arrow" or "bytes"); OptionError else."""
     if format == "avro":
         from sluiceway.codecs.avro import AvroCodec
 
@@ -76,4 +79,8 @@ def codec(format: str, schema: Schema, schema_id: int) -> Codec:  # noqa: A002 -
         from sluiceway.codecs.arrow import ArrowCodec
 
         return ArrowCodec(schema, schema_id)
-    raise OptionError(f"there is no format {format!r}: a channel is 'avro' or 'arrow'")
+    if format == "bytes":
+        from sluiceway.codecs.plain_bytes import BytesCodec
+
+        return BytesCodec(schema)
+    raise OptionError(f"there is no format {format!r}: a channel is 'avro', 'arrow' or 'bytes'")

@@ -17,6 +17,7 @@ from sluiceway.codecs.gathering import Gathering
 from sluiceway.errors import SchemaMismatch
 from sluiceway.schema import Schema
 from sluiceway.schema.resolution import Resolution
+from sluiceway.schema.types import Nullable
 
 Learn: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema]]
 """Finds the channel's schemas with these ids; those that are none are left out."""
@@ -79,7 +80,7 @@ class Decoder:
         self._ways: dict[int, _Way | _NoWay] = {}
         # For messages without an id, which no codec takes: it says what is wrong with them.
         self._judge = codec(format, target, 0)
-        self._id = _registry_id if format == "avro" else _envelope_id
+        self._id = _id_of(format, self._schemas)
         # The id that all messages had the last time; None: several, or not known yet.
         self._usual: int | None = None
 
@@ -104,7 +105,7 @@ class Decoder:
             gathering.settle()
         met = self._ways.keys() & set(ids)
         self._usual = met.pop() if len(met) == 1 else None
-        return gathering.decoded(one_each=self._format == "avro")
+        return gathering.decoded(one_each=self._format != "arrow")
 
     def _decoded_as_usual(self, values: Sequence[bytes | None]) -> Decoded | None:
         """Decode `values` at once if all are of the usual id, without a look at each."""
@@ -123,7 +124,7 @@ class Decoder:
         gathering = Gathering(self._target.arrow, messages=len(values))
         gathering.add(decoded, range(len(values)), way.resolution)
         gathering.settle()
-        return gathering.decoded(one_each=self._format == "avro")
+        return gathering.decoded(one_each=self._format != "arrow")
 
     def _gather(
         self,
@@ -180,6 +181,22 @@ class Decoder:
             )
         self._ways[id_] = way
         return way
+
+
+def _id_of(
+    format: str,  # noqa: A002 - the wire's word
+    schemas: Mapping[int, Schema],
+) -> Callable[[bytes | None], int | None]:
+    """Return how a message's schema id is found."""
+    if format == "bytes":
+        # Messages name none: all of the channel's differ in whether there are tombstones.
+        widest = max(schemas, key=lambda id_: (_nullable(schemas[id_]), id_), default=None)
+        return lambda _value: widest
+    return _registry_id if format == "avro" else _envelope_id
+
+
+def _nullable(schema: Schema) -> bool:
+    return any(isinstance(field.type, Nullable) for field in schema.record.fields)
 
 
 def _registry_id(value: bytes | None) -> int | None:

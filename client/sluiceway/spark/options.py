@@ -11,6 +11,7 @@ from sluiceway.spark.bounds import AtTime, Bound, Earliest, Latest, parse_offset
 
 _POLL_TIMEOUT_MS: Final = 60_000
 _DELIVERY_TIMEOUT_MS: Final = 120_000
+_FORMATS = ("avro", "arrow", "bytes")
 _MAX_TIMEOUT_MS: Final = 86_400_000
 _MAX_SPLITS: Final = 100_000
 _MAX_LONG: Final = 2**63 - 1
@@ -187,7 +188,7 @@ class WriteOptions:
                 f'"true"), or leave {useless[0]!r} out'
             )
         creation = Creation(
-            format=given.choice("format", {"avro": "avro", "arrow": "arrow"}, None),
+            format=given.choice("format", {each: each for each in _FORMATS}, None),
             partitions=given.number("partitions", 1, 10_000),
             replication=given.number("replication", 1, 2**15 - 1),
         )

@@ -164,10 +164,10 @@ def _made(messages: Outgoing, batch: pa.RecordBatch, schema: Schema, *, before: 
         raise
 
 
-def _records_in_batch(value: bytes) -> int:
-    return Envelope.unpack(value).records
+def _records_in_batch(value: bytes | None) -> int:
+    return Envelope.unpack(value or b"").records
 
 
-def _one_record(value: bytes) -> int:
+def _one_record(value: bytes | None) -> int:
     del value
     return 1

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from sluiceway.spark.bounds import OffsetRange
 
-DEFAULT_MAX_MESSAGES = {"avro": 1_000_000, "arrow": 1_000}
+DEFAULT_MAX_MESSAGES = {"avro": 1_000_000, "arrow": 1_000, "bytes": 1_000_000}
 """How many messages a task reads at most where the options say nothing, by format.
 
 An `arrow` message holds thousands of records. A task's memory does not depend on this: it

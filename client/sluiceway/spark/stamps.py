@@ -75,7 +75,8 @@ class Stamp:
             for key, partition in zip(messages.keys, partitions, strict=True)
         ]
 
-    def _enveloped(self, value: bytes, partition: int) -> bytes:
+    def _enveloped(self, value: bytes | None, partition: int) -> bytes:
+        value = value or b""  # there are no tombstones among batches
         head = Envelope.unpack(value)
         marked = replace(head, provenance=self._next(partition, head.records))
         return b"".join((marked.pack(), memoryview(value)[head.size_bytes :]))

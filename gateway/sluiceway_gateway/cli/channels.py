@@ -24,6 +24,7 @@ TIMEOUT_S = 10.0
 #: How often to say who is waited for.
 _TOLD_EVERY_S = 10.0
 _COMPATIBILITY = click.Choice(["none", "backward", "forward", "full"])
+_FORMAT = click.Choice(["avro", "arrow", "bytes"])
 _MIRRORED = "Write groups' positions to Kafka's own group offsets too."
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -86,7 +87,7 @@ channels.add_command(gateway_option(status))
 @click.option("--topic", help="Adopt this topic of Kafka's: it is never deleted or changed.")
 @click.option("--compatibility", type=_COMPATIBILITY, help="[default: backward]")
 @click.option("--partitions", type=int, help="[default: 1]")
-@click.option("--format", "format_", type=click.Choice(["avro", "arrow"]), help="[default: avro]")
+@click.option("--format", "format_", type=_FORMAT, help="[default: avro]")
 @click.option("--pinned", is_flag=True, default=None, help="Never change the partitions.")
 @click.option("--replication", type=int, help="Copies.  [default: the broker's]")
 @click.option("--retention-ms", type=int, help="How long records are kept; -1 for ever.")
@@ -114,10 +115,10 @@ def create(
     url: str | None,
 ) -> None:
     """Create the channel NAME and wait until it is ready; one that is there is left as it is."""
-    if schema is None and topic is None:
+    if schema is None and topic is None and format_ != "bytes":
         raise click.UsageError(
-            "Missing option '--schema': a channel needs one, unless it adopts a "
-            "topic that another channel had."
+            "Missing option '--schema': a channel needs one, unless its format is "
+            "bytes, or it adopts a topic that another channel had."
         )
     retention = None
     if retention_ms is not None or retention_bytes is not None:

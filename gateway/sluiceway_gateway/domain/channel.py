@@ -63,6 +63,8 @@ class Format(StrEnum):
 
     AVRO = "avro"
     ARROW = "arrow"
+    BYTES = "bytes"
+    """A message is one value that its writer made, and nothing else."""
 
 
 class Compatibility(StrEnum):

@@ -64,7 +64,7 @@ class SpecPut(Asked):
     compatibility: Literal["none", "backward", "forward", "full"] = Field(
         default="backward", description="What a new version of the schema must be to all kept ones"
     )
-    format: Literal["avro", "arrow"] = "avro"
+    format: Literal["avro", "arrow", "bytes"] = "avro"
     partitions: int = Field(default=1, ge=1, le=MAX_PARTITIONS)
     pinned: bool = False
     replication: int | None = Field(

@@ -61,7 +61,7 @@ class Connection(BaseModel):
     """All that a client needs to reach the records by itself."""
 
     channel: ConnectionChannel
-    format: Literal["avro", "arrow"]
+    format: Literal["avro", "arrow", "bytes"]
     schema_: ConnectionSchema = Field(alias="schema", description="The newest")
     schemas: list[ConnectionSchema] = Field(description="All that records may have, oldest first")
     topic: ConnectionTopic

@@ -19,7 +19,7 @@ class StatusChannel(BaseModel):
     phase: PhaseWord
     generation: int
     labels: dict[str, str]
-    format: Literal["avro", "arrow"]
+    format: Literal["avro", "arrow", "bytes"]
     partitions: int = Field(description="Of the topic; of the spec as long as there is none")
 
 

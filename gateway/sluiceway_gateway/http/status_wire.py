@@ -140,12 +140,12 @@ def _partitions(key: str, pace: Pace, last: KeptSample) -> list[dict[str, Any]]:
 
 
 def _is_a_record_a_message(channel: Channel) -> bool:
-    """Whether each offset holds a record: in Avro, where none of them was compacted away.
+    """Whether each offset holds a record: not in Arrow, where none of them was compacted away.
 
     What others write to a topic that was adopted may be none of the channel's, or leave gaps.
     """
     compacted = "compact" in channel.spec.config.get("cleanup.policy", "")
-    return channel.spec.format is Format.AVRO and not channel.adopted and not compacted
+    return channel.spec.format is not Format.ARROW and not channel.adopted and not compacted
 
 
 def _age(sampled_at: datetime, since: float | None, lag: int | None) -> float | None:

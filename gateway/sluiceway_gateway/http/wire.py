@@ -59,7 +59,7 @@ class Spec(BaseModel):
 
     schema_: dict[str, Any] = Field(alias="schema")
     compatibility: Literal["none", "backward", "forward", "full"]
-    format: Literal["avro", "arrow"]
+    format: Literal["avro", "arrow", "bytes"]
     partitions: int
     pinned: bool
     replication: int | None

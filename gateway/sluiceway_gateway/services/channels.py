@@ -27,7 +27,7 @@ from sluiceway_gateway.services.idling import Uses
 from sluiceway_gateway.services.incarnation import incarnation, require_usable
 from sluiceway_gateway.services.leaving import Leaving, require_deserted
 from sluiceway_gateway.services.ports import Cluster
-from sluiceway_gateway.services.schemas import ParsedSchema, is_same, version_of
+from sluiceway_gateway.services.schemas import ParsedSchema, is_same, schema_for, version_of
 from sluiceway_gateway.services.survey import Survey
 from sluiceway_gateway.store import channels, endpoints, requests, schemas
 from sluiceway_gateway.store.attendance import attendance
@@ -251,6 +251,7 @@ class Channels:
         """Return the version that the channel is to have, kept from now on; None for its own."""
         if is_same(channel.spec.schema, schema):
             return None
+        schema_for(schema, channel.spec.format)
         kept = schemas.versions(tx, channel.uid)
         rule = change.compatibility
         rule = channel.spec.compatibility if rule is UNSET else rule

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sluiceway_gateway.domain.adoption import adopting
 from sluiceway_gateway.domain.change import UNSET, Change, created
-from sluiceway_gateway.domain.channel import Channel, Compatibility, SchemaVersion
+from sluiceway_gateway.domain.channel import Channel, Compatibility, Format, SchemaVersion
 from sluiceway_gateway.domain.errors import (
     ConcurrentChange,
     ImmutableField,
@@ -15,7 +15,7 @@ from sluiceway_gateway.domain.errors import (
     Violation,
 )
 from sluiceway_gateway.domain.topic import ObservedTopic
-from sluiceway_gateway.services.schemas import ParsedSchema, version_of
+from sluiceway_gateway.services.schemas import ParsedSchema, schema_for, version_of
 from sluiceway_gateway.store import channels, kept_schemas, schemas
 from sluiceway_gateway.store.engine import WriteTransaction
 from sluiceway_gateway.store.kept_schemas import KeptTopic
@@ -71,11 +71,13 @@ def _version(
     now: datetime,
 ) -> SchemaVersion:
     """Return the version that the channel begins with: the newest kept one if none is given."""
+    if schema is None and kept:
+        return kept[-1]
+    schema = schema_for(schema, Format.AVRO if change.format is UNSET else change.format)
     if schema is None:
-        if kept:
-            return kept[-1]
         raise InvalidRequest(
-            f"There is no channel {name!r}, and making one needs a schema: give spec.schema.",
+            f"There is no channel {name!r}, and making one needs a schema: give spec.schema, "
+            "or the format bytes.",
             (Violation(pointer="/spec/schema", message="needed to make a channel"),),
         )
     rule = change.compatibility

@@ -9,10 +9,12 @@ from typing import Any
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
+from sluiceway.schema.plain_bytes import bytes_schema, holds_messages
 from sluiceway_gateway.domain.channel import (
     MAX_SCHEMA_CHARACTERS,
     MAX_SCHEMA_VERSIONS,
     Compatibility,
+    Format,
     SchemaVersion,
 )
 from sluiceway_gateway.domain.errors import (
@@ -49,6 +51,24 @@ def parse_schema(definition: Mapping[str, Any]) -> ParsedSchema:
             f"The schema cannot be used: {error}",
             (Violation(pointer=_POINTER, message=str(error)),),
         ) from error
+
+
+def schema_for(given: ParsedSchema | None, format_: Format) -> ParsedSchema | None:
+    """Return the schema of a channel of that format, of which `bytes` has one where none is given.
+
+    Raises InvalidSchema for one that such a channel cannot have.
+    """
+    if format_ is not Format.BYTES:
+        return given
+    if given is None:
+        return ParsedSchema(schema=bytes_schema())
+    if holds_messages(given.schema):
+        return given
+    raise InvalidSchema(
+        "A channel of the format bytes has records of one field, `value`, of the type bytes or of "
+        "null and bytes: leave spec.schema out, or give another format.",
+        (Violation(pointer=_POINTER, message="not a record of one field `value` of bytes"),),
+    )
 
 
 def version_of(

@@ -12,6 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from gateway_rig import Rig, code, running
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
 
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, WrongRevision
 from sluiceway_gateway.domain.request import Request
@@ -19,7 +20,7 @@ from sluiceway_gateway.store import requests, revision
 from sluiceway_gateway.store.engine import Database
 from sluiceway_gateway.store.tables import metadata
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 TOKEN = {"Authorization": f"Bearer slw_{'0' * 16}_{'1' * 64}"}
 
 
@@ -175,6 +176,13 @@ def test_endpoints_and_positions_stay_and_are_gone_on_with(rig: Rig, written: st
     assert [each["offset"] for each in rig.http.get(offsets).json()["positions"]] == [30]
 
 
+def test_channels_of_every_format_are_made_beside_the_old_ones(rig: Rig) -> None:
+    made = rig.http.put("/v1/channels/raw", json={"spec": {"format": "bytes"}})
+    assert made.status_code == 201, made.text
+    with pytest.raises(IntegrityError), writing(rig.database) as connection:
+        connection.execute(text("UPDATE channels SET format = 'none' WHERE name = 'raw'"))
+
+
 def test_tokens_and_answers_that_were_given_stay(rig: Rig) -> None:
     revoked = {"Authorization": f"Bearer slw_{1:016}_{'1' * 64}"}
     assert code(rig.http.get("/v1/channels", headers=revoked)) == "unauthenticated"
@@ -250,4 +258,6 @@ def test_the_rows_are_those_of_every_table_of_their_revision(written: str) -> No
     first = {"schemas", "channels", "channel_schemas", "leases", "tokens", "requests"}
     second = {"kept_schemas"} if written >= "0002" else set()
     third = {"sessions", "endpoint_groups", "endpoints", "endpoint_events", "positions"}
-    assert filled == first | second | (third if written >= "0003" else set())
+    third = third if written >= "0003" else set()
+    fourth = {"samples", "endpoint_tasks"} if written >= "0004" else set()
+    assert filled == first | second | third | fourth

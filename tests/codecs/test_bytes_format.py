@@ -1,0 +1,96 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway.codecs import codec, decoder
+from sluiceway.errors import OptionError, RecordTooLarge
+from sluiceway.records import to_batches, to_records
+from sluiceway.schema import Schema
+from sluiceway.schema.plain_bytes import bytes_schema, holds_messages
+
+NO_LIMIT = 2**31
+NULLABLE = bytes_schema()
+VALUES = st.lists(st.none() | st.binary(max_size=20))
+
+
+def schema(*types: object, name: str = "value") -> Schema:
+    fields = [{"name": f"{name}{number or ''}", "type": each} for number, each in enumerate(types)]
+    return Schema.parse({"type": "record", "name": "Mine", "fields": fields})
+
+
+PRESENT = schema("bytes")
+
+
+def encoded(values, of=NULLABLE, limit_bytes=NO_LIMIT):
+    (batch,) = to_batches([{"value": value} for value in values], of)
+    return codec("bytes", of, 7).encode(batch, limit_bytes=limit_bytes)
+
+
+def records(decoded):
+    return [record for batch in decoded.batches for record in to_records(batch)]
+
+
+@given(VALUES.filter(bool))
+def test_a_message_is_its_records_value_and_nothing_else(values):
+    assert list(encoded(values).values) == values
+    decoded = codec("bytes", NULLABLE, 7).decode(values)
+    assert [record["value"] for record in records(decoded)] == values
+    assert (decoded.counts, decoded.corrupt) == (None, [])
+    assert all(batch.schema == NULLABLE.arrow for batch in decoded.batches)
+
+
+def test_a_tombstone_is_no_record_where_the_schema_allows_no_null():
+    decoded = codec("bytes", PRESENT, 7).decode([b"a", None, b""])
+    assert [record["value"] for record in records(decoded)] == [b"a", b""]
+    assert decoded.counts == [1, 0, 1]
+    assert [(each.index, each.skippable) for each in decoded.corrupt] == [(1, True)]
+
+
+def test_a_value_beyond_the_limit_is_named():
+    with pytest.raises(RecordTooLarge) as raised:
+        encoded([b"12345", None, b"123456"], limit_bytes=5)
+    assert (raised.value.index, raised.value.size_bytes) == (2, 6)
+
+
+def test_messages_beyond_what_a_batch_holds_come_in_several(monkeypatch):
+    monkeypatch.setattr("sluiceway.codecs.plain_bytes._RUN_BYTES", 10)
+    values = [b"1234", None, b"123456", b"1", b"12345678901234", b"", b"1"]
+    decoded = codec("bytes", NULLABLE, 7).decode(values)
+    assert [batch.num_rows for batch in decoded.batches] == [3, 1, 1, 2]
+    assert [record["value"] for record in records(decoded)] == values
+
+
+@pytest.mark.parametrize(
+    ("kept", "target", "expected"),
+    [
+        ({7: NULLABLE}, NULLABLE, [b"a", None]),
+        ({7: PRESENT, 8: NULLABLE}, NULLABLE, [b"a", None]),
+        ({7: NULLABLE, 8: PRESENT}, NULLABLE, [b"a", None]),
+        ({7: PRESENT}, PRESENT, [b"a"]),
+    ],
+)
+def test_messages_are_read_whatever_versions_the_channel_had(kept, target, expected):
+    decoded = decoder("bytes", target, kept).decode([b"a", None])
+    assert [record["value"] for record in records(decoded)] == expected
+    assert len(decoded.corrupt) == 2 - len(expected)
+
+
+def test_what_looks_like_another_format_is_a_value_as_any():
+    each = (b"\0\0\0\0\x63\x02", b"SLWA\x01")
+    decoding = decoder("bytes", NULLABLE, {7: NULLABLE}, learn=lambda _: pytest.fail("asked"))
+    for _ in range(2):
+        assert [record["value"] for record in records(decoding.decode(each))] == list(each)
+
+
+@pytest.mark.parametrize(
+    "other", [schema("string"), schema("bytes", "bytes"), schema("bytes", name="payload")]
+)
+def test_records_of_other_fields_are_refused(other):
+    assert not holds_messages(other)
+    with pytest.raises(OptionError, match="one field, 'value'"):
+        codec("bytes", other, 7)
+
+
+@pytest.mark.parametrize("type_", ["bytes", ["null", "bytes"], ["bytes", "null"]])
+def test_the_one_field_may_be_null_or_not(type_):
+    assert holds_messages(schema(type_))
