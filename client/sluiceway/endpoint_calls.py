@@ -182,6 +182,20 @@ class EndpointCalls:
         path = f"{group_path(channel, group)}/offsets"
         self._transport.request("PUT", path, body={**body, "positions": _listed(places)})
 
+    def advance(
+        self,
+        channel: str,
+        group: str,
+        body: Mapping[str, Any],
+        *,
+        places: Mapping[int, Position],
+        before: Mapping[int, Position],
+    ) -> None:
+        """Commit positions without being a member, all or none, from where they are known to be."""
+        path = f"{group_path(channel, group)}/offsets/advance"
+        moves = {"positions": _listed(places), "before": _listed(before)}
+        self._transport.request("POST", path, body={**body, **moves})
+
     def passed(
         self, channel: str, group: str, body: Mapping[str, Any], *, wait_s: float
     ) -> Passage:

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from sluiceway_gateway.broker import Kafka, check_for_clients
 from sluiceway_gateway.http import (
     acknowledgement,
+    advancing,
     channels,
     cluster,
     connections,
@@ -34,6 +35,7 @@ from sluiceway_gateway.http.rendered import Rendered
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.services.acknowledgement import Acknowledgements
+from sluiceway_gateway.services.advancing import Advancing
 from sluiceway_gateway.services.attachment import Attachment
 from sluiceway_gateway.services.beats import Beats
 from sluiceway_gateway.services.channels import Channels
@@ -145,6 +147,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         endpoints=Endpoints(database, notify=watch.notify, clock=clock),
         beats=Beats(database, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
+        advancing=Advancing(database, clock=clock),
         acknowledgements=acknowledgements,
         statuses=Statuses(database),
         rendered=Rendered(),
@@ -190,6 +193,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         endpoints,
         heartbeats,
         offsets,
+        advancing,
         acknowledgement,
         statuses,
         sharing,

@@ -97,6 +97,7 @@ ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"channel": "a", "group": "g", "index": None},
     ),
     "commit": ({"positions": []}, PLACES),
+    "advance": ({"positions": []}, {**PLACES, "before": {}}),
     "passed": (
         {"passed": False, "known": True, "lacking": 1, "missing": [LACK]},
         {"channel": "a", "group": "g", "body": {}, "wait_s": 0},

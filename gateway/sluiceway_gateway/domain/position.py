@@ -107,7 +107,7 @@ def counts(commit: Commit, standing: Standing) -> bool:
             )
         stored = standing.stored.get(asked.partition)
         if stored is not None:
-            _require_forward(asked, stored, group)
+            require_forward(asked, stored, group)
     return True
 
 
@@ -137,7 +137,8 @@ def require_topic(topic_id: str | None, given: str) -> None:
         )
 
 
-def _require_forward(asked: Position, stored: Committed, group: Group) -> None:
+def require_forward(asked: Position, stored: Committed, group: Group) -> None:
+    """Raise GoesBack where a commit lies before what is committed."""
     at = stored.position
     if (asked.offset, asked.record) < (at.offset, at.record):
         raise GoesBack(

@@ -45,14 +45,15 @@ class PositionPut(Asked):
     record: int = Field(ge=0, le=INT32_MAX, description="Records of that message that are done")
 
 
-def _each_once(positions: list[PositionPut]) -> list[PositionPut]:
+def each_once(positions: list[PositionPut]) -> list[PositionPut]:
+    """Return the positions; raises ValueError where a partition is named twice."""
     if len({each.partition for each in positions}) != len(positions):
         raise ValueError("a partition is named once")
     return positions
 
 
 Positions = Annotated[
-    list[PositionPut], Field(min_length=1, max_length=MAX_PARTITIONS), AfterValidator(_each_once)
+    list[PositionPut], Field(min_length=1, max_length=MAX_PARTITIONS), AfterValidator(each_once)
 ]
 
 
@@ -139,7 +140,7 @@ def get_offsets(
     index: Annotated[Index | None, Query(description="Of a member of a broadcast group")] = None,
 ) -> Response:
     """Give the group's committed positions; partitions without one are left out."""
-    return _sent(_report_json(gateway.offsets.fetch(name, group, index=index)))
+    return report_response(gateway.offsets.fetch(name, group, index=index))
 
 
 @router.put(
@@ -188,7 +189,7 @@ def reset(
         Reset(
             positions=None
             if body.positions is None
-            else tuple(_position(each) for each in body.positions),
+            else tuple(position_of(each) for each in body.positions),
             topic_id=body.topic_id,
             index=body.index,
             generation=body.generation,
@@ -216,7 +217,7 @@ def commit_of(name: str, group: str, body: CommitPut) -> Commit:
         generation=body.generation,
         topic_id=body.topic_id,
         number=body.number,
-        positions=tuple(_position(each) for each in body.positions),
+        positions=tuple(position_of(each) for each in body.positions),
     )
 
 
@@ -227,8 +228,14 @@ def outcome_json(done: Outcome) -> dict[str, Any]:
     return _group_json(done.group, positions) | {"number": done.number}
 
 
-def _position(given: PositionPut) -> Position:
+def position_of(given: PositionPut) -> Position:
+    """Return the position that a request names."""
     return Position(partition=given.partition, offset=given.offset, record=given.record)
+
+
+def report_response(report: GroupReport) -> Response:
+    """Return what is answered with how a group stands."""
+    return _sent(_report_json(report))
 
 
 def _report_json(report: GroupReport) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from sluiceway_gateway.http.rendered import Rendered
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.services.acknowledgement import Acknowledgements
+from sluiceway_gateway.services.advancing import Advancing
 from sluiceway_gateway.services.attachment import Attachment
 from sluiceway_gateway.services.beats import Beats
 from sluiceway_gateway.services.channels import Channels
@@ -34,6 +35,7 @@ class Parts:
     endpoints: Endpoints
     beats: Beats
     offsets: Offsets
+    advancing: Advancing
     acknowledgements: Acknowledgements
     statuses: Statuses
     rendered: Rendered

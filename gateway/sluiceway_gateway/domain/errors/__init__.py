@@ -41,7 +41,8 @@ SluicewayGatewayError
 │   ├── NotAssigned
 │   ├── StaleGeneration
 │   ├── TopicChanged
-│   └── GoesBack
+│   ├── GoesBack
+│   └── PositionMoved
 ├── PreconditionFailed
 ├── Unavailable                   a part that the gateway needs is away
 │   ├── DatabaseUnavailable
@@ -90,6 +91,7 @@ from sluiceway_gateway.domain.errors.endpoints import (
     MembersOpen,
     NoGroup,
     NotAssigned,
+    PositionMoved,
     StaleGeneration,
     TopicChanged,
 )
@@ -155,6 +157,7 @@ __all__ = [
     "NotAssigned",
     "NotFound",
     "PartitionsShrink",
+    "PositionMoved",
     "PreconditionFailed",
     "ReplicationExceedsBrokers",
     "SchemaIncompatible",

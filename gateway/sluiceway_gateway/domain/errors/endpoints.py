@@ -101,3 +101,10 @@ class GoesBack(Conflict):
 
     code = "goes_back"
     title = "A commit does not go back"
+
+
+class PositionMoved(Conflict):
+    """Somebody else moved the position since it was looked at."""
+
+    code = "position_moved"
+    title = "The position was moved meanwhile"
