@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# Where compiled modules are not kept, each of the many processes compiles all of ours anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo up test test-spark test-floors lint format bench lock clean
 .DELETE_ON_ERROR:
