@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import short_lived
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -16,8 +18,7 @@ def _run(name: str, gateway_url: str, *arguments: str) -> list[str]:
             "SLUICEWAY_URL": gateway_url,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
-            # As much as Spark needs for so little.
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **short_lived.JAVA,
         },
         capture_output=True,
         text=True,

@@ -15,16 +15,14 @@ import pyarrow
 import pytest
 from environments import ROOT, Environment, make_environment
 
+import short_lived
 from sluiceway import Gateway
 from sluiceway_gateway.demo.spark_home import spark_home
 
 JOB = Path(__file__).with_name("archive_job.py")
-FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-DEFAULTS = f"""
+DEFAULTS = """
 spark.driver.host 127.0.0.1
 spark.driver.bindAddress 127.0.0.1
-spark.driver.extraJavaOptions {FLAGS}
-spark.executor.extraJavaOptions {FLAGS}
 spark.log.level OFF
 spark.sql.shuffle.partitions 2
 spark.task.maxFailures 1
@@ -53,7 +51,8 @@ def shell(script: str, directory: Path, **variables: str) -> None:
     subprocess.run(
         ["bash", "-ec", script],
         cwd=directory,
-        env={**inherited, "SPARK_LOCAL_IP": "127.0.0.1", **variables},
+        # It is the packing that is tried, not how small it gets.
+        env={**inherited, **short_lived.JAVA, "GZIP": "-1", **variables},
         check=True,
         timeout=180,
     )
@@ -109,6 +108,7 @@ def submitted(
         SPARK_HOME=str(home),
         SPARK_CONF_DIR=str(directory),
         SPARK_LOCAL_DIRS=str(directory / "local"),
+        SPARK_LOCAL_IP="127.0.0.1",
     )
     found: dict[str, Any] = json.loads((directory / "found.json").read_text())
     return found

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+import short_lived
 from sluiceway_gateway.demo.spark_home import spark_home
 
 JOB = Path(__file__).with_name("connect_job.py")
 DEFAULTS = """
-spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 spark.log.level OFF
 spark.sql.shuffle.partitions 2
 spark.ui.enabled false
@@ -30,6 +30,7 @@ def found(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         cwd=directory,
         env={
             **os.environ,
+            **short_lived.JAVA,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_CONF_DIR": str(directory),
             "SPARK_HOME": str(spark_home(directory / "home")),

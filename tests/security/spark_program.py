@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 import sluiceway.spark
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 VARIABLE = "SLUICEWAY_KAFKA_CREDENTIALS_FILE"
 
 directory, file = map(Path, sys.argv[1:])
@@ -26,8 +25,6 @@ spark = (
     SparkSession.builder.master("local-cluster[1,2,1024]")
     .config("spark.driver.host", "127.0.0.1")
     .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.driver.extraJavaOptions", SHORT_LIVED)
-    .config("spark.executor.extraJavaOptions", SHORT_LIVED)
     .config(f"spark.executorEnv.{VARIABLE}", str(file))
     .config("spark.eventLog.enabled", "true")
     .config("spark.eventLog.dir", f"file://{directory / 'events'}")

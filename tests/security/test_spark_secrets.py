@@ -11,6 +11,7 @@ import pytest
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 
+import short_lived
 from sluiceway import Gateway
 from sluiceway_gateway.demo.spark_home import spark_home
 
@@ -49,7 +50,7 @@ def ran(secured_service: SecuredGateway, tmp_path_factory: pytest.TempPathFactor
         text=True,
         timeout=240,
         check=False,
-        env=os.environ | variables,
+        env=os.environ | short_lived.JAVA | variables,
     )
     assert done.returncode == 0, done.stderr
     return Ran(

@@ -14,6 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from spark_tasks import SCHEMA, Fragile, Measure, Produce
 
+import short_lived
 import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.protocol import Connection, SchemaVersion
@@ -22,7 +23,6 @@ from sluiceway_gateway.demo.spark_home import spark_home
 from sluiceway_gateway.embedded import KafkaServer
 
 _numbers = itertools.count(1)
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _HERE = Path(__file__).parent
 
 
@@ -59,8 +59,8 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
             .appName("sluiceway tests")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", SHORT_LIVED)
-            .config("spark.executor.extraJavaOptions", SHORT_LIVED)
+            .config("spark.driver.extraJavaOptions", short_lived.FLAGS)
+            .config("spark.executor.extraJavaOptions", short_lived.FLAGS)
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "OFF")
