@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rig import RESYNC_S, Rig, condition, status
 
+from databases import Databases, SQLite
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.embedded import KafkaServer, free_ports
@@ -22,9 +23,9 @@ def port() -> int:
 
 
 @pytest.fixture
-def database_url(tmp_path: Path) -> str:
+def databases(sqlite: SQLite) -> Databases:
     """One database is enough here: it is Kafka that comes and goes."""
-    return f"sqlite:///{tmp_path / 'gateway.db'}"
+    return sqlite
 
 
 @pytest.fixture
