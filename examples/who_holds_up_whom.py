@@ -59,8 +59,9 @@ def main() -> None:
             slowest = max(report.groups, key=lambda group: group.lag_messages or 0)
             print(f"{slowest.name} holds up whoever needs both")
             take(scales, 600)
-            awaited(channel, lambda lags: set(lags.values()) == {0})
-            print("both have all parcels")
+            report = awaited(channel, lambda lags: set(lags.values()) == {0})
+            # By how they move: stalled, stopped, falling behind or gone back they are not.
+            print(f"both have all parcels: {[group.progress for group in report.groups]}")
 
 
 if __name__ == "__main__":

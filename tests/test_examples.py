@@ -112,7 +112,7 @@ def test_who_is_behind_is_found_and_seen_to_catch_up(gateway_url: str) -> None:
         "labels: 0 parcels left",
         "scales: 600 parcels left",
         "scales holds up whoever needs both",
-        "both have all parcels",
+        "both have all parcels: ['ok', 'ok']",
     ]
 
 
@@ -122,6 +122,35 @@ def test_workers_that_come_and_go_count_every_reading_once(gateway_url: str) -> 
     assert {line.split()[0] for line in lines if " has " in line} == {"Ada", "Ben", "Cid"}
     assert lines[-11:-1] == [f"station-{number} 300" for number in range(10)]
     assert lines[-1] == "3000 readings counted"
+
+
+def test_who_watches_from_aside_sees_who_works_there_and_is_not_seen(gateway_url: str) -> None:
+    assert _run("watch_from_aside.py", gateway_url) == [
+        "the model hears of its writer's harbour: True",
+        "gauge[0] is started and healthy, and tells {'harbour': 'Brest'}",
+        "model[0] is started and healthy",
+        "gauge[0] is closed after 12 tides",
+        "model[0] is closed after 12 tides",
+        "2 have been here, as far as anybody knows",
+    ]
+
+
+def test_kafkas_tools_see_how_far_a_group_is(gateway_url: str) -> None:
+    assert _run("as_kafkas_tools_see_it.py", gateway_url) == [
+        "the group lags by 6 letters",
+        "6 more are read",
+        "the group lags by 0 letters",
+    ]
+
+
+def test_fifty_readers_start_at_once(gateway_url: str) -> None:
+    assert _run("fifty_at_once.py", gateway_url) == [
+        "50 readers had their first record at once",
+        "500 records were read, each once",
+        "member 7 had the partitions (7,)",
+        "each auditor read [500, 500]",
+        "the last to close was member 0 of 50",
+    ]
 
 
 def test_every_example_is_run_here() -> None:

@@ -9,7 +9,7 @@ from sluiceway.answer import Answer
 from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.paths import channel_path
 from sluiceway.protocol import ChannelResource, Connection, SchemaVersion
-from sluiceway.reports import StatusLine, StatusReport
+from sluiceway.reports import StatusLine, StatusPage, StatusReport
 from sluiceway.transport import Transport
 
 __all__ = ["Access", "Control"]
@@ -122,15 +122,33 @@ class Control:
 
     def statuses(self) -> Iterator[StatusLine]:
         """Return how all channels stand that the token may see, by name, page after page."""
-        params = {"limit": str(_LIMIT)}
+        cursor: str | None = None
         while True:
-            response = self._transport.request("GET", "/v1/status", params=params)
-            page = Answer(self._transport.answer(response), "status")
-            yield from map(StatusLine.parse, page.items("items"))
-            cursor = page.optional(page.text, "next_cursor")
+            page = self.status_page(cursor)
+            assert page is not None  # noqa: S101 - no state was named that it could be in still
+            yield from page.lines
+            cursor = page.following
             if cursor is None:
                 return
-            params["cursor"] = cursor
+
+    def status_page(
+        self, cursor: str | None = None, *, seen: str | None = None, wait_s: float = 0.0
+    ) -> StatusPage | None:
+        """Return a part of that list; None if it is as at the ETag `seen` for `wait_s`."""
+        params = {"limit": str(_LIMIT)} | ({} if cursor is None else {"cursor": cursor})
+        if wait_s:
+            params["wait"] = str(max(1, min(60, math.ceil(wait_s))))
+        response = self._transport.request(
+            "GET",
+            "/v1/status",
+            params=params,
+            headers={} if seen is None else {"If-None-Match": seen},
+            wait_s=wait_s,
+        )
+        if response.status_code == 304:
+            return None
+        answer = self._transport.answer(response)
+        return StatusPage.parse(answer, cursor=cursor, etag=response.headers.get("ETag"))
 
     def connection(self, name: str, access: Access) -> Connection:
         """Return what reading from or writing to the channel takes."""

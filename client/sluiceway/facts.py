@@ -1,7 +1,7 @@
 """What a channel is, by the gateway's last answer, and waiting for the next one."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Self
 
@@ -9,6 +9,7 @@ from sluiceway.control import Control
 from sluiceway.errors import ChannelNotReady, Conflict, SluicewayTimeout
 from sluiceway.protocol import Beat, ChannelResource, ChannelStatus, Retention
 from sluiceway.reports import StatusReport
+from sluiceway.watching import PACE_S, channel_states
 
 __all__ = ["ChannelFacts"]
 
@@ -120,6 +121,18 @@ class ChannelFacts:
         if found.uid != self.uid:
             raise self._replaced(found.uid)
         return found
+
+    def watch(self, *, every_s: float = PACE_S) -> Iterator[StatusReport]:
+        """Give what `report` gives: now, and whenever it is another, at most every `every_s`.
+
+        There is no end to it but ChannelNotFound, when the channel is gone; who watches leaves no
+        trace, and stops by leaving the loop. Raises Conflict for another incarnation of the
+        channel, GatewayUnavailable when the gateway does not answer in time: watch again then.
+        """
+        for found in channel_states(self._control, self.name, every_s=every_s, sleep=time.sleep):
+            if found.uid != self.uid:
+                raise self._replaced(found.uid)
+            yield found
 
     def wait_until_ready(self, wait_s: float = 60.0) -> Self:
         """Wait until the channel can be used, if it closes for reading alone; return it.

@@ -18,6 +18,7 @@ from sluiceway.reports import StatusLine
 from sluiceway.schema import Schema
 from sluiceway.token import Token
 from sluiceway.transport import Transport
+from sluiceway.watching import PACE_S, list_states
 
 __all__ = ["Gateway"]
 
@@ -138,6 +139,14 @@ class Gateway:
         Who looks leaves no trace.
         """
         return tuple(self._control.statuses())
+
+    def watch(self, *, every_s: float = PACE_S) -> Iterator[tuple[StatusLine, ...]]:
+        """Give what `report` gives: now, and whenever a line is another, at most every `every_s`.
+
+        There is no end to it; who watches leaves no trace, and stops by leaving the loop. Raises
+        GatewayUnavailable when the gateway does not answer in time: watch again then.
+        """
+        return list_states(self._control, every_s=every_s, sleep=time.sleep)
 
     def close(self) -> None:
         """Close the connections to the gateway; later calls raise EndpointClosed.

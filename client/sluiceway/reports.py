@@ -19,6 +19,7 @@ __all__ = [
     "PartitionReport",
     "ReaderReport",
     "StatusLine",
+    "StatusPage",
     "StatusReport",
 ]
 
@@ -227,4 +228,25 @@ class StatusLine:
             progress=read.optional(read.text, "progress"),
             write_rate=read.optional(read.amount, "write_rate"),
             document=read.mapping(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusPage:
+    """A part of the list of all channels, by name: from `cursor` to that of the `following`."""
+
+    cursor: str | None
+    lines: tuple[StatusLine, ...]
+    following: str | None
+    etag: str | None
+
+    @classmethod
+    def parse(cls, answer: object, *, cursor: str | None, etag: str | None) -> "StatusPage":
+        """Read the JSON of a page."""
+        read = Answer(answer, "status")
+        return cls(
+            cursor=cursor,
+            lines=tuple(map(StatusLine.parse, read.items("items"))),
+            following=read.optional(read.text, "next_cursor"),
+            etag=etag,
         )

@@ -23,6 +23,7 @@ from sluiceway_gateway.http import (
     problems,
     schemas,
     sharing,
+    status_events,
     statuses,
 )
 from sluiceway_gateway.http.commits import CommitShortcut
@@ -196,6 +197,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         advancing,
         acknowledgement,
         statuses,
+        status_events,
         sharing,
         cluster,
         operation,

@@ -25,7 +25,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "sluiceway_http_request_seconds",
-            "Time from a request to its answer; waiting reads include the wait.",
+            "Time from a request to the end of its answer; waiting reads include the wait.",
             ("route", "method"),
             registry=self._registry,
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60),

@@ -83,6 +83,7 @@ STATUS = {
 CALLS |= {
     "status": (STATUS, {"name": "a"}),
     "statuses": ({"items": [LINE], "next_cursor": None}, {}),
+    "status_page": ({"items": [LINE], "next_cursor": "c"}, {"seen": "x", "wait_s": 1}),
 }
 LACK = {"index": None, "partition": 0, "committed": None, "wanted": 5}
 PLACES: dict[str, Any] = {"channel": "a", "group": "g", "body": {}, "places": {}}

@@ -1,8 +1,9 @@
 """`sluiceway channels status`: who writes and reads, how far, and how that gets on."""
 
+import itertools
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -10,12 +11,11 @@ import click
 from sluiceway.control import Control
 from sluiceway.reports import CrewReport, StatusLine, StatusReport
 from sluiceway.transport import Transport
+from sluiceway.watching import channel_states, list_states
 from sluiceway_gateway.cli.tables import print_table
 
 _UNKNOWN = "?"
 _TIMEOUT_S = 10.0
-_WAIT_S = 20.0
-_PAUSE_S = 2.0
 
 
 @click.command()
@@ -52,25 +52,18 @@ def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) ->
         click.clear()
 
 
-def _all(control: Control, *, watch: bool) -> Iterator[list[StatusLine]]:
-    yield list(control.statuses())
-    while watch:
-        time.sleep(_PAUSE_S)
-        yield list(control.statuses())
+def _all(control: Control, *, watch: bool) -> Iterator[tuple[StatusLine, ...]]:
+    if watch:
+        return list_states(control, sleep=time.sleep)
+    return iter([tuple(control.statuses())])
 
 
 def _one(control: Control, name: str, *, watch: bool) -> Iterator[StatusReport]:
-    seen: str | None = None
-    while True:
-        found = control.status(name, seen=seen, wait_s=0.0 if seen is None else _WAIT_S)
-        if found is not None:
-            seen = found.etag
-            yield found
-        if not watch:
-            return
+    states = channel_states(control, name, sleep=time.sleep)
+    return states if watch else itertools.islice(states, 1)
 
 
-def _print_lines(lines: list[StatusLine]) -> None:
+def _print_lines(lines: Iterable[StatusLine]) -> None:
     print_table(
         ("NAME", "PHASE", "WRITERS", "READERS", "LAG", "BEHIND", "WRITTEN/S", "PROGRESS"),
         [

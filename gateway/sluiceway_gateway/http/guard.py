@@ -42,19 +42,23 @@ class Authentication:
         if scope["type"] != "http":
             raise NotImplementedError(f"a connection of the kind {scope['type']}")
         try:
-            headers = Headers(scope=scope)
-            credentials = credentials_of(headers)
-            if credentials.text is not None:
-                principal = await to_thread.run_sync(self._tokens.authenticate, credentials.text)
-            else:
-                await to_thread.run_sync(self._tokens.require_open)
-                check_local(scope, headers)
-                principal = LOOPBACK
+            principal = await authenticated(self._tokens, scope)
         except SluicewayGatewayError as error:
             await problem_response(error)(scope, receive, send)
             return
         scope[_STATE] = principal
         await self._app(scope, receive, send)
+
+
+async def authenticated(tokens: Tokens, scope: Scope) -> Principal:
+    """Return who sends the request, as of now; raises Unauthenticated and Forbidden."""
+    headers = Headers(scope=scope)
+    credentials = credentials_of(headers)
+    if credentials.text is not None:
+        return await to_thread.run_sync(tokens.authenticate, credentials.text)
+    await to_thread.run_sync(tokens.require_open)
+    check_local(scope, headers)
+    return LOOPBACK
 
 
 def credentials_of(headers: Headers) -> Credentials:

@@ -1,36 +1,20 @@
 """The routes of status."""
 
-import hashlib
-import json
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.domain.etag import status_etag
+from sluiceway_gateway.domain.etag import Precondition
 from sluiceway_gateway.domain.scope import Action
-from sluiceway_gateway.http.departure import while_connected
 from sluiceway_gateway.http.guard import Anybody, Viewer
-from sluiceway_gateway.http.parameters import (
-    Conditions,
-    Name,
-    Wait,
-    cursor_after,
-    name_before,
-)
-from sluiceway_gateway.http.parts import Gateway, Parts
+from sluiceway_gateway.http.parameters import Conditions, Name, Wait, name_before
+from sluiceway_gateway.http.parts import Gateway
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
 from sluiceway_gateway.http.status_bodies import StatusBody, StatusList
-from sluiceway_gateway.http.status_wire import line_json, status_json
-from sluiceway_gateway.http.wire import time_json
-from sluiceway_gateway.services.statuses import StatusPage
-from sluiceway_gateway.store.statuses import Head
+from sluiceway_gateway.http.status_views import ChannelView, ListView, StatusView, awaited
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
-
-_SEPARATORS = (",", ":")
 
 
 @router.get(
@@ -57,17 +41,7 @@ async def get_status(
 
     The figures are those of the last look at Kafka, at `sampled_at`; null is what is not known.
     """
-    head = await run_in_threadpool(gateway.statuses.head, name)
-    if wait and precondition.names(_tag(head)):
-        changed = gateway.watch.status_changed(name, head.tag, timeout_s=wait)
-        if await while_connected(request, changed):
-            head = await run_in_threadpool(gateway.statuses.head, name)
-    if precondition.names(_tag(head)):
-        return Response(status_code=304, headers=_headers(_tag(head)))
-    found = gateway.rendered.get(head.channel.uid, _tag(head))
-    if found is not None:
-        return _sent(head, found)
-    return _sent(*await run_in_threadpool(_rendered, gateway, name))
+    return await _answer(ChannelView(gateway, name), request, precondition, wait)
 
 
 @router.get(
@@ -92,61 +66,15 @@ async def list_status(
 ) -> Response:
     """Give a line for each channel that the token may see; `cursor` goes on from a page."""
     after, prefixes = name_before(cursor), principal.prefixes(Action.VIEW)
-    deadline_s = time.monotonic() + wait
+    view = ListView(gateway, limit=limit, after=after, prefixes=prefixes)
+    return await _answer(view, request, precondition, wait)
 
-    def look() -> StatusPage:
-        return gateway.statuses.page(limit=limit, after=after, prefixes=prefixes)
 
-    while True:
-        page = await run_in_threadpool(look)
-        tag = _page_tag(page)
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0 or not precondition.names(tag):
-            break
-        changed = gateway.watch.anything_changed(page.overall, timeout_s=left_s)
-        # What changed may be on another page, or not this token's to see.
-        if not await while_connected(request, changed):
-            break
+async def _answer(
+    view: StatusView, request: Request, precondition: Precondition, wait_s: float
+) -> Response:
+    tag = await awaited(view, request, precondition, wait_s=wait_s)
     if precondition.names(tag):
-        return Response(status_code=304, headers=_headers(tag))
-    following = None if page.following is None else cursor_after(page.following)
-    body = {"items": [line_json(each) for each in page.lines], "next_cursor": following}
-    return Response(_text(body), headers=_headers(tag), media_type="application/json")
-
-
-def _rendered(gateway: Parts, name: str) -> tuple[Head, bytes]:
-    status = gateway.statuses.status(name)
-    text = _text(status_json(status))[1:].encode()
-    gateway.rendered.put(status.head.channel.uid, _tag(status.head), text)
-    return status.head, text
-
-
-def _sent(head: Head, rest: bytes) -> Response:
-    sampled_at = None if head.sampled_at is None else time_json(head.sampled_at)
-    # The moment of the last look alone makes no new state, and so is put in here.
-    body = b'{"sampled_at":' + json.dumps(sampled_at).encode() + b"," + rest
-    return Response(body, headers=_headers(_tag(head)), media_type="application/json")
-
-
-def _tag(head: Head) -> str:
-    tag = head.tag
-    return status_etag(
-        tag.uid,
-        generation=tag.generation,
-        revision=tag.revision,
-        endpoints_revision=tag.endpoints_revision,
-        samples_revision=tag.samples_revision,
-    )
-
-
-def _page_tag(page: StatusPage) -> str:
-    tags = "".join(_tag(each.head) for each in page.lines) + f"/{page.following}"
-    return f'"s{hashlib.sha256(tags.encode()).hexdigest()[:24]}"'
-
-
-def _headers(tag: str) -> dict[str, str]:
-    return {"ETag": f"W/{tag}"}
-
-
-def _text(body: Any) -> str:
-    return json.dumps(body, separators=_SEPARATORS)
+        return Response(status_code=304, headers={"ETag": f"W/{tag}"})
+    tag, body = await view.body()
+    return Response(body, headers={"ETag": f"W/{tag}"}, media_type="application/json")

@@ -6,7 +6,8 @@ committed a change, else every `poll_s`, for those that other replicas make.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from anyio import CapacityLimiter, to_thread
@@ -68,6 +69,28 @@ class Watch:
         """How many wait at present."""
         return self._count
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody waits any more, as the process shuts down."""
+        return self._closed
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Have a place among those that wait; raises TooManyWaiters at the limit.
+
+        Whoever waits time and again keeps one, and says so with `placed`.
+        """
+        if self._count >= self._limit:
+            raise TooManyWaiters(
+                "As many requests are waiting as this gateway allows; ask again in a moment, "
+                "or without `wait`."
+            )
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+
     async def changed(self, channel: Channel, *, timeout_s: float) -> bool:
         """Wait until the channel is not as given any more; False if the time was up first.
 
@@ -80,26 +103,28 @@ class Watch:
         """Wait, in the same way, until the channel's endpoints are at another revision."""
         return await self._changed(channel.name, _endpoints, (channel.uid, revision), timeout_s)
 
-    async def status_changed(self, name: str, seen: Tag, *, timeout_s: float) -> bool:
+    async def status_changed(
+        self, name: str, seen: Tag, *, timeout_s: float, placed: bool = False
+    ) -> bool:
         """Wait, in the same way, until anything of the channel is not as given any more."""
-        return await self._changed(name, _status, seen, timeout_s)
+        return await self._changed(name, _status, seen, timeout_s, placed=placed)
 
-    async def anything_changed(self, seen: Tag, *, timeout_s: float) -> bool:
+    async def anything_changed(self, seen: Tag, *, timeout_s: float, placed: bool = False) -> bool:
         """Wait, in the same way, until anything of any channel is not as given any more."""
-        return await self._changed(_EVERYTHING, _status, seen, timeout_s)
+        return await self._changed(_EVERYTHING, _status, seen, timeout_s, placed=placed)
 
-    async def _changed(self, name: str, view: View, seen: object, timeout_s: float) -> bool:
+    async def _changed(
+        self, name: str, view: View, seen: object, timeout_s: float, *, placed: bool = False
+    ) -> bool:
         if self._closed or timeout_s <= 0:
             return False
-        if self._count >= self._limit:
-            raise TooManyWaiters(
-                "As many requests are waiting as this gateway allows; ask again in a moment, "
-                "or without `wait`."
-            )
+        with nullcontext() if placed else self.place():
+            return await self._awaited(name, view, seen, timeout_s)
+
+    async def _awaited(self, name: str, view: View, seen: object, timeout_s: float) -> bool:
         self._loop = asyncio.get_running_loop()
         waiter = Waiter(view=view, seen=seen, future=self._loop.create_future())
         self._waiters[name].append(waiter)
-        self._count += 1
         # What changed between the caller's look and now is found by a look of our own.
         self._signal.set()
         if self._looks is None or self._looks.done():
@@ -138,8 +163,7 @@ class Watch:
         waiters.remove(waiter)
         if not waiters:
             del self._waiters[name]
-        self._count -= 1
-        if not self._count:
+        if not self._waiters:
             self._signal.set()
 
     async def _look_repeatedly(self) -> None:

@@ -1,5 +1,7 @@
+import asyncio
 import re
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -74,8 +76,9 @@ def test_every_route_asks_for_a_valid_token(rig: Rig) -> None:
             answer = rig.http.request(method, path, headers=encoded)
             assert (answer.status_code, code(answer)) == (401, "unauthenticated"), (method, path)
             assert answer.headers["www-authenticate"].startswith("Bearer")
-        answer = rig.http.request(method, path, headers={"Authorization": valid})
-        assert answer.status_code not in (401, 403), (method, path)
+        # Some answers go on for ever.
+        with rig.http.stream(method, path, headers={"Authorization": valid}) as answer:
+            assert answer.status_code not in (401, 403), (method, path)
 
 
 def test_only_health_is_public() -> None:
@@ -156,6 +159,22 @@ def test_a_prefix_is_respected_whether_or_not_the_channel_exists(rig: Rig) -> No
         assert rig.http.delete(f"{path}?uid={'0' * 32}", headers=mine).status_code == 403
         connection = rig.http.get(f"{path}/connection?access=read", headers=mine)
         assert connection.status_code == 403
+
+
+def test_what_is_no_http_is_not_served(rig: Rig) -> None:
+    said: list[Any] = []
+
+    async def say(message: Any) -> None:
+        said.append(message)
+
+    async def hear() -> Any:
+        return {"type": "websocket.connect"}
+
+    for path in ("/v1/status", *sorted(PUBLIC)):
+        scope = {"type": "websocket", "path": path, "headers": []}
+        with pytest.raises(NotImplementedError, match="websocket"):
+            asyncio.run(rig.app(scope, hear, say))
+    assert said == []
 
 
 def test_the_walk_would_see_a_route_without_a_guard() -> None:

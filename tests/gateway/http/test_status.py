@@ -14,6 +14,7 @@ from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.domain.pace import Pace, Sample, Track
 from sluiceway_gateway.domain.progress import Progress
 from sluiceway_gateway.http.rendered import Rendered
+from sluiceway_gateway.http.status_views import ChannelView
 from sluiceway_gateway.store import samples
 from sluiceway_gateway.store.sample_rows import KeptSample
 from sluiceway_gateway.store.samples import Taken
@@ -182,12 +183,10 @@ def test_an_unchanged_status_is_not_sent_again(flights: Site) -> None:
 def test_the_same_state_is_put_together_once_but_tells_when_it_was_looked_at(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluiceway_gateway.http import statuses
-
     flights.member()
     sampled(flights)
     before = flights.rig.http.get(PATH).json()
-    monkeypatch.setattr(statuses, "_rendered", None)
+    monkeypatch.setattr(ChannelView, "_rendered", None)
     flights.rig.clock.turn(timedelta(seconds=5))
     with flights.rig.database.write() as tx:
         last = samples.last(tx, flights.uid)

@@ -1,0 +1,273 @@
+"""Watching status: server-sent events over real connections, as a browser or curl reads them."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from attaching import Site, report, site
+from gateway_rig import Rig, code, running, until
+
+from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.http import status_events
+from sluiceway_gateway.http.status_views import ChannelView
+from sluiceway_gateway.services.watch import Watch
+from sluiceway_gateway.store.due import remove
+from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.store.tables import metadata
+
+PATH = "/v1/channels/flights/status"
+BOTH = [PATH, "/v1/status"]
+
+
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_events, "PACE_S", 0.01)
+    monkeypatch.setattr(status_events, "HEARTBEAT_S", 0.1)
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    return site(rig, partitions=2)
+
+
+@dataclass
+class Events:
+    """A stream, read line by line."""
+
+    answer: httpx.Response
+    lines: Iterator[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        assert self.answer.status_code == 200
+        assert self.answer.headers["content-type"].startswith("text/event-stream")
+        assert self.answer.headers["cache-control"] == "no-store"
+        self.lines = self.answer.iter_lines()
+
+    def block(self) -> dict[str, str] | None:
+        """Return the fields of what comes next, an event or a comment; None at the end."""
+        fields: dict[str, str] = {}
+        for line in self.lines:
+            if not line:
+                return fields
+            name, _, value = line.partition(":")
+            fields[name] = value.strip()
+        return None
+
+    def event(self) -> tuple[str, Any]:
+        """Return the id and the data of the next event."""
+        while (found := self.block()) is not None:
+            if "data" in found:
+                return found["id"], json.loads(found["data"])
+        raise AssertionError("the stream ended")
+
+    def rest(self) -> list[dict[str, str]]:
+        """Return all that comes until the end."""
+        return list(iter(self.block, None))  # type: ignore[arg-type]
+
+
+@contextmanager
+def watched(rig: Rig, path: str = PATH, **headers: str) -> Iterator[Events]:
+    with rig.http.stream("GET", f"{path}/events", headers=headers) as answer:
+        yield Events(answer)
+
+
+@pytest.mark.parametrize("path", BOTH)
+def test_the_status_is_sent_and_sent_again_when_it_is_another(flights: Site, path: str) -> None:
+    reader = flights.member()
+    with watched(flights.rig, path) as events:
+        assert events.block() == {"retry": "2000"}
+        read = flights.rig.http.get(path)
+        assert events.event() == (read.headers["etag"], read.json())
+        flights.beat(report(reader, "started"))
+        id_, status = events.event()
+        read = flights.rig.http.get(path)
+        assert (id_, status) == (read.headers["etag"], read.json())
+    # Who comes back is told what is new to him, and nothing that he has seen.
+    with watched(flights.rig, path, **{"Last-Event-ID": id_}) as events:
+        assert [events.block() for _ in range(2)] == [{"retry": "2000"}, {"": ""}]
+        flights.beat(report(reader, "stopped"))
+        assert events.event()[0] != id_
+    with watched(flights.rig, path, **{"Last-Event-ID": id_}) as events:
+        assert events.event()[0] != id_
+
+
+def test_events_come_at_a_pace_and_the_last_state_is_among_them(
+    flights: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace_s = 0.3
+    monkeypatch.setattr(status_events, "PACE_S", pace_s)
+    reader = flights.member()
+    with watched(flights.rig) as events:
+        events.event()
+        begun_s, told = time.monotonic(), 0
+        for number in range(30):
+            flights.beat(report(reader, payload={"number": number}))
+        payload = None
+        while payload != {"number": 29}:
+            told += 1
+            payload = events.event()[1]["readers"][0]["payload"]
+        assert told <= 2 + (time.monotonic() - begun_s) / pace_s
+        assert told < 30
+
+
+def test_who_reads_slowly_is_told_the_last_state_and_not_all_before(flights: Site) -> None:
+    reader = flights.member()
+
+    async def taken() -> list[bytes]:
+        # The server asks for the next piece when the connection takes it.
+        watch = Watch(flights.rig.database, limit=1, poll_s=0.01)
+        parts = replace(flights.rig.app.state.parts, watch=watch)
+        view = ChannelView(parts, "flights")
+
+        async def check() -> None: ...
+
+        events = status_events._events(view, watch, check=check, seen=None)
+        pieces = [await anext(events) for _ in range(2)]
+        for number in range(10):
+            flights.beat(report(reader, payload={"number": number}))
+        pieces += [await anext(events) for _ in range(2)]
+        await events.aclose()
+        return pieces
+
+    _, first, second, third = asyncio.run(taken())
+    assert b'"payload":null' in first
+    assert b'"payload":{"number":9}' in second
+    assert third == b": \n\n"
+
+
+def test_a_stream_ends_when_its_token_counts_no_more(flights: Site) -> None:
+    rig = flights.rig
+    assert rig.http.get(PATH).status_code == 200
+    with watched(rig) as local:
+        local.event()
+        # The first token closes the gateway.
+        admin = rig.token("admin")
+        assert all("data" not in each for each in local.rest())
+    rig.http.headers.update(admin)
+    hers = rig.token("read", expires_in=timedelta(seconds=60))
+    with watched(rig, **hers) as expiring:
+        expiring.event()
+        rig.clock.turn(timedelta(seconds=61))
+        expiring.rest()
+    revoked = rig.token("read:flights")
+    with watched(rig, "/v1/status", **revoked) as ended:
+        ended.event()
+        rig.tokens.revoke(revoked["Authorization"].split("_")[1])
+        flights.member()
+        # Not even what happens before the next comment is told.
+        assert all("data" not in each for each in ended.rest())
+    until(lambda: rig.app.state.parts.watch.waiting == 0)
+
+
+def test_a_token_watches_what_it_may_see(flights: Site) -> None:
+    rig = flights.rig
+    site(rig, "other")
+    hers = rig.token("read:fl")
+    with watched(rig, "/v1/status", **hers) as events:
+        (line,) = events.event()[1]["items"]
+        assert line["channel"]["name"] == "flights"
+    answer = rig.http.get("/v1/channels/other/status/events", headers=hers)
+    assert (answer.status_code, code(answer)) == (403, "forbidden")
+
+
+def test_a_stream_ends_with_its_channel(flights: Site) -> None:
+    with watched(flights.rig) as events:
+        events.event()
+        with flights.rig.database.write() as tx:
+            remove(tx, flights.uid, from_phases=list(Phase))
+        events.rest()
+    answer = flights.rig.http.get(f"{PATH}/events")
+    assert (answer.status_code, code(answer)) == (404, "channel_not_found")
+
+
+def test_a_stopping_gateway_ends_its_streams(database: Database, database_url: str) -> None:
+    ended: list[list[dict[str, str]]] = []
+    with running(database, database_url) as rig:
+        site(rig)
+        begun = threading.Event()
+
+        def read() -> None:
+            with httpx.stream("GET", f"{rig.url}{PATH}/events", timeout=30) as answer:
+                events = Events(answer)
+                events.event()
+                begun.set()
+                ended.append(events.rest())
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        assert begun.wait(20)
+        begun_s = time.monotonic()
+    reading.join(20)
+    assert len(ended) == 1
+    assert time.monotonic() - begun_s < 10
+
+
+def test_streams_are_counted_among_those_that_wait(database: Database, database_url: str) -> None:
+    with running(database, database_url, max_waiters=1) as rig:
+        site(rig)
+        watch = rig.app.state.parts.watch
+        with watched(rig) as events:
+            events.event()
+            assert watch.waiting == 1
+            answer = httpx.get(f"{rig.url}/v1/status/events")
+            assert (answer.status_code, code(answer)) == (503, "too_many_waiters")
+        # One that was left makes room.
+        until(lambda: watch.waiting == 0)
+        with watched(rig) as events:
+            events.event()
+
+
+def test_the_database_may_be_away_for_a_while(
+    flights: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = threading.Event()
+    was = ChannelView.look
+
+    async def look(view: ChannelView) -> str:
+        if away:
+            looks.set()
+            raise DatabaseUnavailable("away")
+        return await was(view)
+
+    away = False
+    monkeypatch.setattr(ChannelView, "look", look)
+    with watched(flights.rig) as events:
+        events.event()
+        away = True
+        assert looks.wait(20)
+        away = False
+        flights.member()
+        assert len(events.event()[1]["readers"]) == 1
+
+
+def test_watching_leaves_no_trace(flights: Site) -> None:
+    flights.member()
+
+    def everything() -> list[Any]:
+        with flights.rig.database.read() as tx:
+            return [tx.execute(table.select()).all() for table in metadata.sorted_tables]
+
+    before = everything()
+    for path in BOTH:
+        with watched(flights.rig, path) as events:
+            events.event()
+            assert events.block() == {"": ""}
+    assert everything() == before
+
+
+@pytest.mark.parametrize(
+    "path",
+    [f"{PATH}/events?wait=3", "/v1/status/events?limit=0", "/v1/status/events?cursor=x"],
+)
+def test_what_makes_no_sense_is_refused_and_not_streamed(shared_rig: Rig, path: str) -> None:
+    answer = shared_rig.http.get(path)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
