@@ -18,6 +18,7 @@ from sluiceway.errors import (
     SluicewayError,
     SluicewayTimeout,
 )
+from sluiceway.forgotten import Farewell
 from sluiceway.movement import Movement
 from sluiceway.pauses import Pauses
 from sluiceway.session import Session
@@ -259,6 +260,7 @@ class Attachment:
                     raise
             else:
                 self._present = True
+                self.session.mind(self, Farewell.of(self, self.attached.epoch))
                 self.session.expect(self.attached.beat_ms)
                 return
 

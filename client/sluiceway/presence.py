@@ -51,6 +51,11 @@ class Presence:
             )
         return self._attachment
 
+    def _excuse(self, *, done: bool) -> None:
+        """If all is done that there was to do, note that to let go of it now is to close it."""
+        if done and self._attachment is not None:
+            self._attachment.session.excuse(self._attachment)
+
     def _check(self) -> None:
         if self._attachment is not None:
             self._attachment.check()

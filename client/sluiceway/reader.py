@@ -266,11 +266,10 @@ class ChannelReader(Presence):
             return Ending(extent.end_offsets(until, chosen, self._stream), attachment)
         partial = attachment.membership is None and len(chosen) < self.connection.partitions
         mine = set(chosen).__contains__ if partial else attachment.owns
+        stream = self._stream
         return WhenFinished(
             attachment,
-            watermarks=lambda: self._stream.ends(
-                [p for p in range(self._stream.meet_new_partitions()) if mine(p)]
-            ),
+            watermarks=lambda: stream.ends([*filter(mine, range(stream.meet_new_partitions()))]),
             mine=mine,
             writers=writers,
             on_lost_writer=on_lost_writer,
@@ -287,6 +286,7 @@ class ChannelReader(Presence):
         fetched = self._intake.fetch(deadline_s)
         if not fetched and self._intake.finished:
             self._ending.confirm()
+            self._excuse(done=self.finished)
         return fetched
 
     def _move(self, positions: Mapping[int, Position]) -> None:

@@ -14,6 +14,7 @@ from sluiceway.answer import Answer
 from sluiceway.endpoint import Heard
 from sluiceway.endpoint_calls import BeatAnswer, EndpointCalls
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
+from sluiceway.forgotten import Farewell, Forgotten
 
 __all__ = ["Companion", "Member", "Session"]
 
@@ -56,8 +57,9 @@ class Companion(Protocol):
 class Session:
     """Beats for its members, from the first that enters until the last has left.
 
-    Members are held weakly: the beat does not keep alive what the program has forgotten. That the
-    gateway is away is written to the log, and is `trouble` once it has lasted for `grace_s`.
+    Members are held weakly: the beat does not keep alive what the program has forgotten, and tells
+    the gateway of it. That the gateway is away is written to the log, and is `trouble` once it has
+    lasted for `grace_s`.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Session:
         self._lock = threading.Lock()
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
         self._companions: set[Companion] = set()
+        self._forgotten = Forgotten()
         self._calls: EndpointCalls | None = None
         self._turn = threading.Lock()
         self._wake = threading.Event()
@@ -120,6 +123,14 @@ class Session:
             self._members.add(member)
             self._begin()
 
+    def mind(self, member: Member, farewell: Farewell) -> None:
+        """Tell the gateway that a member failed, if it is collected before it leaves."""
+        self._forgotten.mind(member, farewell)
+
+    def excuse(self, member: Member) -> None:
+        """Note that a member has read all there is: to let go of it now is to close it."""
+        self._forgotten.excuse(member.id)
+
     def accompany(self, companion: Companion) -> None:
         """Begin to ask a companion what to tell besides, once for each beat; it is kept alive."""
         with self._lock:
@@ -134,6 +145,7 @@ class Session:
 
     def leave(self, member: Member) -> None:
         """Beat no more for a member."""
+        self._forgotten.release(member.id)
         with self._lock:
             self._members.discard(member)
             self._rest_if_alone()
@@ -219,6 +231,7 @@ class Session:
                 if self._calls is not calls:
                     return
             try:
+                self._forgotten.tell(calls)
                 self.beat(calls)
             except Exception:
                 # Without this thread all endpoints would be found lost; but the last may have
@@ -238,7 +251,8 @@ class Session:
             ).start()
 
     def _rest_if_alone(self) -> None:
-        if not self._members and not self._companions and self._calls is not None:
+        busy = self._members or self._companions or self._forgotten.any_left
+        if not busy and self._calls is not None:
             self._calls.close()
             self._calls = None
             self._pause_s = _FIRST_PAUSE_S

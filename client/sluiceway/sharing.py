@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -34,7 +35,14 @@ class Share:
         self._asked: ShareAnswer | None = None
         self._again = threading.Event()
         self._needed = 0
-        attachment.on_heard = self._hear
+        hear = weakref.WeakMethod(self._hear)
+
+        def heard(word: Heard) -> None:
+            if (told := hear()) is not None:
+                told(word)
+
+        # Held weakly: a reader that the program has forgotten is not kept by its own endpoint.
+        attachment.on_heard = heard
 
     @property
     def due(self) -> bool:
