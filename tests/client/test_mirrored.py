@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from kafka_tools import described
 from real_topics import readings
 
 from sluiceway import Channel
@@ -33,7 +34,7 @@ def tool(kafka: KafkaServer, group: str) -> Iterator[Consumer]:
 
 
 def test_commits_show_in_kafkas_own_group_offsets(
-    new_channel: Callable[..., Channel], tool: Consumer, group: str
+    new_channel: Callable[..., Channel], tool: Consumer, group: str, kafka: KafkaServer
 ) -> None:
     channel = new_channel(mirrored=True)
     assert channel.refresh().mirrored
@@ -44,6 +45,10 @@ def test_commits_show_in_kafkas_own_group_offsets(
             reader.read(4, timeout=None)
             reader.commit()
             assert shown(tool, channel, until=4) == (4, 10)
+        (row,) = described(kafka.bootstrap_servers, group)
+        assert (row["GROUP"], row["TOPIC"]) == (group, channel.status.topic.name)
+        told = ("PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
+        assert [row[each] for each in told] == ["0", "4", "10", "6"]
     channel.update(mirrored=False)
     assert not channel.refresh().mirrored
 
