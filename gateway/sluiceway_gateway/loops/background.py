@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import datetime
+from typing import Protocol, TypeVar
 
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.loops.leader import Leader
@@ -24,6 +25,14 @@ from sluiceway_gateway.store.engine import Database
 #: How often the leader looks for work that another replica took in.
 _POLL_S = 0.5
 _STOP_TIMEOUT_S = 30.0
+
+
+class _Pausing(Protocol):
+    @property
+    def pause_s(self) -> float: ...
+
+
+Paced = TypeVar("Paced", bound=_Pausing)
 
 
 class Loops:
@@ -48,9 +57,6 @@ class Loops:
     ) -> None:
         stopping = threading.Event()
         self._on_pass = on_pass
-        self._on_reap = on_reap
-        self._on_drain = on_drain
-        self._on_idle = on_idle
         self._on_sample = on_sample
         self._sample_s = settings.sample_s
         self._reconciler = Reconciler(
@@ -60,17 +66,17 @@ class Loops:
             resync_s=settings.resync_s,
             wait=stopping.wait,
         )
-        self._reaper = Reaper(database=database, topics=kafka, clock=clock, monotonic=monotonic)
-        self._mirror = Mirror(
+        reaper = Reaper(database=database, topics=kafka, clock=clock, monotonic=monotonic)
+        mirror = Mirror(
             database=database,
             kafka=kafka,
             prefix=settings.mirror_prefix,
             clock=clock,
             monotonic=monotonic,
         )
-        self._pruner = Pruner(database=database, days=settings.history_days, clock=clock)
-        self._drainer = Drainer(database=database, topics=kafka, clock=clock)
-        self._idler = Idler(database=database, logs=kafka, clock=clock, monotonic=monotonic)
+        pruner = Pruner(database=database, days=settings.history_days, clock=clock)
+        drainer = Drainer(database=database, topics=kafka, clock=clock)
+        idler = Idler(database=database, logs=kafka, clock=clock, monotonic=monotonic)
         self._sampler = Sampler(database=database, topics=kafka, clock=clock, monotonic=monotonic)
         leader = Leader(
             database=database,
@@ -79,21 +85,22 @@ class Loops:
             lease_ms=settings.lease_ms,
             monotonic=monotonic,
         )
-        self._loop = Loop(
-            name="reconcile", leader=leader, run_once=self._reconcile, stopping=stopping
+
+        def loop(name: str, run_once: Callable[[], float]) -> Loop:
+            return Loop(name=name, leader=leader, run_once=run_once, stopping=stopping)
+
+        self._loop = loop("reconcile", self._reconcile)
+        self._draining = loop("drain", _paced(drainer.run_once, on_drain))
+        self._idling = loop("idle", _paced(idler.run_once, on_idle))
+        self._all = (
+            self._loop,
+            loop("reap", _paced(reaper.run_once, on_reap)),
+            self._draining,
+            self._idling,
+            loop("sample", self._sample),
+            loop("mirror", _paced(mirror.run_once)),
+            loop("prune", _paced(pruner.run_once)),
         )
-        self._reaping = Loop(name="reap", leader=leader, run_once=self._reap, stopping=stopping)
-        others = [
-            Loop(name=name, leader=leader, run_once=run_once, stopping=stopping)
-            for name, run_once in (
-                ("sample", self._sample),
-                ("mirror", lambda: self._mirror.run_once().pause_s),
-                ("prune", lambda: self._pruner.run_once().pause_s),
-            )
-        ]
-        self._draining = Loop(name="drain", leader=leader, run_once=self._drain, stopping=stopping)
-        self._idling = Loop(name="idle", leader=leader, run_once=self._idle, stopping=stopping)
-        self._all = (self._loop, self._reaping, self._draining, self._idling, *others)
 
     def start(self) -> None:
         """Begin in the background."""
@@ -119,26 +126,22 @@ class Loops:
             self._idling.wake()
         return 0.0 if counts.more else _POLL_S
 
-    def _drain(self) -> float:
-        counts = self._drainer.run_once()
-        if self._on_drain is not None:
-            self._on_drain(counts)
-        return counts.pause_s
-
-    def _idle(self) -> float:
-        counts = self._idler.run_once()
-        if self._on_idle is not None:
-            self._on_idle(counts)
-        return counts.pause_s
-
-    def _reap(self) -> float:
-        counts = self._reaper.run_once()
-        if self._on_reap is not None:
-            self._on_reap(counts)
-        return counts.pause_s
-
     def _sample(self) -> float:
         counts = self._sampler.run_once()
         if self._on_sample is not None:
             self._on_sample(counts)
         return self._sample_s
+
+
+def _paced(
+    run_once: Callable[[], Paced], hear: Callable[[Paced], None] | None = None
+) -> Callable[[], float]:
+    """Return a pass whose counts `hear` is given, and which says how long to pause."""
+
+    def run() -> float:
+        counts = run_once()
+        if hear is not None:
+            hear(counts)
+        return counts.pause_s
+
+    return run
