@@ -3,11 +3,14 @@
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 import sluiceway.spark
+from sluiceway import Gateway
+from sluiceway.endpoint import Endpoint
 
 
 def save(frame: DataFrame, name: str, format_: str) -> None:
@@ -43,6 +46,21 @@ def stream(spark: SparkSession) -> int:
     return spark.read.format("channel").load("connect-copy").count()
 
 
+def seen(url: str) -> list[list[str | None]]:
+    """Return how others see the queries that read, once both have ended."""
+    with Gateway(url) as gateway:
+        channel = gateway.channel("connect-avro")
+
+        def absent(endpoints: Sequence[Endpoint]) -> list[str]:
+            return [each.place for each in queries(endpoints) if each.state != "closed"]
+
+        def queries(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+            return [each for each in endpoints if each.title and each.title.startswith("Spark q")]
+
+        found = queries(channel.wait_until(absent, timeout_s=60))
+        return [[each.role, each.state, each.cause] for each in found]
+
+
 def failure(spark: SparkSession) -> str:
     try:
         spark.read.format("channel").load("no-such-channel").count()
@@ -59,6 +77,7 @@ def main(url: str, file: str) -> None:
         "avro": batch(spark, "avro"),
         "arrow": batch(spark, "arrow"),
         "streamed": stream(spark),
+        "seen": seen(url),
         "failure": failure(spark),
     }
     Path(file).write_text(json.dumps(found))

@@ -57,5 +57,11 @@ def test_a_stream_goes_on_where_its_checkpoint_stands(found: dict[str, Any]) -> 
     assert found["streamed"] == 1500
 
 
+def test_others_see_a_query_as_a_reader_that_ended_when_it_was_stopped(
+    found: dict[str, Any],
+) -> None:
+    assert found["seen"] == [["reader", "closed", None]]
+
+
 def test_an_error_reaches_the_client(found: dict[str, Any]) -> None:
     assert "there is no channel 'no-such-channel'" in found["failure"]

@@ -33,6 +33,7 @@ class Services:
     database: Database
     clock: TurnedClock = field(default_factory=TurnedClock)
     now_s: float = 0.0
+    steps: int = 0
 
     def __post_init__(self) -> None:
         def nobody() -> None: ...

@@ -24,6 +24,7 @@ class Member:
     """What a client knows of itself, that reads what it may and lets go of what it is to."""
 
     asked: Asked
+    index: int
     epoch: int
     has: int | None = None
     number: int = 0
@@ -44,9 +45,19 @@ class DynamicRules:
         super().__init__()
         self.members: list[Member] = []
         self.committed: dict[int, int] = {}
+        # Whether something may have changed since all had taken their shares.
+        self.unsettled = True
 
+    @property
+    def staying(self) -> list[Member]:
+        """Those that have not come to their end for good."""
+        return [each for each in self.members if not each.gone]
+
+    # More than there are partitions, so that some have none.
+    @precondition(lambda self: len(self.staying) < PARTITIONS + 2)
     @rule()
     def join(self) -> None:
+        self.unsettled = True
         asked = Asked(
             id=uuid.uuid4().hex,
             session=uuid.uuid4().hex,
@@ -55,10 +66,9 @@ class DynamicRules:
             group=GROUP,
         )
         found = self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
-        assert found.endpoint.place.index not in {
-            self.known(each.asked.id).place.index for each in self.members
-        }
-        self.members.append(Member(asked=asked, epoch=found.endpoint.epoch))
+        index = found.endpoint.place.index
+        assert index not in {each.index for each in self.members}
+        self.members.append(Member(asked=asked, index=index, epoch=found.endpoint.epoch))
 
     def known(self, id_: str):  # type: ignore[no-untyped-def]
         return self.services.endpoints.get(self.name, id_).endpoint
@@ -73,7 +83,10 @@ class DynamicRules:
         try:
             found = self.sync(one, Wish(epoch=one.epoch, take=None, has=None))
         except (Fenced, IllegalTransition):
-            assert not self.known(one.asked.id).lives
+            known = self.known(one.asked.id)
+            assert not known.lives
+            # Who failed may go on.
+            one.gone = known.superseded or known.state is State.CLOSED
             one.reads.clear()
             return None
         one.reads &= set(found.held)
@@ -82,8 +95,10 @@ class DynamicRules:
     def take(self, one: Member) -> Sharing | None:
         """Do all that a client does when it hears of another generation."""
         found = self.ask(one)
-        if found is None:
-            return None
+        return None if found is None else self.take_told(one, found)
+
+    def take_told(self, one: Member, found: Sharing) -> Sharing:
+        """Take what it was told of."""
         one.reads &= set(found.partitions)
         wish = Wish(epoch=one.epoch, take=found.generation, has=found.has)
         one.wishes.append(wish)
@@ -95,6 +110,7 @@ class DynamicRules:
     @precondition(lambda self: self.members)
     @rule(which=st.integers(0, 5))
     def take_share(self, which: int) -> None:
+        self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
         self.take(one)
         self.nobody_reads_what_another_reads()
@@ -102,6 +118,7 @@ class DynamicRules:
     @precondition(lambda self: self.members)
     @rule(which=st.integers(0, 5), wish=st.integers(0, 3))
     def take_share_again(self, which: int, wish: int) -> None:
+        self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
         if not one.wishes:
             return
@@ -114,7 +131,7 @@ class DynamicRules:
 
     def nobody_reads_what_another_reads(self) -> None:
         read: set[int] = set()
-        for each in self.members:
+        for each in self.staying:
             # Who is not waited for any longer hears of it when it asks.
             found = self.ask(each)
             mine = each.reads if found else set()
@@ -129,6 +146,7 @@ class DynamicRules:
         stale=st.sampled_from([0, 0, 0, 1, -1]),
     )
     def commit_share(self, which: int, partition: int, by: int, stale: int) -> None:
+        self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
         before = self.committed.get(partition, 0)
         offset = max(0, before + by)
@@ -164,13 +182,14 @@ class DynamicRules:
         self.committed[partition] = offset
         assert not any(
             partition in each.reads
-            for each in self.members
+            for each in self.staying
             if each is not one and self.ask(each) is not None
         )
 
     @precondition(lambda self: self.members)
     @rule(which=st.integers(0, 5), state=st.sampled_from([State.CLOSED, State.ERROR]))
     def leave(self, which: int, state: State) -> None:
+        self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
         lived = self.known(one.asked.id).lives
         try:
@@ -190,6 +209,7 @@ class DynamicRules:
         which=st.integers(0, 5), state=st.sampled_from([State.STARTED, State.STARTED, State.ERROR])
     )
     def beat_as_member(self, which: int, state: State) -> None:
+        self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
         one.beats += 1
         report = Report(
@@ -208,13 +228,18 @@ class DynamicRules:
         if state is State.ERROR:
             one.reads.clear()
 
-    @precondition(lambda self: self.members)
+    @precondition(lambda self: self.members and self.unsettled)
     @rule()
     def all_take_their_shares(self) -> None:
-        for each in self.members:
+        self.unsettled = False
+        for each in self.staying:
             self.take(each)
-        assert all(found.taken for each in self.members if (found := self.ask(each)) is not None)
-        told = [found for each in self.members if (found := self.take(each)) is not None]
+        told = []
+        for each in self.staying:
+            found = self.ask(each)
+            if found is not None:
+                assert found.taken
+                told.append(self.take_told(each, found))
         shared = [partition for found in told for partition in found.partitions]
         assert sorted(shared) == (list(range(PARTITIONS)) if told else [])
         assert not any(found.pending for found in told)
