@@ -106,8 +106,7 @@ def gateway_url(kafka: KafkaServer, sqlite: SQLite) -> Iterator[str]:
     settings = Settings(
         database_url=sqlite.migrated(),
         kafka_bootstrap_servers=kafka.bootstrap_servers,
-        resync_s=1,
-        sample_s=0.3,
+        sample_s=1,
     )
     with serving(create_app(settings)) as url:
         yield url
