@@ -153,6 +153,20 @@ def test_fifty_readers_start_at_once(gateway_url: str) -> None:
     ]
 
 
+def test_a_consumer_of_ones_own_asks_for_all_that_a_broker_answers(gateway_url: str) -> None:
+    assert _run("broker_calls.py", gateway_url) == [
+        "{0: (0, 0), 1: (0, 0)}",
+        "partitions: [0, 1]",
+        "partition 0 ends at [3]",
+        "0 ['parcel 0', 'parcel 2', 'parcel 4']",
+        "1 ['parcel 1', 'parcel 3', 'parcel 5']",
+        "committed: {0: 0, 1: 0}",
+        "may go on: True",
+        "with another generation: IllegalGeneration",
+        "once it has left: UnknownMemberId",
+    ]
+
+
 def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []

@@ -134,10 +134,16 @@ class EndpointCalls:
         )
 
     def endpoints(
-        self, channel: str, *, seen: str | None = None, wait_s: float = 0.0
+        self,
+        channel: str,
+        *,
+        group: str | None = None,
+        seen: str | None = None,
+        wait_s: float = 0.0,
     ) -> tuple[tuple[Endpoint, ...] | None, str | None]:
-        """Return all endpoints with the ETag; None where they are as at the ETag `seen`."""
-        params, headers = {"limit": str(_LIMIT)}, {}
+        """Return all endpoints, or a group's, with the ETag; None where they are as at `seen`."""
+        every = {"limit": str(_LIMIT)} | ({} if group is None else {"group": group})
+        params, headers = dict(every), {}
         if seen is not None:
             params["wait"] = str(max(1, min(60, math.ceil(wait_s))))
             headers["If-None-Match"] = seen
@@ -159,7 +165,7 @@ class EndpointCalls:
             cursor = page.optional(page.text, "next_cursor")
             if cursor is None:
                 return tuple(found), etag
-            params, headers = {"limit": str(_LIMIT), "cursor": cursor}, {}
+            params, headers = {**every, "cursor": cursor}, {}
 
     def committed(self, channel: str, group: str, *, index: int | None) -> dict[int, Position]:
         """Return what a group has committed, or one member of a broadcast group; or nothing."""

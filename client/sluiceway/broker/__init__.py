@@ -1,0 +1,76 @@
+"""pykafka's Broker on channels: the same calls, by HTTP to a gateway and to Kafka directly.
+
+docs/coming-from.md has every name of pykafka's, and what it does here.
+"""
+
+from sluiceway.broker import exceptions
+from sluiceway.broker.administering import CreateTopicRequest
+from sluiceway.broker.broker import Broker
+from sluiceway.broker.requests import (
+    CompressionType,
+    Message,
+    MessageSet,
+    OffsetType,
+    PartitionFetchRequest,
+    PartitionOffsetCommitRequest,
+    PartitionOffsetFetchRequest,
+    PartitionOffsetRequest,
+    ProduceRequest,
+)
+from sluiceway.broker.responses import (
+    BrokerMetadata,
+    FetchPartitionResponse,
+    FetchResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    ListOffsetResponse,
+    MemberAssignment,
+    MetadataResponse,
+    OffsetCommitPartitionResponse,
+    OffsetCommitResponse,
+    OffsetFetchPartitionResponse,
+    OffsetFetchResponse,
+    OffsetPartitionResponse,
+    PartitionMetadata,
+    ProducePartitionResponse,
+    ProduceResponse,
+    SyncGroupResponse,
+    TopicMetadata,
+)
+from sluiceway.broker.way import SslConfig
+
+__all__ = [
+    "Broker",
+    "BrokerMetadata",
+    "CompressionType",
+    "CreateTopicRequest",
+    "FetchPartitionResponse",
+    "FetchResponse",
+    "HeartbeatResponse",
+    "JoinGroupResponse",
+    "LeaveGroupResponse",
+    "ListOffsetResponse",
+    "MemberAssignment",
+    "Message",
+    "MessageSet",
+    "MetadataResponse",
+    "OffsetCommitPartitionResponse",
+    "OffsetCommitResponse",
+    "OffsetFetchPartitionResponse",
+    "OffsetFetchResponse",
+    "OffsetPartitionResponse",
+    "OffsetType",
+    "PartitionFetchRequest",
+    "PartitionMetadata",
+    "PartitionOffsetCommitRequest",
+    "PartitionOffsetFetchRequest",
+    "PartitionOffsetRequest",
+    "ProducePartitionResponse",
+    "ProduceRequest",
+    "ProduceResponse",
+    "SslConfig",
+    "SyncGroupResponse",
+    "TopicMetadata",
+    "exceptions",
+]

@@ -1,0 +1,185 @@
+"""Looking at Kafka: who leads which partition, and from where to where they reach."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from sluiceway.broker.codes import Refusal, of_kafka, of_topic
+from sluiceway.broker.exceptions import (
+    LeaderNotAvailable,
+    SocketDisconnectedError,
+    UnknownTopicOrPartition,
+)
+from sluiceway.broker.handler import RequestHandler
+from sluiceway.broker.names import ByName, in_bytes
+from sluiceway.broker.requests import OffsetType, each_once
+from sluiceway.broker.responses import (
+    BrokerMetadata,
+    ListOffsetResponse,
+    MetadataResponse,
+    OffsetPartitionResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from sluiceway.errors import OptionError, SluicewayError
+from sluiceway.kafka.failures import made, translated
+from sluiceway.kafka.masked import MaskedProperties
+from sluiceway.kafka.properties import admin_config
+from sluiceway.protocol import Connection
+
+__all__ = ["Looking"]
+
+_NO_LEADER = -1
+
+
+class Looking:
+    """The questions of one Broker about topics."""
+
+    def __init__(self, handler: RequestHandler, *, known_as: Any) -> None:
+        """Ask by `handler`; `known_as` is what brokers say they were heard of from."""
+        self._handler = handler
+        self._known_as = known_as
+        self._admins: dict[MaskedProperties, Any] = {}
+
+    def metadata(self, topics: Iterable[Any] | None) -> MetadataResponse:
+        """Describe channels, all that the token may see if none is named, and Kafka's brokers."""
+        names = list(topics or ())
+        if not names:
+            names = [each.name for each in self._handler.ask(self._channels)]
+        told: ByName[TopicMetadata] = ByName()
+        brokers: dict[int, BrokerMetadata] = {}
+        controller, cluster = None, None
+        for name in (in_bytes(each, "topic") for each in names):
+            try:
+                connection = self._handler.connection(name, fresh=True)
+            except OptionError:
+                raise
+            except SluicewayError as error:
+                refusal = of_topic(error)
+                told[name] = TopicMetadata(name, {}, refusal.err, refusal.reason)
+                continue
+            found = self._listed(connection)
+            told[name] = _topic(name, found.topics[connection.topic_name])
+            controller, cluster = found.controller_id, found.cluster_id
+            for each in found.brokers.values():
+                brokers[each.id] = BrokerMetadata(
+                    each.id, each.host, each.port, gateway=self._known_as
+                )
+        return MetadataResponse(brokers, told, controller, cluster)
+
+    def limits(self, requests: Any) -> ListOffsetResponse:
+        """Return an offset for each partition; `Broker.request_offset_limits` says which."""
+        topics: ByName[dict[int, OffsetPartitionResponse]] = ByName()
+        asked: dict[tuple[bytes, int], tuple[Any, Connection]] = {}
+        for request in each_once(requests):
+            topic = in_bytes(request.topic_name, "topic")
+            when = request.offsets_before
+            if type(when) is not int or when < OffsetType.EARLIEST:
+                raise OptionError(
+                    f"offsets_before is {when!r}; it takes -2 (the beginning), -1 (the end) or "
+                    "milliseconds since 1970"
+                )
+            place = self._handler.located(topic, request.partition_id)
+            answers = topics.setdefault(topic, {})
+            if isinstance(place, Refusal):
+                answers[request.partition_id] = _refused(place)
+            else:
+                asked[topic, request.partition_id] = request, place
+        for (topic, partition), answer in self._found(asked).items():
+            topics[topic][partition] = answer
+        return ListOffsetResponse(topics)
+
+    def _channels(self) -> list[Any]:
+        return list(self._handler.control.channels())
+
+    def _found(
+        self, asked: Mapping[Any, tuple[Any, Connection]]
+    ) -> dict[Any, OffsetPartitionResponse]:
+        by_time = self._asked({at: each for at, each in asked.items() if not _at_end(each)})
+        # What is later than all messages begins at the end.
+        late = {at for at, answer in by_time.items() if answer.offset == [-1]}
+        at_end = {at: each for at, each in asked.items() if at not in by_time or at in late}
+        return by_time | self._asked(at_end, latest=True)
+
+    def _asked(
+        self, asked: Mapping[Any, tuple[Any, Connection]], *, latest: bool = False
+    ) -> dict[Any, OffsetPartitionResponse]:
+        futures = {}
+        for at, (request, connection) in asked.items():
+            place = TopicPartition(connection.topic_name, request.partition_id)
+            spec = OffsetSpec.latest() if latest else _spec(request.offsets_before)
+            admin = self._admin(connection)
+            futures[at] = admin.list_offsets(
+                {place: spec}, request_timeout=self._handler.timeout_s
+            )[place]
+        answers = {}
+        for at, future in futures.items():
+            try:
+                offset = future.result(self._handler.timeout_s + 1).offset
+                answers[at] = OffsetPartitionResponse([int(offset)])
+            except KafkaException as error:
+                answers[at] = _refused(of_kafka(error.args[0], "telling the offset"))
+            except TimeoutError as error:
+                raise SocketDisconnectedError(
+                    f"Kafka did not tell the offsets within {self._handler.timeout_s:g} s; "
+                    "ask again when its brokers are back"
+                ) from error
+        return answers
+
+    def _listed(self, connection: Connection) -> Any:
+        name = connection.topic_name
+        try:
+            return self._admin(connection).list_topics(name, timeout=self._handler.timeout_s)
+        except KafkaException as error:
+            failure = translated(error.args[0], doing="describing the topic", topic=name)
+            raise SocketDisconnectedError(str(failure)) from error
+
+    def _admin(self, connection: Connection) -> Any:
+        properties = admin_config(connection.kafka)
+        return self._admins.get(properties) or self._admins.setdefault(
+            properties, made(AdminClient, properties)
+        )
+
+
+def _at_end(asked: tuple[Any, Connection]) -> bool:
+    return bool(asked[0].offsets_before == OffsetType.LATEST)
+
+
+def _spec(when: int) -> Any:
+    if when == OffsetType.EARLIEST:
+        return OffsetSpec.earliest()
+    return OffsetSpec.for_timestamp(when)
+
+
+def _topic(name: bytes, found: Any) -> TopicMetadata:
+    if found.error is not None:
+        refusal = of_kafka(found.error, "describing the topic")
+        return TopicMetadata(name, {}, refusal.err, refusal.reason)
+    if not found.partitions:
+        return TopicMetadata(
+            name,
+            {},
+            UnknownTopicOrPartition.ERROR_CODE,
+            "its topic is not in Kafka; ask the gateway what became of it",
+        )
+    return TopicMetadata(
+        name, {number: _partition(each) for number, each in sorted(found.partitions.items())}
+    )
+
+
+def _partition(found: Any) -> PartitionMetadata:
+    led = found.leader != _NO_LEADER
+    return PartitionMetadata(
+        id=found.id,
+        leader=found.leader,
+        replicas=list(found.replicas),
+        isr=list(found.isrs),
+        err=0 if led else LeaderNotAvailable.ERROR_CODE,
+        reason="" if led else "the partition has no leader; ask again when its brokers are back",
+    )
+
+
+def _refused(refusal: Refusal) -> OffsetPartitionResponse:
+    return OffsetPartitionResponse([], refusal.err, refusal.reason)

@@ -1,0 +1,98 @@
+"""The writers that stand for what a Broker produces: readers see them, and where they ended."""
+
+import atexit
+import sys
+import threading
+
+from sluiceway.attachment import Attachment
+from sluiceway.broker.handler import RequestHandler
+from sluiceway.errors import KafkaFailure, SluicewayError, TopicGone
+from sluiceway.protocol import Connection
+from sluiceway.session import Session
+
+__all__ = ["Outlets"]
+
+_GRACE_S = 60.0
+_OPEN: set["Outlets"] = set()
+
+
+class Outlets:
+    """One writer for each channel that a Broker produces to, from its first message on.
+
+    Closing says where the records end. A process that ends without that closes them too, as
+    failed ones if an exception ended it: what it was told to be written is there.
+    """
+
+    def __init__(self, handler: RequestHandler) -> None:
+        self.handler = handler
+        self._lock = threading.Lock()
+        self._writers: dict[str, tuple[Connection, Attachment]] = {}
+
+    def open(self, connection: Connection) -> None:
+        """Have a writer at the channel; raises GatewayError, EndpointClosed."""
+        with self._lock:
+            known = self._writers.get(connection.channel_uid)
+            if known is not None:
+                known[1].check()
+                return
+            attachment = Attachment.open(
+                Session.of(self.handler.control.endpoints, grace_s=_GRACE_S),
+                channel=connection.channel_name,
+                uid=connection.channel_uid,
+                role="writer",
+                membership=None,
+                timeout_s=self.handler.timeout_s,
+                close_timeout_s=0,
+            )
+            self._writers[connection.channel_uid] = connection, attachment
+            _OPEN.add(self)
+
+    def note(self, connection: Connection, messages: int) -> None:
+        """Count messages that were sent."""
+        _, attachment = self._writers[connection.channel_uid]
+        attachment.start(attachment.movement.records + messages)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Close all writers; raises what the first that was not closed met, after all others."""
+        with self._lock:
+            writers, self._writers = list(self._writers.values()), {}
+            _OPEN.discard(self)
+        failures: list[SluicewayError] = []
+        for connection, attachment in writers:
+            try:
+                self._leave(connection, attachment, error)
+            except SluicewayError as failure:
+                attachment.fail(failure)
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    def _leave(
+        self, connection: Connection, attachment: Attachment, error: BaseException | None
+    ) -> None:
+        if error is not None:
+            attachment.fail(error)
+            return
+        identity = self.handler.identity(connection)
+        try:
+            found = identity.ends(range(connection.partitions), timeout_s=self.handler.timeout_s)
+        except KafkaFailure:
+            try:
+                identity.verify(timeout_s=self.handler.timeout_s)
+            except TopicGone as gone:
+                # What was written is deleted, and whoever would hear of it with it.
+                attachment.fail(gone)
+                return
+            raise
+        attachment.leave(ends={partition: end for partition, end in found.items() if end})
+
+
+@atexit.register
+def _close_all() -> None:
+    error = getattr(sys, "last_value", None)
+    for each in list(_OPEN):
+        try:
+            each.close(error)
+        except SluicewayError:
+            # It was written to the log; nobody is there to hear more.
+            continue

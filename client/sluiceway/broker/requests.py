@@ -1,0 +1,186 @@
+"""What is asked of a Broker, in pykafka's shapes; objects with the same attributes do as well."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sluiceway.errors import OptionError
+
+__all__ = [
+    "CompressionType",
+    "Message",
+    "MessageSet",
+    "OffsetType",
+    "PartitionFetchRequest",
+    "PartitionOffsetCommitRequest",
+    "PartitionOffsetFetchRequest",
+    "PartitionOffsetRequest",
+    "ProduceRequest",
+]
+
+Name = bytes | str
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class CompressionType:
+    """How messages are compressed on their way."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+
+
+class OffsetType:
+    """What stands for a time in a PartitionOffsetRequest."""
+
+    EARLIEST = -2
+    LATEST = -1
+
+
+@dataclass(frozen=True)
+class PartitionFetchRequest:
+    """What to fetch of a partition: from `offset` on, up to `max_bytes` of keys and values."""
+
+    topic_name: Name
+    partition_id: int
+    offset: int
+    max_bytes: int = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class PartitionOffsetRequest:
+    """Which offset of a partition: an OffsetType, or a time in milliseconds since 1970, UTC."""
+
+    topic_name: Name
+    partition_id: int
+    offsets_before: int
+    max_offsets: int = 1
+
+
+@dataclass(frozen=True)
+class PartitionOffsetCommitRequest:
+    """The next offset to read of a partition; time and metadata are not kept."""
+
+    topic_name: Name
+    partition_id: int
+    offset: int
+    timestamp: int = -1
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True)
+class PartitionOffsetFetchRequest:
+    """Of which partition the committed offset is wanted."""
+
+    topic_name: Name
+    partition_id: int
+
+
+@dataclass
+class Message:
+    """A message: `value` and `partition_key` are its bytes, or None; `timestamp` milliseconds.
+
+    One that was fetched has its offset and partition; a time is given as a number or a datetime.
+    """
+
+    value: bytes | None
+    partition_key: bytes | None = None
+    compression_type: int = CompressionType.NONE
+    offset: int = -1
+    partition_id: int = -1
+    produce_attempt: int = 0
+    protocol_version: int = 1
+    timestamp: Any = None
+    delivery_report_q: Any = None
+    partition: Any = None
+
+    def __post_init__(self) -> None:
+        self.set_timestamp(self.timestamp)
+
+    def set_timestamp(self, timestamp: Any) -> None:
+        """Take milliseconds, a datetime (one without a zone is UTC), or None."""
+        if isinstance(timestamp, datetime):
+            self.timestamp_dt = timestamp
+        elif timestamp is None or (
+            isinstance(timestamp, int | float) and not isinstance(timestamp, bool)
+        ):
+            self.timestamp = timestamp
+        else:
+            raise OptionError(
+                f"timestamp is {timestamp!r}; it takes milliseconds, a datetime or None"
+            )
+
+    @property
+    def timestamp_dt(self) -> datetime | None:
+        """The time as a datetime in UTC; None where there is none."""
+        if not self.timestamp or self.timestamp < 0:
+            return None
+        return _EPOCH + timedelta(milliseconds=self.timestamp)
+
+    @timestamp_dt.setter
+    def timestamp_dt(self, moment: datetime) -> None:
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        self.timestamp = (aware - _EPOCH) // timedelta(milliseconds=1)
+
+
+@dataclass
+class MessageSet:
+    """The messages of one partition, in order."""
+
+    compression_type: int = CompressionType.NONE
+    messages: list[Message] = field(default_factory=list)
+
+
+class ProduceRequest:
+    """Messages for partitions of topics.
+
+    `timeout` is how many milliseconds Kafka has to acknowledge. Every acknowledgement is that of
+    all replicas, whatever `required_acks` says; with 0, `produce_messages` does not wait for it.
+    """
+
+    def __init__(
+        self,
+        compression_type: int = CompressionType.NONE,
+        required_acks: int = 1,
+        timeout: int = 10_000,
+        broker_version: str = "0.9.0",
+    ) -> None:
+        del broker_version
+        self.compression_type = compression_type
+        self.required_acks = required_acks
+        self.timeout = timeout
+        self.msets: defaultdict[Name, defaultdict[int, MessageSet]] = defaultdict(
+            lambda: defaultdict(lambda: MessageSet(compression_type=compression_type))
+        )
+
+    @property
+    def messages(self) -> Iterator[Message]:
+        """All messages of the request."""
+        for partitions in self.msets.values():
+            for each in partitions.values():
+                yield from each.messages
+
+    def add_message(self, message: Message, topic_name: Name, partition_id: int) -> None:
+        """Add a message for a partition."""
+        self.msets[topic_name][partition_id].messages.append(message)
+
+    def message_count(self) -> int:
+        """Return how many messages it has."""
+        return sum(1 for _ in self.messages)
+
+
+def checked_partition(request: Any) -> int:
+    """Return the partition that a request names. Raises OptionError."""
+    partition = getattr(request, "partition_id", None)
+    if type(partition) is not int:
+        raise OptionError(f"partition_id is {partition!r} in {request!r}; it takes a number")
+    return partition
+
+
+def each_once(requests: Iterable[Any]) -> list[Any]:
+    """Return the requests; of several for one partition the last one, as in pykafka."""
+    last = {(each.topic_name, checked_partition(each)): each for each in requests}
+    return list(last.values())

@@ -1,0 +1,100 @@
+"""What the tests of `sluiceway.broker` ask for again and again."""
+
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import fastavro
+from real_topics import DEFINITION, readings
+
+from sluiceway import Channel
+from sluiceway.broker import (
+    Broker,
+    Message,
+    PartitionFetchRequest,
+    PartitionOffsetCommitRequest,
+    PartitionOffsetFetchRequest,
+    PartitionOffsetRequest,
+    ProduceRequest,
+)
+
+PARSED = fastavro.parse_schema(DEFINITION)
+
+
+def broker_at(url: str, **options: Any) -> Broker:
+    """Return a Broker as pykafka makes one: an id, a host, a port, a handler, two timeouts."""
+    at = urlsplit(url)
+    assert at.hostname is not None
+    assert at.port is not None
+    given = {"socket_timeout_ms": 20_000, "offsets_channel_socket_timeout_ms": 20_000, **options}
+    return Broker(1, at.hostname, at.port, None, **given)
+
+
+def encoded(channel: Channel, count: int, first: int = 0) -> list[bytes]:
+    """Return readings as they lie in Kafka, in the format avro."""
+    import io
+
+    found = []
+    for each in readings(count, first):
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, PARSED, each)
+        found.append(struct.pack(">BI", 0, channel.schemas()[-1].id) + body.getvalue())
+    return found
+
+
+def produced(
+    broker: Broker, channel: Channel, values: list[bytes], partition: int = 0, **options: Any
+) -> Any:
+    """Write values by a ProduceRequest, and return what is said of the partition."""
+    request = ProduceRequest(**options)
+    for value in values:
+        request.add_message(Message(value), channel.name.encode(), partition)
+    answer = broker.produce_messages(request)
+    return None if answer is None else answer.topics[channel.name][partition]
+
+
+def fetched(
+    broker: Broker, channel: Channel, offset: int = 0, partition: int = 0, **options: Any
+) -> Any:
+    """Fetch from one partition, and return what is said of it."""
+    wait = {key: options.pop(key) for key in ("timeout", "min_bytes") if key in options}
+    request = PartitionFetchRequest(channel.name.encode(), partition, offset, **options)
+    return broker.fetch_messages([request], **wait).topics[channel.name][partition]
+
+
+def committed(broker: Broker, channel: Channel, group: bytes, partition: int = 0) -> Any:
+    """Ask for what a group has committed of one partition."""
+    request = PartitionOffsetFetchRequest(channel.name.encode(), partition)
+    answer = broker.fetch_consumer_group_offsets(group, [request])
+    return answer.topics[channel.name][partition]
+
+
+def commit(
+    broker: Broker,
+    channel: Channel,
+    group: bytes,
+    offset: int,
+    *,
+    partition: int = 0,
+    generation: int = -1,
+    member: bytes = b"",
+) -> Any:
+    """Commit one partition, and return what is said of it."""
+    asked = PartitionOffsetCommitRequest(channel.name.encode(), partition, offset, 0, b"")
+    answer = broker.commit_consumer_group_offsets(group, generation, member, [asked])
+    return answer.topics[channel.name][partition]
+
+
+def limit(broker: Broker, channel: Channel, when: int, partition: int = 0) -> Any:
+    """Ask for one offset of one partition."""
+    request = PartitionOffsetRequest(channel.name.encode(), partition, when, 1)
+    return broker.request_offset_limits([request]).topics[channel.name][partition]
+
+
+def until(holds: Callable[[], object], seconds: float = 20) -> None:
+    """Try again until it is so."""
+    deadline_s = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline_s, "it did not happen in time"

@@ -1,0 +1,165 @@
+"""How pykafka's Broker is connected, and what it says when it is not."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from broker_calls import broker_at, commit, committed, encoded, fetched, limit, produced
+
+from sluiceway import Channel
+from sluiceway.broker import Broker, BrokerMetadata, OffsetType, SslConfig, outlets
+from sluiceway.broker.exceptions import (
+    ERROR_CODES,
+    KafkaException,
+    ProtocolClientError,
+    SocketDisconnectedError,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from sluiceway.errors import OptionError, SluicewayError
+
+NewChannel = Callable[..., Channel]
+NOBODY = "http://127.0.0.1:1"
+
+
+def test_a_broker_is_what_it_was_made_with_and_connected_from_the_start(gateway_url: str) -> None:
+    with broker_at(gateway_url) as broker:
+        host, port = gateway_url.removeprefix("http://").split(":")
+        assert (broker.id, broker.host, broker.port) == (1, host, int(port))
+        assert (broker.connected, broker.offsets_channel_connected) == (True, False)
+        assert broker.handler is not None
+        assert broker.offsets_channel_handler is None
+        broker.connect_offsets_channel()
+        assert broker.offsets_channel_connected
+        assert broker.offsets_channel_handler is not None
+        assert f"host={host}, port={port}, id=1" in repr(broker)
+    assert (broker.connected, broker.offsets_channel_connected) == (False, False)
+
+
+def test_where_nobody_answers_the_log_says_so_and_calls_say_how_to_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="sluiceway.broker"):
+        broker = broker_at(NOBODY, socket_timeout_ms=200, offsets_channel_socket_timeout_ms=200)
+    assert "is not connected: the gateway at" in caplog.text
+    assert (broker.connected, broker.handler) == (False, None)
+    with pytest.raises(SocketDisconnectedError, match=r"call connect\(\)"):
+        broker.fetch_messages([])
+    with pytest.raises(SocketDisconnectedError, match="does not answer"):
+        broker.connect(attempts=1)
+    with pytest.raises(SocketDisconnectedError, match="does not answer"):
+        broker.commit_consumer_group_offsets(b"g", -1, b"", [])
+    broker.close()
+
+
+def test_a_handler_that_is_stopped_ends_the_connection_and_connecting_begins_another(
+    gateway_url: str, new_channel: NewChannel
+) -> None:
+    channel = new_channel()
+    with broker_at(gateway_url) as broker:
+        assert broker.handler is not None
+        broker.handler.stop()
+        assert not broker.connected
+        with pytest.raises(SocketDisconnectedError):
+            limit(broker, channel, OffsetType.LATEST)
+        broker.connect()
+        assert broker.connected
+        produced(broker, channel, encoded(channel, 2))
+        broker.connect()
+        assert len(fetched(broker, channel).messages) == 2
+        assert commit(broker, channel, b"g", 1).err == 0
+        assert broker.offsets_channel_handler is not None
+        broker.offsets_channel_handler.stop()
+        assert committed(broker, channel, b"g").offset == 1
+    assert channel.endpoints()[-1].state == "closed"
+
+
+def test_a_broker_of_metadata_from_elsewhere_takes_them_as_the_gateways(gateway_url: str) -> None:
+    host, port = gateway_url.removeprefix("http://").split(":")
+    with Broker.from_metadata(BrokerMetadata(5, host, int(port)), None, 20_000, 20_000) as broker:
+        assert broker.connected
+        assert broker.id == 5
+
+
+def test_errors_are_raised_by_pykafkas_names_where_that_is_asked_for(
+    gateway_url: str, new_channel: NewChannel
+) -> None:
+    channel = new_channel()
+    with broker_at(gateway_url, raise_errors=True) as broker:
+        with pytest.raises(UnknownTopicOrPartition, match="no-such-channel: ") as caught:
+            broker.request_metadata(["no-such-channel"])
+        assert caught.value.ERROR_CODE == 3
+        with pytest.raises(UnknownMemberId):
+            broker.heartbeat("c", b"g", 1, b"nobody")
+        assert limit(broker, channel, OffsetType.EARLIEST).offset == [0]
+
+
+def test_every_code_has_an_exception_with_a_code_of_its_own() -> None:
+    assert set(ERROR_CODES) == {
+        -1,
+        *range(1, 8),
+        10,
+        12,
+        *range(14, 18),
+        22,
+        23,
+        25,
+        26,
+        27,
+        29,
+        30,
+    }
+    kinds = [*ERROR_CODES.values(), SocketDisconnectedError, ProtocolClientError, KafkaException]
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert all(issubclass(kind, SluicewayError) for kind in kinds)
+
+
+def test_certificates_are_trusted_by_a_file_and_clients_known_by_tokens() -> None:
+    with pytest.raises(OptionError, match="by tokens"):
+        broker_at(NOBODY, ssl_config=SslConfig(certfile="mine.pem"))
+    with pytest.raises(OptionError, match="host is ''"):
+        Broker(0, "", 8900)
+
+
+PROGRAM = """
+import sys
+from broker_calls import broker_at, produced, encoded
+from sluiceway import Gateway
+url, name = sys.argv[1:]
+broker = broker_at(url)
+with Gateway(url) as gateway:
+    channel = gateway.channel(name)
+    produced(broker, channel, encoded(channel, 2))
+"""
+
+
+def test_a_program_that_ends_without_closing_has_said_that_it_ended(
+    gateway_url: str, new_channel: NewChannel
+) -> None:
+    channel = new_channel()
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, gateway_url, channel.name],
+        cwd=Path(__file__).parent,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    (writer,) = channel.endpoints()
+    assert (writer.state, writer.ends) == ("closed", {0: 2})
+
+
+def test_a_program_that_an_exception_ends_has_not_finished(
+    gateway_url: str, new_channel: NewChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = new_channel()
+    broker = broker_at(gateway_url)
+    produced(broker, channel, encoded(channel, 2))
+    # What Python leaves there before it runs what is to run at its end.
+    monkeypatch.setattr(sys, "last_value", RuntimeError("out of paper"), raising=False)
+    outlets._close_all()
+    (writer,) = channel.endpoints()
+    assert (writer.state, writer.cause) == ("error", "RuntimeError: out of paper")
+    broker.close()

@@ -1,0 +1,328 @@
+"""Groups and their offsets by pykafka's Broker: joining, sharing, beating, leaving, committing."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from broker_calls import broker_at, commit, committed, encoded, fetched, produced
+
+from sluiceway import Beat, Channel
+from sluiceway.broker import (
+    Broker,
+    PartitionOffsetCommitRequest,
+    PartitionOffsetFetchRequest,
+)
+from sluiceway.broker.exceptions import (
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    OffsetOutOfRangeError,
+    RebalanceInProgress,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from sluiceway.errors import OptionError
+
+NewChannel = Callable[..., Channel]
+REBALANCE = RebalanceInProgress.ERROR_CODE
+
+
+class Member:
+    """A member of a group, as pykafka's balanced consumer is one."""
+
+    def __init__(self, broker: Broker, channel: Channel, group: bytes = b"g") -> None:
+        self.broker, self.channel, self.group = broker, channel, group
+        self.id, self.generation = b"", -1
+
+    def join(self) -> Any:
+        told = self.broker.join_group(
+            "connection", self.group, self.id, self.channel.name.encode(), None
+        )
+        if not told.error_code:
+            self.id, self.generation = told.member_id, told.generation_id
+        return told
+
+    def sync(self, *assignment: Any) -> list[int]:
+        told = self.broker.sync_group(
+            "connection", self.group, self.generation, self.id, assignment
+        ).check()
+        ((topic, partitions),) = told.member_assignment.partition_assignment
+        assert topic == self.channel.name.encode()
+        return list(partitions)
+
+    def beat(self) -> int:
+        return self.broker.heartbeat("c", self.group, self.generation, self.id).error_code
+
+    def commit(self, partition: int, offset: int) -> Any:
+        return commit(
+            self.broker,
+            self.channel,
+            self.group,
+            offset,
+            partition=partition,
+            generation=self.generation,
+            member=self.id,
+        )
+
+
+@pytest.fixture
+def broker(gateway_url: str) -> Iterator[Broker]:
+    with broker_at(gateway_url) as broker:
+        yield broker
+
+
+@pytest.fixture
+def channel(new_channel: NewChannel) -> Channel:
+    return new_channel(partitions=4)
+
+
+def joined(broker: Broker, channel: Channel) -> tuple[Member, list[int]]:
+    member = Member(broker, channel)
+    assert member.join().error_code == 0
+    return member, member.sync()
+
+
+def test_the_first_member_leads_and_has_all_partitions(broker: Broker, channel: Channel) -> None:
+    protocol = SimpleNamespace(protocol_name=b"range", metadata="mine")
+    told = broker.join_group("c", b"g", b"", channel.name.encode(), protocol)
+    assert told.error_code == 0
+    assert told.leader_id == told.member_id
+    assert (told.group_protocol, told.members) == (b"range", {told.member_id: "mine"})
+    answer = broker.sync_group("c", b"g", told.generation_id, told.member_id, [])
+    assert answer.error_code == 0
+    assert answer.member_assignment.partition_assignment == [(channel.name.encode(), [0, 1, 2, 3])]
+    assert broker.heartbeat("c", b"g", told.generation_id, told.member_id).error_code == 0
+    assert broker.leave_group("c", b"g", told.member_id).error_code == 0
+    assert channel.endpoints()[0].state == "closed"
+
+
+def test_members_share_the_partitions_and_pass_them_on_when_they_join_anew(
+    broker: Broker, channel: Channel
+) -> None:
+    first, partitions = joined(broker, channel)
+    assert partitions == [0, 1, 2, 3]
+    second = Member(broker, channel)
+    told = second.join()
+    assert (told.leader_id, told.members) == (first.id, {})
+    # Nothing is free before the first lets go: it goes on until it hears.
+    assert second.sync() == []
+    assert second.beat() == 0
+    assert first.beat() == REBALANCE
+    assert set(first.join().members) == {first.id, second.id}
+    # Whatever a leader has made up, the gateway shares out.
+    assert first.sync((second.id, "all of it")) == [0, 2]
+    assert second.beat() == REBALANCE
+    second.join()
+    assert second.sync() == [1, 3]
+    assert (first.beat(), second.beat()) == (0, 0)
+    broker.leave_group("c", b"g", first.id).check()
+    assert second.beat() == REBALANCE
+    second.join()
+    assert second.sync() == [0, 1, 2, 3]
+
+
+def test_a_member_that_beats_no_more_loses_its_partitions(
+    broker: Broker, new_channel: NewChannel
+) -> None:
+    channel = new_channel(partitions=2, beat=Beat(interval_ms=100, patience_ms=400))
+    silent, _ = joined(broker, channel)
+    other = Member(broker, channel)
+    other.join()
+    found: list[int] = other.sync()
+    while found != [0, 1]:
+        if other.beat():
+            other.join()
+            found = other.sync()
+    assert silent.commit(0, 0).err in (UnknownMemberId.ERROR_CODE, IllegalGeneration.ERROR_CODE)
+
+
+def test_a_member_commits_under_its_generation_and_who_comes_goes_on_there(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 10), 1)
+    member, _ = joined(broker, channel)
+    assert committed(broker, channel, b"g", 1).offset == -1
+    fetched(broker, channel, partition=1)
+    assert member.commit(1, 7).err == 0
+    told = committed(broker, channel, b"g", 1)
+    assert (told.offset, told.metadata, told.err) == (7, b"", 0)
+    assert channel.committed("g")[1].offset == 7
+    member.generation -= 1
+    assert member.commit(1, 8).err == IllegalGeneration.ERROR_CODE
+    member.generation += 1
+    assert member.commit(1, 8).err == 0
+
+
+def test_a_commit_after_partitions_were_passed_on_is_refused_until_it_joins_anew(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 3), 1)
+    fetched(broker, channel, partition=1)
+    first, _ = joined(broker, channel)
+    Member(broker, channel).join()
+    before = first.generation
+    first.join()
+    # It has its old partitions until it syncs, and commits them under the old generation.
+    assert first.commit(1, 1).err == REBALANCE
+    after, first.generation = first.generation, before
+    assert first.commit(1, 1).err == 0
+    first.generation = after
+    assert first.sync() == [0, 2]
+    assert first.commit(1, 2).err == IllegalGeneration.ERROR_CODE
+    first.generation = before
+    assert first.commit(0, 0).err == IllegalGeneration.ERROR_CODE
+
+
+def test_what_was_not_fetched_is_not_committed_and_no_commit_goes_back(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 10))
+    member, _ = joined(broker, channel)
+    beyond = OffsetOutOfRangeError.ERROR_CODE
+    assert member.commit(0, 1).err == beyond
+    size = len(encoded(channel, 1)[0])
+    last = fetched(broker, channel, max_bytes=4 * size).messages[-1].offset
+    told = member.commit(0, last + 2)
+    assert told.err == beyond
+    assert f"which is up to {last + 1}" in told.reason
+    assert member.commit(0, last + 1).err == 0
+    assert member.commit(0, 1).err == beyond
+    assert committed(broker, channel, b"g").offset == last + 1
+    # Asking for messages from somewhere names a place, too.
+    fetched(broker, channel, 10, timeout=0)
+    assert member.commit(0, 10).err == 0
+
+
+def test_partitions_are_refused_one_by_one_and_the_others_committed(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 2))
+    fetched(broker, channel)
+    member, _ = joined(broker, channel)
+    places = [(0, 2), (1, 5), (9, 0)]
+    asked = [PartitionOffsetCommitRequest(channel.name, p, at, 0, b"") for p, at in places]
+    asked.append(PartitionOffsetCommitRequest("no-such-channel", 0, 0, 0, b""))
+    answer = broker.commit_consumer_group_offsets(b"g", member.generation, member.id, asked)
+    assert {p: told.err for p, told in answer.topics[channel.name].items()} == {
+        0: 0,
+        1: OffsetOutOfRangeError.ERROR_CODE,
+        9: UnknownTopicOrPartition.ERROR_CODE,
+    }
+    unknown = UnknownTopicOrPartition.ERROR_CODE
+    assert answer.topics[b"no-such-channel"][0].err == unknown
+    assert committed(broker, channel, b"g").offset == 2
+    nowhere = PartitionOffsetFetchRequest(channel.name, 9)
+    told = broker.fetch_consumer_group_offsets(b"g", [nowhere]).topics[channel.name][9]
+    assert (told.offset, told.err) == (-1, unknown)
+
+
+def test_unknown_members_are_told_so_by_every_call(broker: Broker, channel: Channel) -> None:
+    member, _ = joined(broker, channel)
+    broker.leave_group("c", b"g", member.id).check()
+    unknown = UnknownMemberId.ERROR_CODE
+    for id_ in (member.id, b"nobody"):
+        member.id = id_
+        assert member.join().error_code == unknown
+        assert member.beat() == unknown
+        with pytest.raises(UnknownMemberId):
+            member.sync()
+        told = broker.leave_group("c", b"g", id_)
+        assert told.error_code == unknown
+        assert "Join with an empty id" in told.reason
+        assert member.commit(0, 0).err == unknown
+
+
+def test_a_member_whose_place_was_taken_away_is_unknown(broker: Broker, channel: Channel) -> None:
+    member, _ = joined(broker, channel)
+    channel.dismiss(member.id.decode())
+    assert member.commit(0, 0).err == UnknownMemberId.ERROR_CODE
+    assert member.beat() == UnknownMemberId.ERROR_CODE
+
+
+def test_a_generation_that_was_never_told_is_illegal(broker: Broker, channel: Channel) -> None:
+    member, _ = joined(broker, channel)
+    member.generation += 5
+    assert member.beat() == IllegalGeneration.ERROR_CODE
+    with pytest.raises(IllegalGeneration):
+        member.sync()
+
+
+def test_a_group_is_one_channels_and_of_one_kind(
+    broker: Broker, channel: Channel, new_channel: NewChannel
+) -> None:
+    member, _ = joined(broker, channel)
+    told = broker.join_group("c", b"g", member.id, new_channel().name)
+    assert told.error_code == InconsistentGroupProtocol.ERROR_CODE
+    with channel.reader(group="fixed", until=None):
+        told = broker.join_group("c", b"fixed", b"", channel.name)
+        assert told.error_code == InconsistentGroupProtocol.ERROR_CODE
+    told = broker.join_group("c", b"g", b"", b"no-such-channel")
+    assert told.error_code == UnknownTopicOrPartition.ERROR_CODE
+
+
+def test_who_did_not_join_commits_while_nobody_has(broker: Broker, channel: Channel) -> None:
+    produced(broker, channel, encoded(channel, 5))
+    fetched(broker, channel)
+    assert commit(broker, channel, b"alone", 2).err == 0
+    assert commit(broker, channel, b"alone", 3).err == 0
+    assert committed(broker, channel, b"alone").offset == 3
+    assert commit(broker, channel, b"alone", 1).err == OffsetOutOfRangeError.ERROR_CODE
+    assert commit(broker, channel, b"alone", 6).err == OffsetOutOfRangeError.ERROR_CODE
+    member = Member(broker, channel, b"alone")
+    member.join()
+    told = commit(broker, channel, b"alone", 4)
+    assert told.err == UnknownMemberId.ERROR_CODE
+    assert "they alone commit" in told.reason
+    assert commit(broker, channel, b"alone", 4, generation=3).err == UnknownMemberId.ERROR_CODE
+    broker.leave_group("c", b"alone", member.id)
+    assert commit(broker, channel, b"alone", 4).err == 0
+
+
+def test_who_did_not_join_overtakes_nobody_who_read_on(broker: Broker, channel: Channel) -> None:
+    produced(broker, channel, encoded(channel, 5))
+    fetched(broker, channel)
+    assert commit(broker, channel, b"alone", 2).err == 0
+    with channel.reader(group="alone", until="now") as reader:
+        assert reader.read(1)[0]["id"] == 2
+        reader.commit()
+    for _ in range(2):
+        assert commit(broker, channel, b"alone", 4).err == IllegalGeneration.ERROR_CODE
+    # Whoever asks where the group stands goes on from there.
+    assert committed(broker, channel, b"alone").offset == 3
+    assert commit(broker, channel, b"alone", 4).err == 0
+
+
+def test_who_did_not_join_does_not_undo_a_reset(broker: Broker, channel: Channel) -> None:
+    produced(broker, channel, encoded(channel, 5))
+    fetched(broker, channel)
+    assert commit(broker, channel, b"alone", 4).err == 0
+    channel.reset("alone", {0: 1}, reason="again")
+    for _ in range(2):
+        assert commit(broker, channel, b"alone", 5).err == IllegalGeneration.ERROR_CODE
+    assert committed(broker, channel, b"alone").offset == 1
+
+
+def test_members_are_the_channels_readers_for_everybody(broker: Broker, channel: Channel) -> None:
+    member, _ = joined(broker, channel)
+    produced(broker, channel, encoded(channel, 5))
+    fetched(broker, channel)
+    member.beat()
+    (reader,) = [each for each in channel.endpoints() if each.role == "reader"]
+    assert (reader.id, reader.group, reader.state) == (member.id.decode(), "g", "started")
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda b: b.join_group("c", 7, b"", "a"), "name of a group"),
+        (lambda b: b.join_group("c", b"g", None, "a"), "name of a member"),
+        (lambda b: b.sync_group("c", b"g", "1", b"m", []), "generation is '1'"),
+        (lambda b: b.heartbeat("c", b"g", None, b"m"), "generation is None"),
+        (lambda b: b.commit_consumer_group_offsets(b"g", "1", b"m", []), "generation is '1'"),
+    ],
+)
+def test_what_makes_no_sense_about_a_group_is_an_error_of_the_call(
+    broker: Broker, ask: Callable[[Broker], object], words: str
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        ask(broker)

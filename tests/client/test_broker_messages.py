@@ -1,0 +1,347 @@
+"""Messages by pykafka's Broker: produced and fetched as they are, and where partitions reach."""
+
+import datetime as dt
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from broker_calls import broker_at, encoded, fetched, limit, produced
+from real_topics import Topics, readings
+
+from sluiceway import Channel, Gateway
+from sluiceway.broker import (
+    Broker,
+    CompressionType,
+    Message,
+    OffsetType,
+    PartitionFetchRequest,
+    PartitionOffsetRequest,
+    ProduceRequest,
+)
+from sluiceway.broker.exceptions import (
+    InvalidMessageError,
+    InvalidTopic,
+    MessageSizeTooLarge,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartition,
+)
+from sluiceway.errors import OptionError
+
+NewChannel = Callable[..., Channel]
+
+
+@pytest.fixture
+def broker(gateway_url: str) -> Iterator[Broker]:
+    with broker_at(gateway_url) as broker:
+        yield broker
+
+
+@pytest.fixture
+def channel(new_channel: NewChannel) -> Channel:
+    return new_channel(partitions=2)
+
+
+def values(answer: Any) -> list[bytes | None]:
+    return [each.value for each in answer.messages]
+
+
+def test_messages_are_produced_and_fetched_as_they_are(broker: Broker, channel: Channel) -> None:
+    sent = encoded(channel, 5)
+    request = ProduceRequest(compression_type=CompressionType.GZIP, required_acks=-1)
+    moment = dt.datetime(2020, 1, 2, tzinfo=dt.UTC)
+    for partition, value in enumerate(sent[:2]):
+        message = Message(value, partition_key=b"k", timestamp=moment)
+        request.add_message(message, channel.name.encode(), partition)
+    assert request.message_count() == 2
+    answer = broker.produce_messages(request)
+    assert answer is not None
+    assert {p: (told.err, told.offset) for p, told in answer.topics[channel.name].items()} == {
+        0: (0, 0),
+        1: (0, 0),
+    }
+    assert produced(broker, channel, sent[2:]).offset == 1
+
+    told = fetched(broker, channel, min_bytes=sum(map(len, sent)) - len(sent[1]))
+    assert (told.err, values(told)) == (0, [sent[0], *sent[2:]])
+    assert told.max_offset == 4
+    first = told.messages[0]
+    assert (first.offset, first.partition_id, first.partition_key) == (0, 0, b"k")
+    assert first.timestamp_dt == moment
+    # And they are the channel's records.
+    with channel.reader(until="now") as reader:
+        assert sorted(each["id"] for each in reader) == [0, 1, 2, 3, 4]
+
+
+def test_what_is_fetched_begins_and_ends_where_it_is_asked_to(
+    broker: Broker, channel: Channel
+) -> None:
+    sent = encoded(channel, 50)
+    produced(broker, channel, sent)
+    three = sum(map(len, sent[7:10]))
+    assert values(fetched(broker, channel, 7, max_bytes=three)) == sent[7:10]
+    # On from there, a step ahead, a step back, and from somewhere else.
+    assert values(fetched(broker, channel, 10, max_bytes=1)) == sent[10:11]
+    assert values(fetched(broker, channel, 13, max_bytes=len(sent[13]))) == sent[13:14]
+    assert values(fetched(broker, channel, 8, max_bytes=1)) == sent[8:9]
+    assert values(fetched(broker, channel, 40)) == sent[40:]
+    told = fetched(broker, channel, 50, timeout=0)
+    assert (values(told), told.max_offset, told.err) == ([], 50, 0)
+
+
+def test_several_partitions_of_several_channels_are_fetched_together(
+    broker: Broker, new_channel: NewChannel
+) -> None:
+    channels = [new_channel(partitions=2) for _ in range(2)]
+    asked, sent = [], {}
+    for channel in channels:
+        for partition in (0, 1):
+            sent[channel.name, partition] = encoded(channel, 3, first=10 * partition)
+            produced(broker, channel, sent[channel.name, partition], partition)
+            asked.append(PartitionFetchRequest(channel.name, partition, 0))
+    everything = sum(len(each) for part in sent.values() for each in part)
+    answer = broker.fetch_messages(asked, min_bytes=everything)
+    assert {
+        (channel.name, p): values(answer.topics[channel.name][p])
+        for channel in channels
+        for p in (0, 1)
+    } == sent
+
+
+def test_a_fetch_waits_for_min_bytes_until_its_timeout_and_no_longer_than_it_has_to(
+    broker: Broker, channel: Channel
+) -> None:
+    sent = encoded(channel, 2)
+    produced(broker, channel, sent[:1])
+    begun_s = time.monotonic()
+    assert values(fetched(broker, channel, timeout=60_000, min_bytes=1)) == sent[:1]
+    assert values(fetched(broker, channel, timeout=300, min_bytes=10_000)) == sent[:1]
+    waited_s = time.monotonic() - begun_s
+    assert 0.3 <= waited_s < 30
+    # Nothing there: it waits for what comes.
+    produced(broker, channel, sent[1:])
+    assert values(fetched(broker, channel, 1, timeout=60_000)) == sent[1:]
+
+
+def test_limits_are_the_beginning_the_end_and_the_first_offset_not_older(
+    broker: Broker, channel: Channel, topics: Topics
+) -> None:
+    assert limit(broker, channel, OffsetType.EARLIEST).offset == [0]
+    assert limit(broker, channel, OffsetType.LATEST).offset == [0]
+    request = ProduceRequest()
+    for index, value in enumerate(encoded(channel, 4)):
+        request.add_message(Message(value, timestamp=1000 * (index + 1)), channel.name, 0)
+    broker.produce_messages(request)
+    topics.truncate(channel.status.topic.name, 0, before=1)
+    assert limit(broker, channel, OffsetType.EARLIEST).offset == [1]
+    assert limit(broker, channel, OffsetType.LATEST).offset == [4]
+    assert limit(broker, channel, 2001).offset == [2]
+    # Nothing is so young: it goes on at the end.
+    assert limit(broker, channel, 10_000).offset == [4]
+
+
+def test_metadata_name_the_channels_their_partitions_and_kafkas_brokers(
+    broker: Broker, channel: Channel
+) -> None:
+    told = broker.request_metadata([channel.name.encode()])
+    (kafka,) = told.brokers.values()
+    topic = told.topics[channel.name.encode()]
+    assert (topic.name, topic.err) == (channel.name.encode(), 0)
+    assert {p: (each.leader, each.err) for p, each in topic.partitions.items()} == {
+        0: (kafka.id, 0),
+        1: (kafka.id, 0),
+    }
+    assert told.cluster_id
+    assert told.controller_id == kafka.id
+    assert channel.name in broker.request_metadata().topics
+    # The broker that is named goes by the gateway that named it.
+    with Broker.from_metadata(kafka, None, 20_000, 20_000) as named:
+        assert (named.id, named.host, named.port) == (kafka.id, kafka.host, kafka.port)
+        assert limit(named, channel, OffsetType.LATEST).offset == [0]
+
+
+def test_what_is_not_there_is_said_of_each_partition_and_of_no_other(
+    broker: Broker, channel: Channel
+) -> None:
+    (sent,) = encoded(channel, 1)
+    produced(broker, channel, [sent])
+    nowhere = [(b"no-such-channel", 0), (channel.name.encode(), 2), (channel.name.encode(), -1)]
+    unknown = UnknownTopicOrPartition.ERROR_CODE
+    places = [*nowhere, (channel.name.encode(), 0)]
+    answer: Any = broker.fetch_messages([PartitionFetchRequest(t, p, 0) for t, p in places])
+    assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
+    assert values(answer.topics[channel.name][0]) == [sent]
+    assert "partitions 0 to 1, and not 2" in answer.topics[channel.name][2].reason
+    with pytest.raises(UnknownTopicOrPartition, match="no-such-channel, partition 0: "):
+        answer.check()
+    answer = broker.request_offset_limits([PartitionOffsetRequest(t, p, -1) for t, p in places])
+    assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
+    request = ProduceRequest()
+    for topic, partition in places:
+        request.add_message(Message(sent), topic, partition)
+    answer = broker.produce_messages(request)
+    assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
+    assert broker.request_metadata(["no-such-channel"]).topics["no-such-channel"].err == unknown
+
+
+def test_an_offset_that_is_not_there_is_refused_and_the_next_fetch_is_not(
+    broker: Broker, channel: Channel, topics: Topics
+) -> None:
+    sent = encoded(channel, 3)
+    produced(broker, channel, sent)
+    topics.truncate(channel.status.topic.name, 0, before=1)
+    for offset in (0, 4, -7):
+        told = fetched(broker, channel, offset)
+        assert (told.err, told.messages) == (OffsetOutOfRangeError.ERROR_CODE, [])
+    assert "it reaches from 1 to 3" in fetched(broker, channel, 4).reason
+    assert values(fetched(broker, channel, 1)) == sent[1:]
+
+
+def test_a_channel_that_grows_is_known_with_its_new_partitions(
+    broker: Broker, channel: Channel
+) -> None:
+    assert limit(broker, channel, OffsetType.LATEST, 2).err
+    channel.update(partitions=3)
+    assert limit(broker, channel, OffsetType.LATEST, 2).offset == [0]
+
+
+def test_a_channel_that_was_made_anew_is_another_one(
+    broker: Broker, channel: Channel, gateway_url: str
+) -> None:
+    produced(broker, channel, encoded(channel, 3))
+    assert len(fetched(broker, channel).messages) == 3
+    channel.delete(force=True)
+    # However patient it is, it hears of that.
+    assert fetched(broker, channel, 3, timeout=60_000).err == UnknownTopicOrPartition.ERROR_CODE
+    with Gateway(gateway_url) as gateway:
+        anew = gateway.channel(channel.name, channel.schema)
+        sent = encoded(anew, 1)
+        produced(broker, anew, sent)
+        assert values(fetched(broker, anew)) == sent
+
+
+def test_what_readers_could_not_read_is_refused_and_nothing_of_its_partition_sent(
+    broker: Broker, channel: Channel
+) -> None:
+    good, other = encoded(channel, 2)
+    bad = [b"plain", b"", None, b"\x00\xff\xff\xff\xff" + good[5:]]
+    for value in bad:
+        request = ProduceRequest()
+        request.add_message(Message(good), channel.name, 0)
+        request.add_message(Message(value), channel.name, 0)
+        request.add_message(Message(other), channel.name, 1)
+        answer = broker.produce_messages(request)
+        assert answer is not None
+        told = answer.topics[channel.name]
+        assert told[0].err == InvalidMessageError.ERROR_CODE
+        assert told[0].reason.startswith("message 1: ")
+        assert told[1].err == 0
+    assert limit(broker, channel, OffsetType.LATEST, 0).offset == [0]
+    assert limit(broker, channel, OffsetType.LATEST, 1).offset == [len(bad)]
+
+
+def test_messages_of_a_schema_that_came_meanwhile_are_taken(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 1))
+    newer = channel.schema.definition | {}
+    field = {"name": "note", "type": ["null", "string"], "default": None}
+    newer["fields"] = [*newer["fields"], field]
+    channel.update(schema=newer)
+    (old,) = encoded(channel, 1)
+    assert produced(broker, channel, [old + b"\x00"]).err == 0
+
+
+def test_a_message_that_is_too_large_is_refused(broker: Broker, new_channel: NewChannel) -> None:
+    channel = new_channel(config={"max.message.bytes": "2000"})
+    told = produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000])
+    assert told.err == MessageSizeTooLarge.ERROR_CODE
+    assert "the channel takes 2,000" in told.reason
+
+
+def test_a_closed_channel_takes_no_messages(broker: Broker, channel: Channel) -> None:
+    sent = encoded(channel, 1)
+    channel.close(force=True)
+    assert produced(broker, channel, sent).err == InvalidTopic.ERROR_CODE
+
+
+def test_without_acknowledgement_nothing_is_answered_and_closing_waits_for_it(
+    gateway_url: str, channel: Channel
+) -> None:
+    with broker_at(gateway_url) as broker:
+        assert produced(broker, channel, encoded(channel, 3), required_acks=0) is None
+    with broker_at(gateway_url) as broker:
+        assert limit(broker, channel, OffsetType.LATEST).offset == [3]
+
+
+def test_readers_hear_where_a_broker_that_is_closed_has_come_to_its_end(
+    gateway_url: str, channel: Channel
+) -> None:
+    with broker_at(gateway_url) as broker:
+        produced(broker, channel, encoded(channel, 3))
+        (writer,) = channel.endpoints()
+        assert (writer.role, writer.state) == ("writer", "started")
+    (writer,) = channel.endpoints()
+    assert (writer.state, writer.ends) == ("closed", {0: 3})
+    assert writer.counters["records"] == 3
+    with channel.reader() as reader:
+        assert list(reader) == readings(3)
+
+
+def test_readers_hear_that_a_broker_was_left_by_an_exception(
+    gateway_url: str, channel: Channel
+) -> None:
+    def work() -> None:
+        with broker_at(gateway_url) as broker:
+            produced(broker, channel, encoded(channel, 3))
+            raise RuntimeError("out of paper")
+
+    with pytest.raises(RuntimeError):
+        work()
+    (writer,) = channel.endpoints()
+    assert (writer.state, writer.cause) == ("error", "RuntimeError: out of paper")
+
+
+def test_a_channel_of_bytes_takes_whatever_it_is(broker: Broker, gateway_url: str) -> None:
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(f"raw-{uuid.uuid4().hex[:8]}", format="bytes")
+    sent: list[Any] = [b"plain", b"", None]
+    assert produced(broker, channel, sent).err == 0
+    told = fetched(broker, channel, min_bytes=5)
+    assert values(told) == sent
+
+
+def test_batches_of_an_arrow_channel_pass_as_they_are(
+    broker: Broker, new_channel: NewChannel
+) -> None:
+    channel = new_channel(format="arrow")
+    with channel.writer() as writer:
+        writer.write(readings(10))
+    (message,) = fetched(broker, channel).messages
+    assert produced(broker, channel, [message.value]).err == 0
+    assert produced(broker, channel, [b"plain"]).err == InvalidMessageError.ERROR_CODE
+    with channel.reader(until="now") as reader:
+        assert len(list(reader)) == 20
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda b: b.fetch_messages([PartitionFetchRequest(7, 0, 0)]), "name of a topic"),
+        (lambda b: b.fetch_messages([PartitionFetchRequest("a", "0", 0)]), "partition_id is '0'"),
+        (lambda b: b.fetch_messages([PartitionFetchRequest(b"\xff", 0, 0)]), "UTF-8"),
+        (
+            lambda b: b.request_offset_limits([PartitionOffsetRequest("a", 0, -3)]),
+            "offsets_before is -3",
+        ),
+        (lambda b: b.produce_messages(ProduceRequest(compression_type=9)), "compression_type is 9"),
+        (lambda b: b.produce_messages(ProduceRequest(timeout=0)), "timeout is 0"),
+        (lambda _: Message(b"", timestamp="now"), "timestamp is 'now'"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error_of_the_call(
+    broker: Broker, ask: Callable[[Broker], object], words: str
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        ask(broker)

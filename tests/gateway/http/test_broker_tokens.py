@@ -1,0 +1,44 @@
+"""What tokens let pykafka's Broker do."""
+
+from urllib.parse import urlsplit
+
+import pytest
+from attaching import site
+from gateway_rig import Rig
+
+from sluiceway.broker import Broker, PartitionFetchRequest, PartitionOffsetFetchRequest
+from sluiceway.broker.exceptions import GroupAuthorizationFailed, TopicAuthorizationFailed
+from sluiceway.errors import Unauthenticated
+
+
+def broker_with(rig: Rig, *scopes: str) -> Broker:
+    """Return a Broker with a token of these scopes."""
+    at = urlsplit(rig.url)
+    assert at.hostname is not None
+    assert at.port is not None
+    token = rig.token(*scopes)["Authorization"].removeprefix("Bearer ")
+    return Broker(0, at.hostname, at.port, None, 20_000, 20_000, token=token)
+
+
+def test_what_a_token_does_not_cover_is_refused_by_pykafkas_names(rig: Rig) -> None:
+    site(rig, "flights")
+    with broker_with(rig, "read:trains.", "write:flights") as broker:
+        assert broker.connected
+        told = broker.fetch_messages([PartitionFetchRequest("flights", 0, 0)])
+        assert told.topics["flights"][0].err == TopicAuthorizationFailed.ERROR_CODE
+        joined = broker.join_group("c", b"g", b"", b"flights")
+        assert joined.error_code == GroupAuthorizationFailed.ERROR_CODE
+        metadata = broker.request_metadata([b"flights"])
+        assert metadata.topics["flights"].err == TopicAuthorizationFailed.ERROR_CODE
+    with broker_with(rig, "read:flights") as broker:
+        joined = broker.join_group("c", b"g", b"", b"flights").check()
+        broker.sync_group("c", b"g", joined.generation_id, joined.member_id, []).check()
+        asked = [PartitionOffsetFetchRequest("flights", 0)]
+        broker.fetch_consumer_group_offsets(b"g", asked).check()
+
+
+def test_a_token_that_nobody_knows_is_no_connection(rig: Rig) -> None:
+    rig.token("admin")
+    at = urlsplit(rig.url)
+    with pytest.raises(Unauthenticated):
+        Broker(0, str(at.hostname), at.port or 0, None, 20_000, token="slw_nobody_knows")
