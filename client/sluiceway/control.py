@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from sluiceway.answer import Answer
+from sluiceway.cluster import Cluster
 from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.paths import channel_path
 from sluiceway.protocol import ChannelResource, Connection, SchemaVersion
@@ -155,6 +156,11 @@ class Control:
         params = {"access": str(access)} | ({"listener": self._listener} if self._listener else {})
         response = self._transport.request("GET", f"{channel_path(name)}/connection", params=params)
         return Connection.parse(self._transport.answer(response))
+
+    def cluster(self) -> Cluster:
+        """Return who is in Kafka's cluster; Forbidden to all but administrators."""
+        response = self._transport.request("GET", "/v1/cluster")
+        return Cluster.parse(self._transport.answer(response))
 
     def close(self) -> None:
         """Close the connections to the gateway."""

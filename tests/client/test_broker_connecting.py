@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from broker_calls import broker_at, commit, committed, encoded, fetched, limit, produced
+from scripted_gateway import Script
 
 from sluiceway import Channel
 from sluiceway.broker import Broker, BrokerMetadata, OffsetType, SslConfig, outlets
@@ -75,6 +76,21 @@ def test_a_handler_that_is_stopped_ends_the_connection_and_connecting_begins_ano
         broker.offsets_channel_handler.stop()
         assert committed(broker, channel, b"g").offset == 1
     assert channel.endpoints()[-1].state == "closed"
+
+
+def test_a_gateway_that_goes_away_disconnects_and_its_answer_connects(script: Script) -> None:
+    script.answer(200, {"items": [], "next_cursor": None})
+    broker = Broker(0, "", 0, url=script.url, socket_timeout_ms=150)
+    assert broker.connected
+    with pytest.raises(SocketDisconnectedError, match="does not answer"):
+        broker.request_metadata([b"flights"])
+    assert not broker.connected
+    script.problem(404, "channel_not_found")
+    script.problem(403, "forbidden")
+    told = broker.request_metadata([b"flights"])
+    assert told.topics["flights"].err == UnknownTopicOrPartition.ERROR_CODE
+    assert broker.connected
+    broker.close()
 
 
 def test_a_broker_of_metadata_from_elsewhere_takes_them_as_the_gateways(gateway_url: str) -> None:

@@ -155,6 +155,8 @@ def test_metadata_name_the_channels_their_partitions_and_kafkas_brokers(
     assert told.cluster_id
     assert told.controller_id == kafka.id
     assert channel.name in broker.request_metadata().topics
+    # Where no channel leads to them, the gateway names the brokers.
+    assert broker.request_metadata(["no-such-channel"]).brokers.keys() == {kafka.id}
     # The broker that is named goes by the gateway that named it.
     with Broker.from_metadata(kafka, None, 20_000, 20_000) as named:
         assert (named.id, named.host, named.port) == (kafka.id, kafka.host, kafka.port)
@@ -325,6 +327,12 @@ def test_batches_of_an_arrow_channel_pass_as_they_are(
         assert len(list(reader)) == 20
 
 
+def _compressed(compression_type: int) -> ProduceRequest:
+    request = ProduceRequest(compression_type)
+    request.add_message(Message(b""), "a", 0)
+    return request
+
+
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
@@ -335,7 +343,7 @@ def test_batches_of_an_arrow_channel_pass_as_they_are(
             lambda b: b.request_offset_limits([PartitionOffsetRequest("a", 0, -3)]),
             "offsets_before is -3",
         ),
-        (lambda b: b.produce_messages(ProduceRequest(compression_type=9)), "compression_type is 9"),
+        (lambda b: b.produce_messages(_compressed(9)), "compression_type is 9"),
         (lambda b: b.produce_messages(ProduceRequest(timeout=0)), "timeout is 0"),
         (lambda _: Message(b"", timestamp="now"), "timestamp is 'now'"),
     ],

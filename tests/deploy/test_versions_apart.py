@@ -80,10 +80,12 @@ STATUS = {
     "partitions": [{"partition": 0, "start": 0, "end": 7}],
     "write_rate": None,
 }
+BROKER = {"id": 1, "host": "kafka-1", "port": 9092, "rack": None}
 CALLS |= {
     "status": (STATUS, {"name": "a"}),
     "statuses": ({"items": [LINE], "next_cursor": None}, {}),
     "status_page": ({"items": [LINE], "next_cursor": "c"}, {"seen": "x", "wait_s": 1}),
+    "cluster": ({"cluster_id": "c", "controller_id": None, "brokers": [BROKER]}, {}),
 }
 LACK = {"index": None, "partition": 0, "committed": None, "wanted": 5}
 PLACES: dict[str, Any] = {"channel": "a", "group": "g", "body": {}, "places": {}}

@@ -23,8 +23,8 @@ from sluiceway.broker.responses import (
     PartitionMetadata,
     TopicMetadata,
 )
-from sluiceway.errors import OptionError, SluicewayError
-from sluiceway.kafka.failures import made, translated
+from sluiceway.errors import Forbidden, OptionError, SluicewayError
+from sluiceway.kafka.failures import is_unavailable, made, translated
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.properties import admin_config
 from sluiceway.protocol import Connection
@@ -67,6 +67,8 @@ class Looking:
                 brokers[each.id] = BrokerMetadata(
                     each.id, each.host, each.port, gateway=self._known_as
                 )
+        if not brokers:
+            return self._without_channels(told)
         return MetadataResponse(brokers, told, controller, cluster)
 
     def limits(self, requests: Any) -> ListOffsetResponse:
@@ -90,6 +92,18 @@ class Looking:
         for (topic, partition), answer in self._found(asked).items():
             topics[topic][partition] = answer
         return ListOffsetResponse(topics)
+
+    def _without_channels(self, told: ByName[TopicMetadata]) -> MetadataResponse:
+        """Name Kafka's brokers where no channel leads to them, if the gateway does."""
+        try:
+            found = self._handler.ask(self._handler.control.cluster)
+        except Forbidden:
+            return MetadataResponse({}, told)
+        brokers = {
+            each.id: BrokerMetadata(each.id, each.host, each.port, gateway=self._known_as)
+            for each in found.brokers
+        }
+        return MetadataResponse(brokers, told, found.controller_id, found.cluster_id)
 
     def _channels(self) -> list[Any]:
         return list(self._handler.control.channels())
@@ -120,7 +134,12 @@ class Looking:
                 offset = future.result(self._handler.timeout_s + 1).offset
                 answers[at] = OffsetPartitionResponse([int(offset)])
             except KafkaException as error:
-                answers[at] = _refused(of_kafka(error.args[0], "telling the offset"))
+                told = error.args[0]
+                # What librdkafka found out by itself is of no one partition.
+                if told.code() < 0 and is_unavailable(told):
+                    failure = translated(told, doing="asking for offsets", topic="several")
+                    raise SocketDisconnectedError(str(failure)) from error
+                answers[at] = _refused(of_kafka(told, "telling the offset"))
             except TimeoutError as error:
                 raise SocketDisconnectedError(
                     f"Kafka did not tell the offsets within {self._handler.timeout_s:g} s; "

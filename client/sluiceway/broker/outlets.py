@@ -12,7 +12,8 @@ from sluiceway.session import Session
 
 __all__ = ["Outlets"]
 
-_GRACE_S = 60.0
+_GRACE_S = 10.0
+_LAST_WORD_S = 5.0
 _OPEN: set["Outlets"] = set()
 
 
@@ -52,15 +53,16 @@ class Outlets:
         _, attachment = self._writers[connection.channel_uid]
         attachment.start(attachment.movement.records + messages)
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, timeout_s: float | None = None) -> None:
         """Close all writers; raises what the first that was not closed met, after all others."""
+        timeout_s = self.handler.timeout_s if timeout_s is None else timeout_s
         with self._lock:
             writers, self._writers = list(self._writers.values()), {}
             _OPEN.discard(self)
         failures: list[SluicewayError] = []
         for connection, attachment in writers:
             try:
-                self._leave(connection, attachment, error)
+                self._leave(connection, attachment, error, timeout_s)
             except SluicewayError as failure:
                 attachment.fail(failure)
                 failures.append(failure)
@@ -68,17 +70,21 @@ class Outlets:
             raise failures[0]
 
     def _leave(
-        self, connection: Connection, attachment: Attachment, error: BaseException | None
+        self,
+        connection: Connection,
+        attachment: Attachment,
+        error: BaseException | None,
+        timeout_s: float,
     ) -> None:
         if error is not None:
             attachment.fail(error)
             return
         identity = self.handler.identity(connection)
         try:
-            found = identity.ends(range(connection.partitions), timeout_s=self.handler.timeout_s)
+            found = identity.ends(range(connection.partitions), timeout_s=timeout_s)
         except KafkaFailure:
             try:
-                identity.verify(timeout_s=self.handler.timeout_s)
+                identity.verify(timeout_s=timeout_s)
             except TopicGone as gone:
                 # What was written is deleted, and whoever would hear of it with it.
                 attachment.fail(gone)
@@ -92,7 +98,7 @@ def _close_all() -> None:
     error = getattr(sys, "last_value", None)
     for each in list(_OPEN):
         try:
-            each.close(error)
+            each.close(error, timeout_s=_LAST_WORD_S)
         except SluicewayError:
             # It was written to the log; nobody is there to hear more.
             continue

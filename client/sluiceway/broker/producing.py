@@ -43,6 +43,7 @@ class _Part:
     """What goes to one partition, and what became of it."""
 
     messages: list[Any]
+    compression: str
     connection: Connection
     waiting: int = 0
     first: int = -1
@@ -69,11 +70,6 @@ class Producing:
 
     def produce(self, request: Any) -> ProduceResponse | None:
         """Send a request's messages; `Broker.produce_messages` says how."""
-        compression = _COMPRESSIONS.get(request.compression_type)
-        if compression is None:
-            raise OptionError(
-                f"compression_type is {request.compression_type!r}; it takes a CompressionType"
-            )
         if type(request.timeout) is not int or not 0 < request.timeout <= 86_400_000:
             raise OptionError(f"timeout is {request.timeout!r}; it takes milliseconds from 1")
         topics: ByName[dict[int, ProducePartitionResponse]] = ByName()
@@ -81,14 +77,14 @@ class Producing:
         for name, partitions in request.msets.items():
             topic = in_bytes(name, "topic")
             for partition, messages in partitions.items():
-                part = self._part(topic, partition, list(messages.messages))
+                part = self._part(topic, partition, messages)
                 if isinstance(part, Refusal):
                     topics.setdefault(topic, {})[partition] = _refused(part)
                 elif part.messages:
                     parts[topic, partition] = part
         wait = request.required_acks != 0
         with self._lock:
-            self._send(parts, compression, request.timeout, wait=wait)
+            self._send(parts, request.timeout, wait=wait)
         if not wait:
             return None
         for (topic, partition), part in parts.items():
@@ -105,8 +101,14 @@ class Producing:
             for each in self._producers.values():
                 each.flush(_GRACE_S)
 
-    def _part(self, topic: bytes, partition: int, messages: list[Any]) -> _Part | Refusal:
+    def _part(self, topic: bytes, partition: int, given: Any) -> _Part | Refusal:
         """Return what goes to a partition, or why nothing of it does."""
+        messages = list(given.messages)
+        compression = _COMPRESSIONS.get(given.compression_type)
+        if compression is None:
+            raise OptionError(
+                f"compression_type is {given.compression_type!r}; it takes a CompressionType"
+            )
         if type(partition) is not int:
             raise OptionError(f"the partition is {partition!r}; it takes a number")
         for each in messages:
@@ -141,14 +143,12 @@ class Producing:
                     InvalidMessageError,
                     f"message {index}: {refusal}. Nothing was sent to this partition",
                 )
-        return _Part(messages=messages, connection=place)
+        return _Part(messages=messages, compression=compression, connection=place)
 
-    def _send(
-        self, parts: Mapping[Any, _Part], compression: str, timeout_ms: int, *, wait: bool
-    ) -> None:
+    def _send(self, parts: Mapping[Any, _Part], timeout_ms: int, *, wait: bool) -> None:
         producers = set()
         for (_topic, partition), part in parts.items():
-            producer = self._producer(part.connection, compression, timeout_ms)
+            producer = self._producer(part.connection, part.compression, timeout_ms)
             producers.add(producer)
             for message in part.messages:
                 if part.refusal is None:

@@ -1,4 +1,4 @@
-"""What tokens let pykafka's Broker do."""
+"""What tokens let pykafka's Broker do, and what it does without Kafka."""
 
 from urllib.parse import urlsplit
 
@@ -6,8 +6,17 @@ import pytest
 from attaching import site
 from gateway_rig import Rig
 
-from sluiceway.broker import Broker, PartitionFetchRequest, PartitionOffsetFetchRequest
-from sluiceway.broker.exceptions import GroupAuthorizationFailed, TopicAuthorizationFailed
+from sluiceway.broker import (
+    Broker,
+    PartitionFetchRequest,
+    PartitionOffsetFetchRequest,
+    PartitionOffsetRequest,
+)
+from sluiceway.broker.exceptions import (
+    GroupAuthorizationFailed,
+    SocketDisconnectedError,
+    TopicAuthorizationFailed,
+)
 from sluiceway.errors import Unauthenticated
 
 
@@ -35,6 +44,22 @@ def test_what_a_token_does_not_cover_is_refused_by_pykafkas_names(rig: Rig) -> N
         broker.sync_group("c", b"g", joined.generation_id, joined.member_id, []).check()
         asked = [PartitionOffsetFetchRequest("flights", 0)]
         broker.fetch_consumer_group_offsets(b"g", asked).check()
+
+
+def test_where_kafka_is_away_nobody_answers_and_groups_go_on(rig: Rig) -> None:
+    site(rig, "flights", partitions=2)
+    at = urlsplit(rig.url)
+    with Broker(0, str(at.hostname), at.port or 0, None, 500) as broker:
+        for ask in (
+            lambda: broker.fetch_messages([PartitionFetchRequest("flights", 0, 0)]),
+            lambda: broker.request_offset_limits([PartitionOffsetRequest("flights", 0, -1, 1)]),
+            lambda: broker.request_metadata(["flights"]),
+        ):
+            with pytest.raises(SocketDisconnectedError):
+                ask()
+            assert not broker.connected
+        assert broker.join_group("c", b"g", b"", b"flights").error_code == 0
+        assert broker.connected
 
 
 def test_a_token_that_nobody_knows_is_no_connection(rig: Rig) -> None:

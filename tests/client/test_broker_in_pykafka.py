@@ -1,0 +1,90 @@
+"""pykafka's own producers and consumers run on our Broker, where pykafka can be imported."""
+
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from broker_calls import until
+
+from sluiceway import Beat, Channel, Gateway
+from sluiceway.broker import Broker, OffsetType
+
+# It is older than what it imports.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pykafka = pytest.importorskip("pykafka")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SENT = [b"message %d" % number for number in range(20)]
+
+
+@pytest.fixture
+def channel(gateway_url: str) -> Iterator[Channel]:
+    with Gateway(gateway_url) as gateway:
+        name, beat = f"old-{uuid.uuid4().hex[:8]}", Beat(interval_ms=200, patience_ms=60_000)
+        yield gateway.channel(name, format="bytes", partitions=2, beat=beat)
+
+
+@pytest.fixture
+def topic(
+    gateway_url: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Any]]:
+    """pykafka's view of the channel; the one thing to tell it is who coordinates groups."""
+    made: list[Broker] = []
+
+    class Kept(Broker):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            made.append(self)
+
+    monkeypatch.setattr(pykafka.cluster, "Broker", Kept)
+    monkeypatch.setattr(
+        pykafka.cluster.Cluster,
+        "get_group_coordinator",
+        lambda self, _group: next(iter(self.brokers.values())),
+    )
+    client = pykafka.KafkaClient(gateway_url.removeprefix("http://"), broker_version="1.0.0")
+    topic = client.topics[channel.name.encode()]
+    with topic.get_sync_producer() as producer:
+        for value in SENT:
+            producer.produce(value)
+    yield topic
+    for each in made:
+        each.close()
+
+
+def rest(consumer: Any) -> list[bytes]:
+    found = []
+    while (message := consumer.consume()) is not None:
+        found.append(message.value)
+    return found
+
+
+def test_a_simple_consumer_goes_on_where_the_one_before_has_committed(topic: Any) -> None:
+    options = {"consumer_group": b"simple", "consumer_timeout_ms": 1000}
+    options["auto_offset_reset"] = OffsetType.EARLIEST
+    first = topic.get_simple_consumer(**options)
+    found = [first.consume().value for _ in range(12)]
+    first.commit_offsets()
+    first.stop()
+    second = topic.get_simple_consumer(**options)
+    found += rest(second)
+    second.stop()
+    assert sorted(found) == sorted(SENT)
+
+
+def test_managed_consumers_share_the_partitions(topic: Any) -> None:
+    options = {"managed": True, "consumer_timeout_ms": 1000, "heartbeat_interval_ms": 100}
+    options["auto_offset_reset"] = OffsetType.EARLIEST
+    first = topic.get_balanced_consumer(b"managed", **options)
+    assert sorted(first.partitions) == [0, 1]
+    found = [first.consume().value for _ in range(5)]
+    first.commit_offsets()
+    second = topic.get_balanced_consumer(b"managed", **options)
+    until(lambda: [list(each.partitions) for each in (first, second)] == [[0], [1]])
+    found += rest(first) + rest(second)
+    first.stop()
+    second.stop()
+    assert sorted(set(found)) == sorted(SENT)
