@@ -239,6 +239,22 @@ def test_a_member_whose_place_was_taken_away_is_unknown(broker: Broker, channel:
     assert member.beat() == UnknownMemberId.ERROR_CODE
 
 
+def test_a_member_whose_share_was_taken_away_joins_anew_and_goes_on(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 4))
+    fetched(broker, channel)
+    member, _ = joined(broker, channel)
+    assert member.commit(0, 3).err == 0
+    channel.reset("g", {0: 1}, reason="again", force=True)
+    assert member.commit(0, 4).err == IllegalGeneration.ERROR_CODE
+    assert member.beat() == REBALANCE
+    member.join()
+    assert member.sync() == [0, 1, 2, 3]
+    assert committed(broker, channel, b"g").offset == 1
+    assert member.commit(0, 2).err == 0
+
+
 def test_a_generation_that_was_never_told_is_illegal(broker: Broker, channel: Channel) -> None:
     member, _ = joined(broker, channel)
     member.generation += 5

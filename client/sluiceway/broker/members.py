@@ -58,7 +58,8 @@ class Members:
                 raise _Refused(_other_topic(member, topic_name))
             with member.lock:
                 asked = self._sync(member)
-                member.joined = asked.generation
+                # A reset may have taken its share away, or nobody waits for it any longer.
+                member.joined, member.generation = asked.generation, asked.has
             ids = self._living(member)
             leader = ids[0] if ids else member.id
             own = getattr(protocol, "metadata", None)
