@@ -345,6 +345,8 @@ def _compressed(compression_type: int) -> ProduceRequest:
         ),
         (lambda b: b.produce_messages(_compressed(9)), "compression_type is 9"),
         (lambda b: b.produce_messages(ProduceRequest(timeout=0)), "timeout is 0"),
+        (lambda b: b.fetch_messages([], timeout=-1), "timeout is -1"),
+        (lambda b: b.fetch_messages([], min_bytes="1"), "min_bytes is '1'"),
         (lambda _: Message(b"", timestamp="now"), "timestamp is 'now'"),
     ],
 )

@@ -42,6 +42,9 @@ def test_a_topic_that_is_made_is_a_channel_of_bytes_and_is_deleted_when_all_is_r
         broker.delete_topics([name.encode()], timeout=30_000)
         with pytest.raises(ChannelNotFound):
             channel.refresh()
+    wrong: Any = [("retention.ms", "long")]
+    with pytest.raises(OptionError, match=r"retention\.ms is 'long'"):
+        broker.create_topics([CreateTopicRequest(name, config_entries=wrong)])
     with pytest.raises(OptionError, match="replication_factor"):
         broker.create_topics([CreateTopicRequest(name, 1, 1, [(0, [1])])])
 

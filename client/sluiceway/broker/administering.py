@@ -188,9 +188,12 @@ class Administering:
 def _settings(entries: Iterable[Any]) -> dict[str, Any]:
     """Return a topic's settings as a channel has them, which keeps retention apart."""
     config = {in_text(key, "setting"): in_text(value, "setting's value") for key, value in entries}
-    retention = {
-        word: int(config.pop(f"retention.{word}"))
-        for word in ("ms", "bytes")
-        if f"retention.{word}" in config
-    }
+    retention = {}
+    for word in ("ms", "bytes"):
+        given = config.pop(f"retention.{word}", None)
+        if given is not None:
+            try:
+                retention[word] = int(given)
+            except ValueError as error:
+                raise OptionError(f"retention.{word} is {given!r}; it takes a number") from error
     return ({"retention": retention} if retention else {}) | ({"config": config} if config else {})

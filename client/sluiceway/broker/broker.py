@@ -10,6 +10,7 @@ from sluiceway.broker.administering import (
 )
 from sluiceway.broker.connected import Connected
 from sluiceway.broker.handler import RequestHandler
+from sluiceway.broker.requests import checked_count
 from sluiceway.broker.responses import (
     FetchResponse,
     HeartbeatResponse,
@@ -52,11 +53,11 @@ class Broker(Connected):
         Codes: UnknownTopicOrPartition, OffsetOutOfRangeError, TopicAuthorizationFailed.
         """
         handler = self._online()
+        timeout_s = checked_count(timeout, "timeout") / 1000
+        least = checked_count(min_bytes, "min_bytes")
         return self._answer(
             handler,
-            lambda: self._fetching.fetch(
-                partition_requests, timeout_s=max(0, timeout) / 1000, min_bytes=min_bytes
-            ),
+            lambda: self._fetching.fetch(partition_requests, timeout_s=timeout_s, min_bytes=least),
         )
 
     def produce_messages(self, produce_request: Any) -> ProduceResponse | None:
@@ -191,7 +192,8 @@ class Broker(Connected):
         Raises Conflict where one is there; `Gateway.channel` makes those with a schema.
         """
         handler = self._online()
-        self._asked(handler, lambda: self._administering.create(topic_reqs, timeout / 1000))
+        timeout_s = checked_count(timeout, "timeout") / 1000
+        self._asked(handler, lambda: self._administering.create(topic_reqs, timeout_s))
 
     def delete_topics(self, topics: Iterable[bytes | str], timeout: int = 0) -> None:
         """Delete channels with their records, and wait `timeout` milliseconds for it, if any.
@@ -199,7 +201,8 @@ class Broker(Connected):
         Raises Conflict where somebody writes or reads, or has not read all.
         """
         handler = self._online()
-        self._asked(handler, lambda: self._administering.delete(topics, timeout / 1000))
+        timeout_s = checked_count(timeout, "timeout") / 1000
+        self._asked(handler, lambda: self._administering.delete(topics, timeout_s))
 
     def fetch_api_versions(self) -> ApiVersionsResponse:
         """Return which requests there are; each has the one version 0."""

@@ -15,6 +15,7 @@ from sluiceway.broker.members import Members
 from sluiceway.broker.offsets import Offsets
 from sluiceway.broker.outlets import Outlets
 from sluiceway.broker.producing import Producing
+from sluiceway.broker.requests import checked_count
 from sluiceway.broker.way import Way, way_of
 from sluiceway.token import Token
 
@@ -44,7 +45,7 @@ class Connected:
         api_versions: Any = None,
         *,
         url: str | None = None,
-        token: str | None = None,
+        token: str | Token | None = None,
         listener: str | None = None,
         raise_errors: bool = False,
         gateway: Way | None = None,
@@ -65,7 +66,11 @@ class Connected:
         self._way = gateway or way_of(
             host, self._port, url=url, ssl_config=ssl_config, token=given, listener=listener
         )
-        self._timeouts_s = (socket_timeout_ms / 1000, offsets_channel_socket_timeout_ms / 1000)
+        self._timeouts_s = (
+            checked_count(socket_timeout_ms, "socket_timeout_ms") / 1000,
+            checked_count(offsets_channel_socket_timeout_ms, "offsets_channel_socket_timeout_ms")
+            / 1000,
+        )
         self._raises = raise_errors
         self._lock = threading.Lock()
         self._handler: RequestHandler | None = None
@@ -97,6 +102,8 @@ class Connected:
 
         Of metadata from elsewhere, host and port are taken as the gateway's.
         """
+        # Error reporters render the locals of frames.
+        more["token"] = Token.of(more.get("token"))
         return cls(
             metadata.id,
             metadata.host,

@@ -180,6 +180,13 @@ def checked_partition(request: Any) -> int:
     return partition
 
 
+def checked_count(value: Any, what: str) -> int:
+    """Return a number from 0 that a call was given as `what`. Raises OptionError."""
+    if type(value) is not int or value < 0:
+        raise OptionError(f"{what} is {value!r}; it takes a number from 0")
+    return value
+
+
 def each_once(requests: Iterable[Any]) -> list[Any]:
     """Return the requests; of several for one partition the last one, as in pykafka."""
     last = {(each.topic_name, checked_partition(each)): each for each in requests}
