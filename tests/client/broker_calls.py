@@ -1,5 +1,6 @@
 """What the tests of `sluiceway.broker` ask for again and again."""
 
+import io
 import struct
 import time
 from collections.abc import Callable
@@ -34,8 +35,6 @@ def broker_at(url: str, **options: Any) -> Broker:
 
 def encoded(channel: Channel, count: int, first: int = 0) -> list[bytes]:
     """Return readings as they lie in Kafka, in the format avro."""
-    import io
-
     found = []
     for each in readings(count, first):
         body = io.BytesIO()
@@ -98,3 +97,4 @@ def until(holds: Callable[[], object], seconds: float = 20) -> None:
     deadline_s = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.02)

@@ -10,7 +10,7 @@ import pytest
 from broker_calls import broker_at, encoded, fetched, limit, produced
 from real_topics import Topics, readings
 
-from sluiceway import Channel, Gateway
+from sluiceway import Channel, Gateway, Retention
 from sluiceway.broker import (
     Broker,
     CompressionType,
@@ -40,7 +40,8 @@ def broker(gateway_url: str) -> Iterator[Broker]:
 
 @pytest.fixture
 def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=2)
+    """A channel that keeps what is old by its own word, as some of these messages are."""
+    return new_channel(partitions=2, retention=Retention(ms=-1))
 
 
 def values(answer: Any) -> list[bytes | None]:

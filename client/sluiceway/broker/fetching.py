@@ -20,6 +20,7 @@ from sluiceway.broker.requests import Message, each_once
 from sluiceway.broker.responses import FetchPartitionResponse, FetchResponse
 from sluiceway.broker.tracks import Client, Track
 from sluiceway.errors import OptionError, SluicewayError
+from sluiceway.garbage import nothing_to_collect
 from sluiceway.kafka.failures import translated
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.properties import consumer_config
@@ -155,7 +156,8 @@ class Fetching:
                 Refusal.of(LeaderNotAvailable, "no broker answers for the partition; try again")
             )
         taken = track.take(request.max_bytes)
-        messages = [_message(each) for each in taken]
+        with nothing_to_collect():
+            messages = [_message(each) for each in taken]
         reached = taken[-1].offset() + 1 if taken else request.offset
         end = max(client.end(at), track.next if track.at_end else -1)
         REACH.extend(connection.topic_id, request.partition_id, reached)

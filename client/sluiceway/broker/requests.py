@@ -98,7 +98,8 @@ class Message:
     partition: Any = None
 
     def __post_init__(self) -> None:
-        self.set_timestamp(self.timestamp)
+        if type(self.timestamp) is not int:
+            self.set_timestamp(self.timestamp)
 
     def set_timestamp(self, timestamp: Any) -> None:
         """Take milliseconds, a datetime (one without a zone is UTC), or None."""

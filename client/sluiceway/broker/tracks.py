@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sluiceway.broker.codes import Refusal, of_kafka
 from sluiceway.broker.exceptions import OffsetOutOfRangeError
+from sluiceway.garbage import nothing_to_collect
 from sluiceway.kafka.failures import is_unavailable, made
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.protocol import Connection
@@ -34,35 +35,37 @@ class Track:
     """The offset from which on it has what came."""
     next: int
     """The offset that follows what came."""
-    held: deque[Any] = field(default_factory=deque)
+    held: deque[tuple[int, int, Any]] = field(default_factory=deque)
+    """Offset, size and message."""
     size: int = 0
     at_end: bool = False
     refusal: Refusal | None = None
 
     def put(self, message: Any) -> None:
         """Keep a message that came."""
-        self.held.append(message)
-        self.size += _size(message)
-        self.next = message.offset() + 1
+        size = len(message.value() or b"") + len(message.key() or b"")
+        offset = message.offset()
+        self.held.append((offset, size, message))
+        self.size += size
+        self.next = offset + 1
         self.at_end = False
 
     def skip(self, offset: int) -> None:
         """Throw away what is before `offset`."""
         self.start = offset
-        while self.held and self.held[0].offset() < offset:
-            self.size -= _size(self.held.popleft())
+        while self.held and self.held[0][0] < offset:
+            self.size -= self.held.popleft()[1]
 
     def take(self, max_bytes: int) -> list[Any]:
         """Return what there is, up to so many bytes, and one message at least."""
         found: list[Any] = []
         left = max_bytes
-        while self.held and (not found or _size(self.held[0]) <= left):
-            message = self.held.popleft()
-            self.size -= _size(message)
-            left -= _size(message)
+        while self.held and (not found or self.held[0][1] <= left):
+            offset, size, message = self.held.popleft()
+            self.size -= size
+            left -= size
+            self.start = offset + 1
             found.append(message)
-        if found:
-            self.start = found[-1].offset() + 1
         return found
 
     @property
@@ -115,7 +118,8 @@ class Client:
         """Take what comes within `wait_s`, for whatever partition; whether something came."""
         got = self._consumer.consume(1, min(_SLICE_S, max(0.0, wait_s)))
         if got:
-            got += self._consumer.consume(_MOST, _GATHER_S)
+            with nothing_to_collect():
+                got += self._consumer.consume(_MOST, _GATHER_S)
         for message in got:
             track = self._tracks.get((message.topic(), message.partition()))
             if message.error() is not None:
@@ -160,7 +164,3 @@ class Client:
             OffsetOutOfRangeError,
             f"the partition has no offset {track.next}: it reaches from {low} to {high}",
         )
-
-
-def _size(message: Any) -> int:
-    return len(message.value() or b"") + len(message.key() or b"")

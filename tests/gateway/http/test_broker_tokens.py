@@ -1,11 +1,13 @@
 """What tokens let pykafka's Broker do, and what it does without Kafka."""
 
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 from attaching import site
-from gateway_rig import Rig
+from gateway_rig import Rig, running
 
+from databases import Databases
 from sluiceway.broker import (
     Broker,
     PartitionFetchRequest,
@@ -18,6 +20,17 @@ from sluiceway.broker.exceptions import (
     TopicAuthorizationFailed,
 )
 from sluiceway.errors import Unauthenticated
+from sluiceway_gateway.store.engine import Database
+
+
+@pytest.fixture
+def rig(sqlite: Databases) -> Iterator[Rig]:
+    """A gateway on one database: what a Broker makes of answers is the same on another."""
+    url = sqlite.migrated()
+    database = Database(url)
+    with running(database, url) as rig:
+        yield rig
+    database.close()
 
 
 def broker_with(rig: Rig, *scopes: str) -> Broker:
