@@ -65,8 +65,9 @@ class Member:
         )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def broker(gateway_url: str) -> Iterator[Broker]:
+    """One for all: each has clients of Kafka's of its own."""
     with broker_at(gateway_url) as broker:
         yield broker
 

@@ -32,8 +32,9 @@ from sluiceway.errors import OptionError
 NewChannel = Callable[..., Channel]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def broker(gateway_url: str) -> Iterator[Broker]:
+    """One for all: each has clients of Kafka's of its own."""
     with broker_at(gateway_url) as broker:
         yield broker
 
