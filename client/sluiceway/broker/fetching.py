@@ -59,7 +59,9 @@ class Fetching:
             told = self._answers(found, timeout_s=0.0 if refused else timeout_s, least=min_bytes)
         for (topic, partition), answer in told.items():
             topics[topic][partition] = answer
-            if answer.err:
+        for topic, answers in topics.items():
+            if any(answer.err for answer in answers.values()):
+                # It may be another channel by now.
                 self._handler.forget(topic)
         return FetchResponse(topics)
 
@@ -82,15 +84,14 @@ class Fetching:
                 f"{request.offset} is no offset; request_offset_limits says where the partition "
                 "begins and ends",
             )
-        return self._gone(request, place) or place
+        return self._gone(place) or place
 
-    def _gone(self, request: Any, place: Connection) -> Refusal | None:
+    def _gone(self, place: Connection) -> Refusal | None:
         """Return what to say of a topic that is not the one that it was; None if it is."""
         try:
             identity = self._handler.identity(place)
             identity.verify(timeout_s=self._handler.timeout_s, max_age_s=_MAX_AGE_S)
         except SluicewayError as error:
-            self._handler.forget(request.topic_name)
             return of_topic(error)
         return None
 
@@ -111,7 +112,7 @@ class Fetching:
                 for client in waiting.values():
                     client.take_in(min(wait_s, _SLICE_S / len(waiting)))
                 for at, (_, track) in standing.items():
-                    track.refusal = track.refusal or self._gone(*found[at])
+                    track.refusal = track.refusal or self._gone(found[at][1])
             _settle(standing, found)
             if not any(track.answered for _, track in standing.values()) and standing:
                 raise SocketDisconnectedError(
