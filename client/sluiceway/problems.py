@@ -55,6 +55,7 @@ BY_CODE: Mapping[str, type[GatewayError]] = {
     "not_assigned": Conflict,
     "not_found": IncompatibleGateway,
     "partitions_shrink": Conflict,
+    "position_moved": Conflict,
     "precondition_failed": Conflict,
     "replication_exceeds_brokers": Conflict,
     "schema_incompatible": Conflict,
