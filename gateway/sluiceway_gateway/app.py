@@ -26,13 +26,15 @@ from sluiceway_gateway.http import (
     status_events,
     statuses,
 )
-from sluiceway_gateway.http.commits import CommitShortcut
 from sluiceway_gateway.http.document import document
+from sluiceway_gateway.http.fragments import Fragments
 from sluiceway_gateway.http.guard import Authentication
 from sluiceway_gateway.http.limit import BodyLimit
 from sluiceway_gateway.http.observation import Observation
 from sluiceway_gateway.http.parts import Parts
 from sluiceway_gateway.http.rendered import Rendered
+from sluiceway_gateway.http.short_ways import short_ways
+from sluiceway_gateway.http.shortcut import Shortcut
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.services.acknowledgement import Acknowledgements
@@ -144,14 +146,15 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             wake=wake,
             clock=clock,
         ),
-        attachment=Attachment(database, wake=wake, notify=watch.notify, clock=clock),
+        attachment=Attachment(database, tokens, wake=wake, notify=watch.notify, clock=clock),
         endpoints=Endpoints(database, notify=watch.notify, clock=clock),
-        beats=Beats(database, notify=watch.notify, clock=clock),
+        beats=Beats(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         advancing=Advancing(database, clock=clock),
         acknowledgements=acknowledgements,
-        statuses=Statuses(database),
+        statuses=Statuses(database, tokens),
         rendered=Rendered(),
+        fragments=Fragments(),
         shares=Shares(database, notify=watch.notify),
         resizing=Resizing(database, notify=watch.notify, clock=clock),
         watch=watch,
@@ -173,6 +176,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
                 await run_in_threadpool(loops.stop)
         finally:
             await run_in_threadpool(parts.offsets.close)
+            await run_in_threadpool(parts.attachment.close)
             await run_in_threadpool(kafka.close)
             database.close()
 
@@ -210,6 +214,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     # The last one added is the first to see a request.
     app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes)
     app.add_middleware(Authentication, tokens=tokens)
-    app.add_middleware(CommitShortcut, offsets=parts.offsets, limit_bytes=settings.max_body_bytes)
+    app.add_middleware(Shortcut, ways=short_ways(parts), limit_bytes=settings.max_body_bytes)
     app.add_middleware(Observation, metrics=metrics)
     return app

@@ -39,10 +39,11 @@ class Services:
         def nobody() -> None: ...
 
         given: dict[str, Any] = {"clock": self.clock}
-        self.attachment = Attachment(self.database, wake=nobody, notify=nobody, **given)
+        tokens = Tokens(self.database, None)
+        self.attachment = Attachment(self.database, tokens, wake=nobody, notify=nobody, **given)
         self.endpoints = Endpoints(self.database, notify=nobody, **given)
-        self.beats = Beats(self.database, notify=nobody, **given)
-        self.offsets = Offsets(self.database, Tokens(self.database, None), **given)
+        self.beats = Beats(self.database, tokens, notify=nobody, **given)
+        self.offsets = Offsets(self.database, tokens, **given)
         self.shares = Shares(self.database, notify=nobody)
         self.reaper = Reaper(
             database=self.database,

@@ -12,10 +12,11 @@ from rig import Operator, Rig
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.domain.channel import Channel, Phase, TopicRef
 from sluiceway_gateway.domain.endpoint import Role, State
-from sluiceway_gateway.services.attachment import Asked, Attachment
+from sluiceway_gateway.services.attachment import Attachment
 from sluiceway_gateway.services.endpoints import Departure, Endpoints
 from sluiceway_gateway.services.idling import IdleCounts, Idler, Uses
-from sluiceway_gateway.services.tokens import LOOPBACK
+from sluiceway_gateway.services.places import Asked
+from sluiceway_gateway.services.tokens import LOOPBACK, Tokens
 from sluiceway_gateway.store import history
 from sluiceway_gateway.store.idling import touch
 
@@ -117,10 +118,12 @@ def attach(owner: Owner) -> Callable[[], object]:
 
     def nobody() -> None: ...
 
-    given = {"database": owner.rig.database, "notify": nobody, "clock": owner.rig.clock}
+    database = owner.rig.database
+    given = {"database": database, "notify": nobody, "clock": owner.rig.clock}
     asked = Asked(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
     where = {"uid": owner.channel.uid, "principal": LOOPBACK}
-    attachment = Attachment(wake=nobody, **given)  # type: ignore[arg-type]
+    tokens = Tokens(database, None)
+    attachment = Attachment(tokens=tokens, wake=nobody, **given)  # type: ignore[arg-type]
     attached = attachment.attach(owner.channel.name, asked, **where)  # type: ignore[arg-type]
     departure = Departure(epoch=attached.endpoint.epoch, state=State.CLOSED)
     return lambda: Endpoints(**given).detach(  # type: ignore[arg-type]

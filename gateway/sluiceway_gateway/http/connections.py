@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.domain.channel import Channel, SchemaVersion
+from sluiceway_gateway.domain.etag import etag
 from sluiceway_gateway.domain.scope import Action
 from sluiceway_gateway.http.guard import Viewer
 from sluiceway_gateway.http.parameters import Name
-from sluiceway_gateway.http.parts import Gateway
+from sluiceway_gateway.http.parts import Gateway, Parts
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
 
@@ -86,20 +87,38 @@ def get_connection(
     409 `channel_not_ready` until there is a topic, `channel_closed` for writing to a closed one.
     """
     principal.require(Action(access), name)
-    kafka = gateway.settings.listeners.reached_by(listener)
+    gateway.settings.listeners.reached_by(listener)
     channel, versions = gateway.channels.connected(name, writes=access == "write")
     return Response(
-        json.dumps(connection_json(channel, versions, kafka), separators=(",", ":")),
+        connection_text(gateway, channel, versions, listener=listener),
         # It may hold credentials.
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
     )
 
 
-def connection_json(
+def connection_text(
+    gateway: Parts, channel: Channel, versions: Sequence[SchemaVersion], *, listener: str | None
+) -> str:
+    """Return the connection as it is sent, put together once for each state of the channel.
+
+    Raises InvalidRequest for a listener that there is not.
+    """
+    kafka = gateway.settings.listeners.reached_by(listener)
+    topic = channel.topic
+    tag = f"{etag(channel)}/{channel.schema_id}/{len(versions)}/{topic.id}/{topic.partitions}"
+    key = f"connection/{channel.uid}/{listener}"
+    kept = gateway.rendered.get(key, tag)
+    if kept is None:
+        connection = _connection_json(channel, versions, kafka)
+        kept = json.dumps(connection, separators=(",", ":")).encode()
+        gateway.rendered.put(key, tag, kept)
+    return kept.decode()
+
+
+def _connection_json(
     channel: Channel, versions: Sequence[SchemaVersion], kafka: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the connection as it is sent."""
     return {
         "channel": {
             "name": channel.name,

@@ -1,5 +1,6 @@
 """The routes of endpoints."""
 
+import asyncio
 import json
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.domain.endpoint import ANONYMOUS, Mode, Role, State
 from sluiceway_gateway.domain.etag import endpoints_etag
-from sluiceway_gateway.http.connections import Listener, connection_json
+from sluiceway_gateway.http.connections import Listener, connection_text
 from sluiceway_gateway.http.departure import while_connected
 from sluiceway_gateway.http.endpoint_wire import (
     CLIENT_LENGTH,
@@ -35,12 +36,13 @@ from sluiceway_gateway.http.parameters import (
     cursor_after_place,
     place_before,
 )
-from sluiceway_gateway.http.parts import Gateway
+from sluiceway_gateway.http.parts import Gateway, Parts
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
 from sluiceway_gateway.http.wire import Uid
-from sluiceway_gateway.services.attachment import Asked, Attached
+from sluiceway_gateway.services.arriving import Coming
 from sluiceway_gateway.services.endpoints import Departure
+from sluiceway_gateway.services.places import Asked, Attached
 from sluiceway_gateway.store.endpoints import Slots
 
 router = APIRouter(
@@ -50,7 +52,7 @@ router = APIRouter(
 EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
 
 
-def _attached(text: str) -> dict[str, Any]:
+def _when(text: str) -> dict[str, Any]:
     return {"description": text, "model": AttachedBody}
 
 
@@ -62,10 +64,10 @@ def _attached(text: str) -> dict[str, Any]:
         404,
         409,
         413,
-        also={200: _attached("It was attached before"), 201: _attached("It is attached")},
+        also={200: _when("It was attached before"), 201: _when("It is attached")},
     ),
 )
-def attach(
+async def attach(
     name: Name,
     body: AttachPost,
     principal: Viewer,
@@ -79,20 +81,11 @@ def attach(
     `channel_not_ready` until the partitions are there. Members of a dynamic group are numbered, and
     have no partitions until they sync.
     """
-    kafka = gateway.settings.listeners.reached_by(listener)
-    asked = Asked(
-        id=body.id,
-        session=body.session,
-        client=user_agent[:CLIENT_LENGTH],
-        role=Role(body.role),
-        group=body.group or ANONYMOUS,
-        index=body.index,
-        size=body.size,
-        mode=Mode(body.mode),
-        title=body.title,
-    )
-    attached = gateway.attachment.attach(name, asked, uid=body.uid, principal=principal)
-    return _sent(_attached_json(attached, kafka), 201 if attached.created else 200, secret=True)
+    gateway.settings.listeners.reached_by(listener)
+    asked = asked_of(body, client=user_agent[:CLIENT_LENGTH])
+    coming = Coming(channel=name, uid=body.uid, asked=asked, by=principal)
+    done = await asyncio.wrap_future(gateway.attachment.attach_soon(coming))
+    return attached(gateway, done, listener=listener)
 
 
 @router.get(
@@ -212,7 +205,35 @@ def remove_endpoint(
     return _sent(endpoint_json(channel, endpoint), 200)
 
 
-def _attached_json(attached: Attached, kafka: Any) -> dict[str, Any]:
+def asked_of(body: AttachPost, *, client: str) -> Asked:
+    """Return what a request asks for."""
+    return Asked(
+        id=body.id,
+        session=body.session,
+        client=client,
+        role=Role(body.role),
+        group=body.group or ANONYMOUS,
+        index=body.index,
+        size=body.size,
+        mode=Mode(body.mode),
+        title=body.title,
+    )
+
+
+def attached(gateway: Parts, done: Attached, *, listener: str | None) -> Response:
+    """Return the answer to whoever is attached; it may hold credentials."""
+    connection = connection_text(gateway, done.channel, done.versions, listener=listener)
+    # What all members are told alike is put in as it is.
+    text = f'{_text(_attached_json(done))[:-1]},"connection":{connection}}}'
+    return Response(
+        text,
+        201 if done.created else 200,
+        headers={"Cache-Control": "no-store"},
+        media_type="application/json",
+    )
+
+
+def _attached_json(attached: Attached) -> dict[str, Any]:
     channel = attached.channel
     return {
         "endpoint": endpoint_json(channel, attached.endpoint)
@@ -223,14 +244,12 @@ def _attached_json(attached: Attached, kafka: Any) -> dict[str, Any]:
             "patience_ms": channel.spec.beat.patience_ms,
         },
         "positions": [position_json(each) for each in attached.positions],
-        "connection": connection_json(channel, attached.versions, kafka),
     }
 
 
-def _sent(body: Any, status: int, *, secret: bool = False) -> Response:
-    return Response(
-        json.dumps(body, separators=(",", ":")),
-        status,
-        headers={"Cache-Control": "no-store"} if secret else None,
-        media_type="application/json",
-    )
+def _text(body: Any) -> str:
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _sent(body: Any, status: int) -> Response:
+    return Response(_text(body), status, media_type="application/json")

@@ -31,7 +31,8 @@ from sluiceway_gateway.http.task_wire import (
     status_json,
 )
 from sluiceway_gateway.http.wire import Asked, Uid
-from sluiceway_gateway.services.beats import BeatAnswer, Reply, Report
+from sluiceway_gateway.services.beats import BeatAnswer, Beats, Reply, Report
+from sluiceway_gateway.services.leave import Asker
 
 router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=GatewayRoute)
 
@@ -151,6 +152,11 @@ def beat(
 
     One endpoint's trouble is told in its reply, and keeps nothing from the others.
     """
+    return heard(gateway.beats, body, by=principal, client=user_agent[:CLIENT_LENGTH])
+
+
+def heard(beats: Beats, body: HeartbeatPost, *, by: Asker, client: str) -> Response:
+    """Take a beat and answer it."""
     reports = [
         Report(
             id=each.id,
@@ -164,14 +170,14 @@ def beat(
         )
         for each in body.endpoints
     ]
-    answer = gateway.beats.beat(
+    answer = beats.beat(
         body.session,
         body.beat,
         reports,
-        principal=principal,
+        by=by,
         tasks=[report_of(each) for each in body.tasks],
         keeps=body.keeps,
-        client=user_agent[:CLIENT_LENGTH],
+        client=client,
     )
     told = _answer_json(answer)
     if body.tasks:

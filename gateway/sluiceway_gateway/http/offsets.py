@@ -160,8 +160,7 @@ async def commit(
     generation. A number that is not above the last changes nothing.
     """
     asked = commit_of(name, group, body)
-    done = await asyncio.wrap_future(gateway.offsets.commit_soon(asked, by=principal))
-    return _sent(outcome_json(done))
+    return committed(await asyncio.wrap_future(gateway.offsets.commit_soon(asked, by=principal)))
 
 
 @router.post(
@@ -221,11 +220,11 @@ def commit_of(name: str, group: str, body: CommitPut) -> Commit:
     )
 
 
-def outcome_json(done: Outcome) -> dict[str, Any]:
-    """Return what is answered to a commit that stands."""
+def committed(done: Outcome) -> Response:
+    """Return the answer to a commit that stands."""
     assert done.group is not None  # noqa: S101 - no error, so there is one
     positions = [(done.member, each) for each in done.positions]
-    return _group_json(done.group, positions) | {"number": done.number}
+    return _sent(_group_json(done.group, positions) | {"number": done.number})
 
 
 def position_of(given: PositionPut) -> Position:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from sluiceway_gateway.http.fragments import Fragments
 from sluiceway_gateway.http.rendered import Rendered
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.services.acknowledgement import Acknowledgements
@@ -39,6 +40,7 @@ class Parts:
     acknowledgements: Acknowledgements
     statuses: Statuses
     rendered: Rendered
+    fragments: Fragments
     shares: Shares
     resizing: Resizing
     watch: Watch

@@ -76,7 +76,7 @@ class _Stream(StreamingResponse):
 async def watch_status(
     name: Name,
     request: Request,
-    _viewer: Viewer,
+    viewer: Viewer,
     gateway: Gateway,
     last_event_id: LastEvent = None,
 ) -> Response:
@@ -84,7 +84,7 @@ async def watch_status(
 
     Ends when the channel is gone, the token does not count any more, or the gateway stops.
     """
-    view = ChannelView(gateway, name)
+    view = ChannelView(gateway, name, by=viewer)
     return await _stream(view, request, gateway, last_event_id)
 
 

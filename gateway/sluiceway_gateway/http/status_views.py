@@ -12,8 +12,9 @@ from sluiceway_gateway.domain.etag import Precondition, status_etag
 from sluiceway_gateway.http.departure import while_connected
 from sluiceway_gateway.http.parameters import cursor_after
 from sluiceway_gateway.http.parts import Parts
-from sluiceway_gateway.http.status_wire import line_json, status_json
+from sluiceway_gateway.http.status_wire import line_json, status_text
 from sluiceway_gateway.http.wire import time_json
+from sluiceway_gateway.services.leave import Asker
 from sluiceway_gateway.services.statuses import StatusPage
 from sluiceway_gateway.store.statuses import Head
 
@@ -57,14 +58,20 @@ async def awaited(
 class ChannelView:
     """How one channel stands."""
 
-    def __init__(self, gateway: Parts, name: str) -> None:
+    def __init__(self, gateway: Parts, name: str, *, by: Asker) -> None:
         self._gateway = gateway
         self._name = name
+        self._by = by
         self._head: Head
 
     async def look(self) -> str:
-        """Look at it and return the tag of its state; raises ChannelNotFound."""
-        self._head = await run_in_threadpool(self._gateway.statuses.head, self._name)
+        """Look at it and return the tag of its state.
+
+        Raises ChannelNotFound, and Unauthenticated and Forbidden for who may not see it.
+        """
+        self._head = await run_in_threadpool(
+            self._gateway.statuses.head, self._name, by=self._by
+        )
         return _tag(self._head)
 
     async def changed(self, timeout_s: float, *, placed: bool = False) -> bool:
@@ -85,7 +92,7 @@ class ChannelView:
     def _rendered(self) -> bytes:
         status = self._gateway.statuses.status(self._name)
         self._head = status.head
-        text = _text(status_json(status))[1:]
+        text = status_text(status, self._gateway.fragments)[1:].encode()
         self._gateway.rendered.put(status.head.channel.uid, _tag(status.head), text)
         return text
 

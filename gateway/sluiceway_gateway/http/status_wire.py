@@ -3,39 +3,47 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sluiceway_gateway.domain.channel import Channel, Format
 from sluiceway_gateway.domain.endpoint import ANONYMOUS, Mode, Role
-from sluiceway_gateway.domain.pace import Pace, Sample, at
+from sluiceway_gateway.domain.pace import Pace, at
 from sluiceway_gateway.domain.progress import worst
 from sluiceway_gateway.domain.tracks import key_of
 from sluiceway_gateway.http.endpoint_wire import endpoint_json
+from sluiceway_gateway.http.fragments import Fragments, list_of, text_of
 from sluiceway_gateway.http.wire import time_json
 from sluiceway_gateway.store.sample_rows import KeptSample
 from sluiceway_gateway.store.statuses import Crew, Line, Reader, ReaderGroup, Status
 
 
-def status_json(status: Status) -> dict[str, Any]:
-    """Return a channel's status as it is sent, but for when it was looked at."""
+def status_text(status: Status, fragments: Fragments) -> str:
+    """Return the JSON of a channel's status, but for when it was looked at.
+
+    Of a thousand endpoints a few have changed since somebody looked last: what all others have is
+    in `fragments`.
+    """
     channel, last = status.head.channel, status.last
-    sample = Sample(at=channel.created_at) if last is None else last.sample
     living = Counter(each.reading.group for each in status.readers if each.reading.lives)
-    return {
-        "channel": _channel_json(channel),
-        "writers": [endpoint_json(channel, each) for each in status.writers],
-        "readers": [_reader_json(channel, each, last) for each in status.readers],
-        "groups": [
+    parts = {
+        "channel": text_of(_channel_json(channel)),
+        "writers": list_of(
+            fragments.of(each.id, (each, channel.name), partial(endpoint_json, channel, each))
+            for each in status.writers
+        ),
+        "readers": list_of(_reader_text(channel, each, last, fragments) for each in status.readers),
+        "groups": list_of(
             line
             for each in status.groups
-            for line in _group_json(channel, each, living[each.group.name], last)
-        ],
-        "partitions": [
-            {"partition": number, "start": start, "end": end}
-            for number, (start, end) in enumerate(zip(sample.starts, sample.ends, strict=True))
-        ],
-        "write_rate": None if last is None else _rounded(last.write_rate),
+            for line in _group_texts(channel, each, living[each.group.name], last, fragments)
+        ),
+        "partitions": fragments.of(
+            ("partitions", channel.uid), (last,), lambda: _bounds_json(last)
+        ),
+        "write_rate": text_of(None if last is None else _rounded(last.write_rate)),
     }
+    return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
 
 
 def line_json(line: Line) -> dict[str, Any]:
@@ -67,21 +75,43 @@ def _channel_json(channel: Channel) -> dict[str, Any]:
     }
 
 
-def _reader_json(channel: Channel, reader: Reader, last: KeptSample | None) -> dict[str, Any]:
-    found = endpoint_json(channel, reader.endpoint) | {"progress": None, "lag_messages": None}
+def _bounds_json(last: KeptSample | None) -> list[dict[str, Any]]:
+    if last is None:
+        return []
+    starts, ends = last.sample.starts, last.sample.ends
+    return [
+        {"partition": number, "start": start, "end": end}
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+
+
+def _reader_text(
+    channel: Channel, reader: Reader, last: KeptSample | None, fragments: Fragments
+) -> str:
+    progress, lag = None, None
     pace = None if last is None else last.paces.get(reader.reading.key)
     if pace is not None:
         own: Iterable[int] = reader.reading.reads(len(pace.lags))
         if reader.reading.group == ANONYMOUS:
             own = [each for each, lag in enumerate(pace.lags) if lag is not None]
-        found["progress"] = worst(pace.progress[each] for each in own)
-        found["lag_messages"] = _sum([pace.lags[each] for each in own])
-    return found
+        progress = worst(pace.progress[each] for each in own)
+        lag = _sum([pace.lags[each] for each in own])
+    return fragments.of(
+        reader.endpoint.id,
+        (reader, channel.name, progress, lag),
+        lambda: (
+            endpoint_json(channel, reader.endpoint) | {"progress": progress, "lag_messages": lag}
+        ),
+    )
 
 
-def _group_json(
-    channel: Channel, standing: ReaderGroup, living: int, last: KeptSample | None
-) -> Iterable[dict[str, Any]]:
+def _group_texts(
+    channel: Channel,
+    standing: ReaderGroup,
+    living: int,
+    last: KeptSample | None,
+    fragments: Fragments,
+) -> Iterable[str]:
     """Give the group's line, or one for each member whose positions are its own."""
     group = standing.group
     members: Sequence[int | None] = [None]
@@ -92,7 +122,7 @@ def _group_json(
     for index in members:
         key = key_of(group.name, index)
         pace = None if last is None else last.paces.get(key)
-        yield {
+        line = {
             "group": group.name,
             "index": index,
             "mode": str(group.mode),
@@ -101,8 +131,11 @@ def _group_json(
             "dynamic": standing.dynamic,
             "members": living,
             **_pace_json(channel, pace, last),
-            "partitions": [] if pace is None or last is None else _partitions(key, pace, last),
         }
+        partitions = fragments.of(
+            ("group", channel.uid, key), (last,), partial(_partitions, key, pace, last)
+        )
+        yield f'{text_of(line)[:-1]},"partitions":{partitions}}}'
 
 
 def _pace_json(channel: Channel, pace: Pace | None, last: KeptSample | None) -> dict[str, Any]:
@@ -120,7 +153,9 @@ def _pace_json(channel: Channel, pace: Pace | None, last: KeptSample | None) -> 
     }
 
 
-def _partitions(key: str, pace: Pace, last: KeptSample) -> list[dict[str, Any]]:
+def _partitions(key: str, pace: Pace | None, last: KeptSample | None) -> list[dict[str, Any]]:
+    if pace is None or last is None:
+        return []
     sample = last.sample
     track = sample.tracks[key]
     return [

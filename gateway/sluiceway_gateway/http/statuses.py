@@ -32,7 +32,7 @@ router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
 async def get_status(
     name: Name,
     request: Request,
-    _viewer: Viewer,
+    viewer: Viewer,
     gateway: Gateway,
     precondition: Conditions,
     wait: Wait = 0,
@@ -41,7 +41,7 @@ async def get_status(
 
     The figures are those of the last look at Kafka, at `sampled_at`; null is what is not known.
     """
-    return await _answer(ChannelView(gateway, name), request, precondition, wait)
+    return await _answer(ChannelView(gateway, name, by=viewer), request, precondition, wait)
 
 
 @router.get(
@@ -74,6 +74,11 @@ async def _answer(
     view: StatusView, request: Request, precondition: Precondition, wait_s: float
 ) -> Response:
     tag = await awaited(view, request, precondition, wait_s=wait_s)
+    return await told(view, tag, precondition)
+
+
+async def told(view: StatusView, tag: str, precondition: Precondition) -> Response:
+    """Return the status that was looked at and has this tag, or that it has not changed."""
     if precondition.names(tag):
         return Response(status_code=304, headers={"ETag": f"W/{tag}"})
     tag, body = await view.body()

@@ -1,19 +1,17 @@
 """Attaching: an instance takes its place, from whoever had it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
 from sluiceway_gateway.domain.change import Change, changed
-from sluiceway_gateway.domain.channel import Channel, SchemaVersion
+from sluiceway_gateway.domain.channel import Channel
 from sluiceway_gateway.domain.endpoint import (
     ANONYMOUS,
     MAX_GROUP_SIZE,
     Endpoint,
-    Health,
     Mode,
-    Place,
     Role,
     State,
     event,
@@ -21,70 +19,51 @@ from sluiceway_gateway.domain.endpoint import (
 from sluiceway_gateway.domain.errors import (
     ChannelNotReady,
     ConcurrentChange,
+    DatabaseUnavailable,
     EndpointIdReused,
     GroupLargerThanPinned,
     GroupSize,
+    SluicewayGatewayError,
 )
-from sluiceway_gateway.domain.group import (
-    Group,
-    assigned,
-    fits,
-    fitted,
-    founded,
-    joined,
-    member_of_positions,
-)
+from sluiceway_gateway.domain.group import Group, fits, fitted, founded, joined
 from sluiceway_gateway.domain.position import Committed, require_topic
 from sluiceway_gateway.domain.scope import Action, Principal
+from sluiceway_gateway.services.arriving import Coming, arrive
 from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.services.convoy import Convoy
 from sluiceway_gateway.services.incarnation import incarnation, require_usable
+from sluiceway_gateway.services.leave import holders, permitted
+from sluiceway_gateway.services.places import (
+    Asked,
+    Attached,
+    new_endpoint,
+    own_partitions,
+    superseded,
+    takes_over,
+)
 from sluiceway_gateway.services.sharing import regroup
+from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.store import channels, endpoints, groups, history, positions, schemas
 from sluiceway_gateway.store import sessions as session_store
 from sluiceway_gateway.store.engine import Database, ReadTransaction, WriteTransaction
 
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What an instance asks for; without index and size it is anonymous, or of a dynamic group."""
-
-    id: str
-    session: str
-    client: str
-    role: Role
-    group: str = ANONYMOUS
-    index: int | None = None
-    size: int | None = None
-    mode: Mode = Mode.SHARED
-    title: str | None = None
-
-    @property
-    def dynamic(self) -> bool:
-        """Whether the gateway is to number it in its group."""
-        return self.group != ANONYMOUS and self.size is None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attached:
-    """What the instance needs to begin."""
-
-    endpoint: Endpoint
-    created: bool
-    """Not a repeat."""
-    took_over: bool
-    """It is a writer whose place was somebody's who never came to the end."""
-    partitions: range
-    positions: tuple[Committed, ...]
-    channel: Channel
-    versions: tuple[SchemaVersion, ...]
+#: In one transaction, which others wait for.
+_MOST = 200
+#: Instances that attach alone at a time, each waiting for whoever holds its channel.
+_PATIENT = 8
 
 
 class Attachment:
-    """Attaching to the channels of one database."""
+    """Attaching to the channels of one database.
+
+    Those that wait go together, where they can (`arriving`); with whom it is not that simple goes
+    alone.
+    """
 
     def __init__(
         self,
         database: Database,
+        tokens: Tokens,
         *,
         wake: Callable[[], None],
         notify: Callable[[], None],
@@ -92,9 +71,19 @@ class Attachment:
     ) -> None:
         """`wake` is called when a channel is to grow, `notify` after every other change."""
         self._database = database
+        self._tokens = tokens
         self._wake = wake
         self._notify = notify
         self._clock = clock
+        self._convoy = Convoy(
+            self._together, name="attach", key=lambda coming: coming.place, most=_MOST
+        )
+        self._patient = ThreadPoolExecutor(_PATIENT, thread_name_prefix="patient-attach")
+
+    def close(self) -> None:
+        """End when all is answered."""
+        self._convoy.close()
+        self._patient.shutdown()
 
     def attach(self, name: str, asked: Asked, *, uid: str, principal: Principal) -> Attached:
         """Give the instance its place and an epoch above all others of its group.
@@ -103,10 +92,58 @@ class Attachment:
         ChannelNotReady (also while the channel grows with the group), ChannelClosed, Fenced,
         EndpointIdReused, GroupSize, GroupMode, GroupLargerThanPinned, TopicChanged and Forbidden.
         """
-        principal.require(Action.READ if asked.role is Role.READER else Action.WRITE, name)
+        coming = Coming(channel=name, uid=uid, asked=asked, by=principal)
+        return self.attach_soon(coming).result()
+
+    def attach_soon(self, coming: Coming) -> "Future[Attached]":
+        """Attach in the same way, together with those that wait.
+
+        Raises Unauthenticated as well, as credentials are looked at in the transaction.
+        """
+        if coming.asked.dynamic:
+            return self._patient.submit(self._by_itself, coming)
+        return self._convoy.join(coming)
+
+    def _together(
+        self, coming: Sequence[Coming]
+    ) -> "list[Attached | Future[Attached] | Exception]":
+        try:
+            with self._database.write() as tx:
+                known = holders(self._tokens, tx, {each.by for each in coming})
+                asking = [_permitted(known[each.by], each) for each in coming]
+                allowed = [
+                    (each, by)
+                    for each, by in zip(coming, asking, strict=True)
+                    if isinstance(by, Principal)
+                ]
+                arrived = iter(arrive(tx, allowed, now=self._clock()) if allowed else ())
+        except DatabaseUnavailable:
+            raise
+        except Exception:
+            # Whose fault it is shows when each goes by itself.
+            return [self._patient.submit(self._by_itself, each) for each in coming]
+        answers: list[Attached | Future[Attached] | Exception] = []
+        for each, by in zip(coming, asking, strict=True):
+            found = next(arrived) if isinstance(by, Principal) else by
+            answers.append(found or self._patient.submit(self._by_itself, each))
+        if any(isinstance(each, Attached) for each in answers):
+            self._notify()
+        return answers
+
+    def _by_itself(self, coming: Coming) -> Attached:
+        if isinstance(coming.by, Principal):
+            found = _permitted(coming.by, coming)
+        else:
+            with self._database.read() as tx:
+                found = _permitted(holders(self._tokens, tx, [coming.by])[coming.by], coming)
+        if isinstance(found, SluicewayGatewayError):
+            raise found
+        return self._alone(coming.channel, coming.asked, uid=coming.uid, principal=found)
+
+    def _alone(self, name: str, asked: Asked, *, uid: str, principal: Principal) -> Attached:
         with self._database.write() as tx:
             now = self._clock()
-            session_store.begin(tx, asked.session, client=asked.client, now=now)
+            session_store.begin(tx, {asked.session: asked.client}, now=now)
             channel = incarnation(name, channels.hold(tx, name), uid)
             known = endpoints.find(tx, asked.id)
             if known is not None:
@@ -137,6 +174,13 @@ class Attachment:
             )
         self._notify()
         return attached
+
+
+def _permitted(
+    holder: Principal | SluicewayGatewayError, coming: Coming
+) -> Principal | SluicewayGatewayError:
+    action = Action.READ if coming.asked.role is Role.READER else Action.WRITE
+    return permitted(holder, coming.channel, Action.VIEW, action)
 
 
 def _require_same(known: Endpoint, channel: Channel, asked: Asked) -> None:
@@ -208,28 +252,7 @@ def _take_place(
     by: str,
 ) -> Endpoint:
     group, place = joined(group, asked.index)
-    endpoint = Endpoint(
-        id=asked.id,
-        channel_uid=group.channel_uid,
-        session=asked.session,
-        place=place,
-        size=asked.size,
-        mode=asked.mode,
-        title=asked.title,
-        epoch=group.epoch,
-        generation=group.generation,
-        state=State.OPENED,
-        health=Health.HEALTHY,
-        superseded=False,
-        cause=None,
-        attached_at=now,
-        changed_at=now,
-        counters={},
-        payload=None,
-        ends=None,
-        lost_at=None,
-        commits=0,
-    )
+    endpoint = new_endpoint(asked, group, place, now=now)
     gone = {each.id: each for each in outcasts}
     before = None if group.name == ANONYMOUS else endpoints.at(tx, group.channel_uid, place)
     if before is not None:
@@ -238,18 +261,13 @@ def _take_place(
         event(each, by=by, at=now, cause=f"superseded by {endpoint.id}") for each in gone.values()
     ]
     endpoints.save(tx, [(each, superseded(each, now=now)) for each in gone.values()])
-    endpoints.insert(tx, endpoint)
+    endpoints.insert(tx, [endpoint])
     groups.save(tx, group)
     regroup(tx, [(None, endpoint)], now=now)
     events.append(event(endpoint, by=by, at=now, cause=None))
     history.add(tx, [(group.channel_uid, each) for each in events])
     endpoints.revise(tx, [group.channel_uid])
     return endpoint
-
-
-def superseded(endpoint: Endpoint, *, now: datetime) -> Endpoint:
-    """Return the endpoint without its place."""
-    return replace(endpoint, superseded=True, changed_at=now)
 
 
 def _attached(
@@ -259,33 +277,16 @@ def _attached(
     place = endpoint.place
     found: tuple[Committed, ...] = ()
     if place.role is Role.READER and place.group != ANONYMOUS:
-        member = member_of_positions(place, endpoint.mode)
-        stored = positions.of(tx, channel.uid, place.group, member=member)
-        found = tuple(each for _, each in stored if each.position.partition in partitions)
+        stored = positions.at(tx, positions.whose(endpoint), partitions)
+        found = tuple(stored[each] for each in partitions if each in stored)
         for each in found:
             require_topic(channel.topic.id, each.topic_id)
     return Attached(
         endpoint=endpoint,
         created=created,
-        took_over=_takes_over(place) and endpoints.was_left_unfinished(tx, endpoint),
+        took_over=takes_over(place) and endpoints.was_left_unfinished(tx, endpoint),
         partitions=partitions,
         positions=found,
         channel=channel,
         versions=schemas.versions(tx, channel.uid),
     )
-
-
-def own_partitions(endpoint: Endpoint, channel: Channel) -> range:
-    """Return the partitions of the channel that are the endpoint's; of dynamic ones its share."""
-    if endpoint.is_dynamic and endpoint.place.role is Role.READER:
-        return endpoint.share.of(channel.topic.partitions or 0) if endpoint.share else range(0)
-    return assigned(
-        endpoint.place,
-        mode=endpoint.mode,
-        size=endpoint.size,
-        partitions=channel.topic.partitions or 0,
-    )
-
-
-def _takes_over(place: Place) -> bool:
-    return place.role is Role.WRITER and place.group != ANONYMOUS

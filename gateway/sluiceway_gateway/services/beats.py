@@ -10,8 +10,10 @@ from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State, eve
 from sluiceway_gateway.domain.errors import Fenced, IllegalTransition
 from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.services.leave import Asker, holder
 from sluiceway_gateway.services.sharing import regroup
 from sluiceway_gateway.services.tasks import TaskReply, TaskReport, Work, kept_for, known_of
+from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.store import endpoints, history, sessions
 from sluiceway_gateway.store.beats import Surroundings, hold_channels, surroundings
 from sluiceway_gateway.store.endpoints import Reached
@@ -89,12 +91,14 @@ class Beats:
     def __init__(
         self,
         database: Database,
+        tokens: Tokens,
         *,
         notify: Callable[[], None],
         clock: Clock = system_clock,
     ) -> None:
         """`notify` is called after each commit that changed more than counters."""
         self._database = database
+        self._tokens = tokens
         self._notify = notify
         self._clock = clock
 
@@ -104,7 +108,7 @@ class Beats:
         number: int,
         reports: Sequence[Report],
         *,
-        principal: Principal,
+        by: Asker,
         tasks: Sequence[TaskReport] = (),
         keeps: bool = False,
         client: str = "",
@@ -112,16 +116,18 @@ class Beats:
         """Take a session's reports, if the beat is its newest, and answer each in any case.
 
         Nothing is raised against single endpoints: the reply to each says what is the matter.
-        With `keeps` it beats for all endpoints of its own, and hears of them.
+        With `keeps` it beats for all endpoints of its own, and hears of them. Raises
+        Unauthenticated for credentials, which are looked at in the transaction.
         """
         ids = [each.id for each in reports]
         changed = seen = False
         with self._database.write() as tx:
+            principal = holder(self._tokens, tx, by)
             now = self._clock()
             tasked = known_of(tx, tasks)
             if tasked:
                 # Of a process that attached nothing itself.
-                sessions.begin(tx, session, client=client, now=now)
+                sessions.begin(tx, {session: client}, now=now)
             counts = sessions.beat(tx, session, number)
             work = Work(
                 reports=tasks,

@@ -1,20 +1,17 @@
 """Committing: the commits that wait are put into one transaction, each answered on its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from sluiceway_gateway.domain.errors import (
-    DatabaseUnavailable,
-    EndpointNotFound,
-    SluicewayGatewayError,
-)
+from sluiceway_gateway.domain.errors import DatabaseUnavailable, EndpointNotFound
 from sluiceway_gateway.domain.position import Commit
 from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.services.clock import Clock
 from sluiceway_gateway.services.convoy import Convoy
 from sluiceway_gateway.services.incarnation import incarnation
-from sluiceway_gateway.services.tokens import Credentials, Tokens
+from sluiceway_gateway.services.leave import Asker, holders, permitted
+from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.store import channels, commits
 from sluiceway_gateway.store.commits import Outcome
 from sluiceway_gateway.store.engine import Database, WriteTransaction
@@ -30,7 +27,7 @@ class Asked:
     """A commit, and who asks for it; credentials are looked at in the commit's transaction."""
 
     commit: Commit
-    by: Principal | Credentials
+    by: Asker
 
 
 class Committing:
@@ -93,26 +90,13 @@ class Committing:
     def _commit(
         self, tx: WriteTransaction, asked: Sequence[Asked], *, patiently: bool
     ) -> list[Outcome]:
-        known = self._tokens.principals(
-            tx, {each.by for each in asked if isinstance(each.by, Credentials)}
-        )
-        refused = {index: _refusal(each, known) for index, each in enumerate(asked)}
-        allowed = [each.commit for index, each in enumerate(asked) if refused[index] is None]
-        judged = iter(commits.commit(tx, allowed, now=self._clock(), patiently=patiently))
-        return [
-            next(judged) if error is None else Outcome(error=error) for error in refused.values()
+        known = holders(self._tokens, tx, {each.by for each in asked})
+        asking = [
+            permitted(known[each.by], each.commit.channel, Action.VIEW, Action.READ)
+            for each in asked
         ]
-
-
-def _refusal(
-    asked: Asked, known: Mapping[Credentials, Principal | SluicewayGatewayError]
-) -> SluicewayGatewayError | None:
-    by = known[asked.by] if isinstance(asked.by, Credentials) else asked.by
-    if isinstance(by, SluicewayGatewayError):
-        return by
-    try:
-        by.require(Action.VIEW, asked.commit.channel)
-        by.require(Action.READ, asked.commit.channel)
-    except SluicewayGatewayError as error:
-        return error
-    return None
+        allowed = [
+            each.commit for each, by in zip(asked, asking, strict=True) if isinstance(by, Principal)
+        ]
+        judged = iter(commits.commit(tx, allowed, now=self._clock(), patiently=patiently))
+        return [next(judged) if isinstance(by, Principal) else Outcome(error=by) for by in asking]

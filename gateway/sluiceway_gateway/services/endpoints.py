@@ -23,9 +23,9 @@ from sluiceway_gateway.domain.errors import (
     Violation,
 )
 from sluiceway_gateway.domain.scope import Action, Principal
-from sluiceway_gateway.services.attachment import own_partitions, superseded
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.incarnation import incarnation
+from sluiceway_gateway.services.places import own_partitions, superseded
 from sluiceway_gateway.services.sharing import regroup
 from sluiceway_gateway.store import channels, endpoints, history, tasks
 from sluiceway_gateway.store.endpoints import Reached, Slots

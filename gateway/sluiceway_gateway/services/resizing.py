@@ -8,9 +8,9 @@ from sluiceway_gateway.domain.errors import GroupLargerThanPinned, GroupNotFound
 from sluiceway_gateway.domain.group import Group, resized
 from sluiceway_gateway.domain.position import require_generation
 from sluiceway_gateway.domain.scope import Action, Principal
-from sluiceway_gateway.services.attachment import superseded
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.incarnation import incarnation
+from sluiceway_gateway.services.places import superseded
 from sluiceway_gateway.store import channels, endpoints, groups, history
 from sluiceway_gateway.store.engine import Database
 

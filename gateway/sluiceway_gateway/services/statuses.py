@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 from sluiceway_gateway.domain.errors import ChannelNotFound
+from sluiceway_gateway.domain.scope import Action
+from sluiceway_gateway.services.leave import Asker, holder
+from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.store import channels, statuses
 from sluiceway_gateway.store.channels import Tag
 from sluiceway_gateway.store.engine import Database
@@ -22,12 +25,17 @@ class StatusPage:
 class Statuses:
     """The status of one database's channels."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, tokens: Tokens) -> None:
         self._database = database
+        self._tokens = tokens
 
-    def head(self, name: str) -> Head:
-        """Return what tells whether the status has changed; raises ChannelNotFound."""
+    def head(self, name: str, *, by: Asker) -> Head:
+        """Return what tells whether the status has changed.
+
+        Raises Unauthenticated, Forbidden and ChannelNotFound.
+        """
         with self._database.read() as tx:
+            holder(self._tokens, tx, by).require(Action.VIEW, name)
             found = statuses.head(tx, name)
         if found is None:
             raise ChannelNotFound(f"There is no channel {name!r}.")

@@ -11,6 +11,7 @@ from sluiceway_gateway.store.channel_rows import phase_of
 from sluiceway_gateway.store.endpoint_rows import endpoint_of
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.groups import of_its_group
+from sluiceway_gateway.store.prepared import Lookup
 from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints, sessions
 
 
@@ -54,7 +55,7 @@ class LostWriter:
 
 
 # Run so often that they are put together once.
-_SURROUNDINGS = (
+_SURROUNDINGS = Lookup(
     select(
         # How far they were is of no use, and would be read for every beat.
         *(each for each in endpoints.c if each is not endpoints.c.reached),
@@ -67,7 +68,8 @@ _SURROUNDINGS = (
     )
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
     .join(endpoint_groups, of_its_group())
-    .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
+    .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
+    keys="ids",
 )
 _PULSES = (
     select(
@@ -91,7 +93,7 @@ _PULSES = (
 
 def surroundings(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Surroundings]:
     """Return those of these endpoints that there are, by id."""
-    rows = tx.execute(_SURROUNDINGS, {"ids": list(ids)})
+    rows = tx.look_up(_SURROUNDINGS, list(ids))
     return {
         row.id: Surroundings(
             endpoint=endpoint_of(row),

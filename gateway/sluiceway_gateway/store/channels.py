@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.channel import Channel, Phase
@@ -19,8 +19,17 @@ from sluiceway_gateway.store.channel_rows import (
 )
 from sluiceway_gateway.store.due import DUE_AT_ONCE
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.prepared import Lookup
 from sluiceway_gateway.store.selection import matches, starts_with
 from sluiceway_gateway.store.tables import channels
+
+_HOLD_FREE = Lookup(
+    selection()
+    .where(channels.c.name.in_(bindparam("names", expanding=True)))
+    .order_by(channels.c.uid)
+    .with_for_update(of=channels, key_share=True, skip_locked=True),
+    keys="names",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +63,14 @@ def hold(tx: WriteTransaction, name: str) -> Channel | None:
     statement = statement.with_for_update(of=channels, key_share=True)
     row = tx.execute(statement).one_or_none()
     return None if row is None else channel_of(row)
+
+
+def hold_free(tx: WriteTransaction, names: Collection[str]) -> dict[str, Channel]:
+    """Return those of these channels that there are and keep others from changing them.
+
+    Those that another transaction holds are left out.
+    """
+    return {row.name: channel_of(row) for row in tx.look_up(_HOLD_FREE, sorted(names))}
 
 
 def insert(tx: WriteTransaction, channel: Channel) -> bool:

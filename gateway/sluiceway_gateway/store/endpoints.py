@@ -11,7 +11,7 @@ from sluiceway_gateway.domain.errors import ConcurrentChange
 from sluiceway_gateway.store.columns import Document, OptionalDocument
 from sluiceway_gateway.store.endpoint_rows import changing_values_of, endpoint_of, values_of
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.store.prepared import Lookup
+from sluiceway_gateway.store.prepared import Each, Lookup
 from sluiceway_gateway.store.tables import channels, endpoints
 
 _HERE = ~endpoints.c.superseded
@@ -24,12 +24,22 @@ _OF_IDS = (
 )
 _HOLD = Lookup(_OF_IDS.with_for_update(key_share=True), keys="ids")
 _HOLD_FREE = Lookup(_OF_IDS.with_for_update(key_share=True, skip_locked=True), keys="ids")
-_COUNT_UP = (
+_KNOWN = Lookup(
+    select(endpoints.c.id).where(endpoints.c.id.in_(bindparam("ids", expanding=True))), keys="ids"
+)
+_AT_PLACES = Lookup(
+    select(endpoints).where(
+        tuple_(endpoints.c.channel_uid, *_PLACE).in_(bindparam("places", expanding=True)), _HERE
+    ),
+    keys="places",
+)
+_COUNTED = (
     update(endpoints)
     .where(endpoints.c.id == bindparam("the_id"), _HERE)
     .values(counters=bindparam("counters", type_=Document))
 )
-_REACH = _COUNT_UP.values(reached=bindparam("reached", type_=OptionalDocument))
+_COUNT_UP = Each(_COUNTED)
+_REACH = Each(_COUNTED.values(reached=bindparam("reached", type_=OptionalDocument)))
 
 
 Reached = Mapping[int, tuple[int, int]]
@@ -80,6 +90,20 @@ def at(tx: ReadTransaction, channel_uid: str, place: Place) -> Endpoint | None:
     """Return who has this place."""
     row = tx.execute(select(endpoints).where(*_at(channel_uid, place), _HERE)).one_or_none()
     return None if row is None else endpoint_of(row)
+
+
+def known(tx: ReadTransaction, ids: Sequence[str]) -> set[str]:
+    """Return those of these ids that endpoints have, superseded or not."""
+    return {row.id for row in tx.look_up(_KNOWN, ids)}
+
+
+def at_places(
+    tx: ReadTransaction, places: Sequence[tuple[str, Place]]
+) -> dict[tuple[str, Place], Endpoint]:
+    """Return who has these places, each of the channel with this uid."""
+    keys = [(uid, str(each.role), each.group, each.index) for uid, each in places]
+    found = map(endpoint_of, tx.look_up(_AT_PLACES, keys))
+    return {(each.channel_uid, each.place): each for each in found}
 
 
 def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
@@ -138,9 +162,9 @@ def on_sides(
     return found
 
 
-def insert(tx: WriteTransaction, endpoint: Endpoint) -> None:
-    """Add an endpoint whose place is free."""
-    tx.execute(endpoints.insert().values(**values_of(endpoint)))
+def insert(tx: WriteTransaction, new: Sequence[Endpoint]) -> None:
+    """Add endpoints whose places are free."""
+    tx.execute(endpoints.insert(), [values_of(each) for each in new])
 
 
 def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> None:
@@ -187,10 +211,8 @@ def count_up(
         else:
             row["reached"] = {str(each): list(at) for each, at in reached.items()}
             moved.append(row)
-    if still:
-        tx.execute(_COUNT_UP, still)
-    if moved:
-        tx.execute(_REACH, moved)
+    tx.run_each(_COUNT_UP, still)
+    tx.run_each(_REACH, moved)
 
 
 def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:

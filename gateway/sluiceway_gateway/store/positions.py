@@ -1,6 +1,6 @@
 """Positions of groups, wherever they are put; commits are judged in `commits`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -71,6 +71,15 @@ def of(
         statement = statement.where(table.member_index == member)
     rows = tx.execute(statement.order_by(table.member_index, table.partition))
     return [(row.member_index, _committed_of(row)) for row in rows]
+
+
+def at(tx: ReadTransaction, whose: Whose, partitions: Collection[int]) -> Mapping[int, Committed]:
+    """Return what is committed of these partitions, by partition."""
+    if len(partitions) <= _KEYS_AT_ONCE:
+        return stored_at(tx, [(*whose, each) for each in partitions]).get(whose, {})
+    channel_uid, group, member = whose
+    found = {each.position.partition: each for _, each in of(tx, channel_uid, group, member=member)}
+    return {partition: each for partition, each in found.items() if partition in partitions}
 
 
 def stored_at(

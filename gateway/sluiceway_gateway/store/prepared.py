@@ -40,6 +40,10 @@ class Lookup:
 
     def rows(self, connection: Connection, keys: Sequence[Any]) -> list[Any]:
         """Return what is found, with the columns by name."""
+        made, found = self._found(connection, keys)
+        return [_row(made, row) for row in found]
+
+    def _found(self, connection: Connection, keys: Sequence[Any]) -> tuple[_Made, list[Any]]:
         # Few different texts: keys are made up to a power of two by naming the last one again.
         count = 1 << (len(keys) - 1).bit_length()
         made = self._made.get((connection.dialect.name, count))
@@ -51,12 +55,9 @@ class Lookup:
         cursor = connection.connection.cursor()
         try:
             cursor.execute(made.text, values)
-            found = cursor.fetchall()
+            return made, list(cursor.fetchall())
         finally:
             cursor.close()
-        if not made.read:
-            return [made.row(row) for row in found]
-        return [made.row(_converted(row, made.read)) for row in found]
 
     def _make(self, dialect: Dialect, keys: list[Any]) -> _Made:
         compiled = self._statement.params({self._keys: keys}).compile(
@@ -73,6 +74,36 @@ class Lookup:
             row=self._row._make,
             read=tuple((at, convert) for at, convert in enumerate(found) if convert is not None),
         )
+
+
+class Recollection(Lookup):
+    """A lookup of rows that are mostly as they were: what is made of one is kept until it differs.
+
+    Its first column tells one row from the others.
+    """
+
+    def __init__(
+        self, statement: Select[Any], *, keys: str, make: Callable[[Any], Any], most: int
+    ) -> None:
+        """`make` is given a row; of at most `most` of them what it made is kept."""
+        super().__init__(statement, keys=keys)
+        self._make_of = make
+        self._most = most
+        self._kept: dict[Any, tuple[Any, Any]] = {}
+
+    def rows(self, connection: Connection, keys: Sequence[Any]) -> list[Any]:
+        """Return what was made of each row: the same object as before, if the row is the same."""
+        made, found = self._found(connection, keys)
+        if len(self._kept) + len(found) > self._most:
+            self._kept = {}
+        kept = self._kept
+        results = []
+        for row in found:
+            before = kept.get(row[0])
+            if before is None or before[0] != row:
+                before = kept[row[0]] = (row, self._make_of(_row(made, row)))
+            results.append(before[1])
+        return results
 
 
 class Each:
@@ -125,8 +156,11 @@ def _positional(dialect: Dialect) -> Dialect:
     return made
 
 
-def _converted(row: Sequence[Any], read: tuple[tuple[int, _Convert], ...]) -> list[Any]:
+def _row(made: _Made, row: Sequence[Any]) -> Any:
+    """Return a row with its columns by name, converted where they have to be."""
+    if not made.read:
+        return made.row(row)
     values = list(row)
-    for at, convert in read:
+    for at, convert in made.read:
         values[at] = convert(values[at])
-    return values
+    return made.row(values)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import bindparam, delete, func, insert, literal_column, or_, select, update
 
 from sluiceway_gateway.domain.pace import Outline
 from sluiceway_gateway.domain.progress import WINDOW
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.prepared import Recollection
 from sluiceway_gateway.store.sample_rows import KeptSample, outline_of, sample_of, values_of
 from sluiceway_gateway.store.tables import channels, samples
 
@@ -20,6 +21,9 @@ from sluiceway_gateway.store.tables import channels, samples
 _STEPS = tuple((8**power, WINDOW * 8**power) for power in range(5))
 #: A statement has only so many parameters.
 _AT_ONCE = 500
+
+#: Last samples, of as many channels, that are kept in memory as they were seen last.
+_MOST_KEPT = 50
 
 _TOUCH = (
     update(samples)
@@ -34,6 +38,19 @@ _THIN = delete(samples).where(
             for step, reach in _STEPS
         )
     ),
+)
+
+
+_LAST = Recollection(
+    select(samples)
+    .where(samples.c.channel_uid.in_(bindparam("uid", expanding=True)))
+    .order_by(samples.c.number.desc())
+    # Else SQLAlchemy has both as parameters.
+    .limit(literal_column("1"))
+    .offset(literal_column("0")),
+    keys="uid",
+    make=sample_of,
+    most=_MOST_KEPT,
 )
 
 
@@ -61,9 +78,8 @@ def of_channel(tx: ReadTransaction, channel_uid: str) -> list[KeptSample]:
 
 def last(tx: ReadTransaction, channel_uid: str) -> KeptSample | None:
     """Return the last sample of a channel."""
-    statement = select(samples).where(samples.c.channel_uid == channel_uid)
-    row = tx.execute(statement.order_by(samples.c.number.desc()).limit(1)).one_or_none()
-    return None if row is None else sample_of(row)
+    found = tx.look_up(_LAST, [channel_uid])
+    return found[0] if found else None
 
 
 def last_at(tx: ReadTransaction, channel_uid: str) -> datetime | None:

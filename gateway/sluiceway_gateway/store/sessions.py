@@ -1,6 +1,6 @@
 """Sessions: one a client process, with the number of its last heartbeat that counted."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -8,30 +8,42 @@ from sqlalchemy import bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.store.engine import WriteTransaction
+from sluiceway_gateway.store.prepared import Each
 from sluiceway_gateway.store.tables import sessions
 
-_BEAT = (
+_BEAT = Each(
     update(sessions)
     .where(sessions.c.id == bindparam("session"), sessions.c.beat < bindparam("number"))
     .values(beat=bindparam("number"))
 )
 
 
-def begin(tx: WriteTransaction, session: str, *, client: str, now: datetime) -> None:
-    """Note the session, if it is new, and hold it: one without endpoints could be pruned."""
-    make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
-    statement = make(sessions).values(id=session, beat=0, started_at=now, client=client)
-    tx.execute(
-        statement.on_conflict_do_update(
-            index_elements=["id"], set_={"client": statement.excluded.client}
-        )
+def _upsert(make: Any) -> Each:
+    statement = make(sessions)
+    upsert = statement.on_conflict_do_update(
+        index_elements=["id"], set_={"client": statement.excluded.client}
     )
+    return Each(upsert, columns=[each.name for each in sessions.columns])
+
+
+_BEGIN = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
+
+
+def begin(tx: WriteTransaction, clients: Mapping[str, str], *, now: datetime) -> None:
+    """Note these sessions, each with its client, if they are new, and hold them.
+
+    One without endpoints could be pruned.
+    """
+    rows = [
+        {"id": session, "beat": 0, "started_at": now, "client": client}
+        for session, client in sorted(clients.items())
+    ]
+    tx.run_each(_BEGIN[tx.dialect], rows)
 
 
 def beat(tx: WriteTransaction, session: str, number: int) -> bool:
     """Count the beat and hold the session; False for an unknown one, and for a beat that is old."""
-    counted = tx.execute(_BEAT, {"session": session, "number": number})
-    return counted.rowcount == 1
+    return tx.run_each(_BEAT, [{"session": session, "number": number}]) == 1
 
 
 def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:

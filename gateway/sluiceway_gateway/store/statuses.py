@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, func, null, or_, select
+from sqlalchemy import Row, bindparam, func, null, or_, select
 
 from sluiceway_gateway.domain.channel import Channel
 from sluiceway_gateway.domain.endpoint import ANONYMOUS, Endpoint, Health, Role, State
@@ -18,6 +18,7 @@ from sluiceway_gateway.store.channels import Tag
 from sluiceway_gateway.store.endpoint_rows import endpoint_of
 from sluiceway_gateway.store.engine import ReadTransaction
 from sluiceway_gateway.store.groups import group_of
+from sluiceway_gateway.store.prepared import Recollection
 from sluiceway_gateway.store.sample_rows import KeptSample
 from sluiceway_gateway.store.selection import starts_with
 from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints
@@ -26,9 +27,15 @@ from sluiceway_gateway.store.watched import reading_of
 #: A statement has only so many parameters.
 _AT_ONCE = 500
 # How far they are is shown as of the last sample, and need not be read.
-_ENDPOINTS = select(
-    *(each for each in endpoints.c if each is not endpoints.c.reached), null().label("reached")
-).where(~endpoints.c.superseded)
+_ENDPOINTS = (
+    select(
+        *(each for each in endpoints.c if each is not endpoints.c.reached), null().label("reached")
+    )
+    .where(~endpoints.c.superseded, endpoints.c.channel_uid.in_(bindparam("uid", expanding=True)))
+    .order_by(endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
+)
+#: Endpoints, of all channels, that are kept in memory as they were seen last.
+_MOST_KEPT = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +107,7 @@ def status(tx: ReadTransaction, name: str) -> Status | None:
     if row is None:
         return None
     last = samples.last(tx, row.uid)
-    statement = _ENDPOINTS.where(endpoints.c.channel_uid == row.uid)
-    order = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
-    writers, readers = [], []
-    for each in tx.execute(statement.order_by(*order)):
-        if each.role == str(Role.READER):
-            readers.append(Reader(endpoint=endpoint_of(each), reading=reading_of(each)))
-        else:
-            writers.append(endpoint_of(each))
+    standing = tx.look_up(_STANDING, [row.uid])
     groups = select(endpoint_groups).where(
         endpoint_groups.c.channel_uid == row.uid,
         endpoint_groups.c.role == str(Role.READER),
@@ -116,8 +116,8 @@ def status(tx: ReadTransaction, name: str) -> Status | None:
     return Status(
         head=_head_of(row, None if last is None else last.sample.at),
         last=last,
-        writers=tuple(writers),
-        readers=tuple(readers),
+        writers=tuple(each for each in standing if isinstance(each, Endpoint)),
+        readers=tuple(each for each in standing if isinstance(each, Reader)),
         groups=tuple(
             ReaderGroup(group=group_of(each), dynamic=each.dynamic)
             for each in tx.execute(groups.order_by(endpoint_groups.c.name))
@@ -142,6 +142,16 @@ def page(
             Line(head=_head_of(row, sampled_at), outline=outline, crews=crews.get(row.uid, {}))
         )
     return tuple(lines)
+
+
+def _standing_of(row: Any) -> Reader | Endpoint:
+    endpoint = endpoint_of(row)
+    if endpoint.place.role is not Role.READER:
+        return endpoint
+    return Reader(endpoint=endpoint, reading=reading_of(row))
+
+
+_STANDING = Recollection(_ENDPOINTS, keys="uid", make=_standing_of, most=_MOST_KEPT)
 
 
 def _head_of(row: Row[Any], sampled_at: datetime | None) -> Head:

@@ -10,9 +10,9 @@ from hypothesis.stateful import precondition, rule
 from sluiceway_gateway.domain.endpoint import Role, State
 from sluiceway_gateway.domain.errors import Conflict, Fenced, IllegalTransition
 from sluiceway_gateway.domain.position import Commit, Position
-from sluiceway_gateway.services.attachment import Asked
 from sluiceway_gateway.services.beats import Report
 from sluiceway_gateway.services.endpoints import Departure
+from sluiceway_gateway.services.places import Asked
 from sluiceway_gateway.services.sharing import Sharing, Wish
 from sluiceway_gateway.services.tokens import LOOPBACK
 
@@ -222,7 +222,7 @@ class DynamicRules:
             seen=None,
         )
         (reply,) = self.services.beats.beat(
-            one.asked.session, one.beats, [report], principal=LOOPBACK
+            one.asked.session, one.beats, [report], by=LOOPBACK
         ).replies
         assert (reply.status == "fenced") == self.known(one.asked.id).superseded
         if state is State.ERROR:

@@ -22,8 +22,8 @@ from sluiceway_gateway.domain.errors import (
 )
 from sluiceway_gateway.domain.position import Commit, Position
 from sluiceway_gateway.domain.scope import Principal
-from sluiceway_gateway.services.attachment import Asked
 from sluiceway_gateway.services.offsets import Offsets
+from sluiceway_gateway.services.places import Asked
 from sluiceway_gateway.services.tokens import LOOPBACK, Credentials, Tokens
 from sluiceway_gateway.store import endpoints
 from sluiceway_gateway.store.commits import Outcome

@@ -13,9 +13,9 @@ from sluiceway_gateway.domain.endpoint import Role, State
 from sluiceway_gateway.domain.errors import Conflict, Fenced, GoesBack, StaleGeneration
 from sluiceway_gateway.domain.position import Commit, Position
 from sluiceway_gateway.domain.request import Answer
-from sluiceway_gateway.services.attachment import Asked, Attached
 from sluiceway_gateway.services.beats import Report
 from sluiceway_gateway.services.offsets import Reset
+from sluiceway_gateway.services.places import Asked, Attached
 from sluiceway_gateway.services.tokens import LOOPBACK
 from sluiceway_gateway.store.endpoints import Slots
 from sluiceway_gateway.store.engine import Database
@@ -163,7 +163,7 @@ def test_beats_commits_attaches_and_the_reaper_do_not_wait_in_a_circle(crowd: Cr
                 )
                 for each in reversed(members)
             ]
-            crowd.services.beats.beat(session, number, reports, principal=LOOPBACK)
+            crowd.services.beats.beat(session, number, reports, by=LOOPBACK)
 
     def commit_all() -> None:
         for number in range(1, 11):

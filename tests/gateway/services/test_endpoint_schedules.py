@@ -35,10 +35,10 @@ from sluiceway_gateway.domain.errors import (
 )
 from sluiceway_gateway.domain.position import Commit, Position
 from sluiceway_gateway.domain.request import Answer, Request
-from sluiceway_gateway.services.attachment import Asked
 from sluiceway_gateway.services.beats import Report
 from sluiceway_gateway.services.endpoints import Departure
 from sluiceway_gateway.services.offsets import Reset
+from sluiceway_gateway.services.places import Asked
 from sluiceway_gateway.services.tokens import LOOPBACK
 from sluiceway_gateway.store.endpoints import Slots
 from sluiceway_gateway.store.engine import Database
@@ -302,7 +302,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             listens=False,
             seen=None,
         )
-        answer = self.services.beats.beat(one.asked.session, number, [report], principal=LOOPBACK)
+        answer = self.services.beats.beat(one.asked.session, number, [report], by=LOOPBACK)
         (reply,) = answer.replies
         assert (reply.status == "fenced") == (not self.lives(one))
         if reply.status == "ok" and not late:

@@ -11,9 +11,9 @@ from sqlalchemy import func, select
 from sluiceway_gateway.domain.endpoint import Endpoint, Role, State
 from sluiceway_gateway.domain.errors import EndpointNotFound
 from sluiceway_gateway.domain.position import Commit, Position
-from sluiceway_gateway.services.attachment import Asked
 from sluiceway_gateway.services.beats import Report
 from sluiceway_gateway.services.endpoints import Departure
+from sluiceway_gateway.services.places import Asked
 from sluiceway_gateway.services.pruning import PruneCounts, Pruner
 from sluiceway_gateway.services.tokens import LOOPBACK
 from sluiceway_gateway.store import sessions, tables
@@ -121,7 +121,7 @@ def test_an_id_that_is_forgotten_commits_and_beats_no_more_and_takes_no_place(pa
         listens=False,
         seen=None,
     )
-    answer = past.services.beats.beat(old.session, 9, [report], principal=LOOPBACK)
+    answer = past.services.beats.beat(old.session, 9, [report], by=LOOPBACK)
     assert [each.status for each in answer.replies] == ["gone"]
     page = past.services.endpoints.page(past.name, Slots(), after=None, limit=10)
     assert [each.id for each in page.endpoints] == [new.id]
@@ -191,9 +191,9 @@ def test_a_session_that_somebody_attaches_with_is_left_alone(past: Past) -> None
     past.later(-DAYS - 1)
     session = uuid.uuid4().hex
     with past.database.write() as tx:
-        sessions.begin(tx, session, client="", now=past.services.clock())
+        sessions.begin(tx, {session: ""}, now=past.services.clock())
     past.later(DAYS + 1)
     with past.database.write() as tx:
-        sessions.begin(tx, session, client="", now=past.services.clock())
+        sessions.begin(tx, {session: ""}, now=past.services.clock())
         assert past.prune().sessions == 0
     assert past.prune().sessions == 1

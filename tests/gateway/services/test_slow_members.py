@@ -9,8 +9,8 @@ from endpoint_services import PARTITIONS, Services
 from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State
 from sluiceway_gateway.domain.errors import StaleGeneration
 from sluiceway_gateway.domain.position import Commit, Position
-from sluiceway_gateway.services.attachment import Asked
 from sluiceway_gateway.services.beats import Report
+from sluiceway_gateway.services.places import Asked
 from sluiceway_gateway.services.sharing import Sharing, Wish
 from sluiceway_gateway.services.tokens import LOOPBACK
 from sluiceway_gateway.store.engine import Database
@@ -79,9 +79,7 @@ class Team:
             seen=None,
         )
         number = self.beats
-        (reply,) = self.services.beats.beat(
-            member.session, number, [report], principal=LOOPBACK
-        ).replies
+        (reply,) = self.services.beats.beat(member.session, number, [report], by=LOOPBACK).replies
         return reply
 
     def known(self, member: Endpoint) -> Endpoint:
