@@ -200,7 +200,7 @@ def test_a_writer_learns_that_its_place_was_left_unfinished(crowd: Crowd) -> Non
 
 
 # SQLite has one writer at a time.
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("databases", ["postgres"], indirect=True)
 def test_a_channel_that_is_held_holds_up_only_its_own(crowd: Crowd) -> None:
     other, other_uid = crowd.services.channel()
     with crowd.database.write() as tx:
