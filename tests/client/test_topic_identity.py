@@ -1,5 +1,7 @@
 """What asks Kafka whether a topic is still the same, shared in its process while all is well."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -31,6 +33,29 @@ def test_a_look_counts_for_all_who_bear_with_its_age(topics: Topics) -> None:
     # And that is the newest look.
     with pytest.raises(TopicGone):
         first.verify(timeout_s=30, max_age_s=60)
+
+
+def test_of_many_who_come_at_once_one_looks_for_all(topics: Topics) -> None:
+    connection = topics.connect()
+    crowd = [TopicIdentity(connection) for _ in range(8)]
+    inquiry, together = crowd[0]._inquiry, threading.Barrier(8)
+    moments = set()
+
+    def verify(identity: TopicIdentity) -> None:
+        together.wait(30)
+        identity.verify(timeout_s=30, max_age_s=60)
+        moments.add(inquiry.looks[connection.topic_name].at_s)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(verify, crowd))
+    assert len(moments) == 1
+
+
+def test_who_waits_for_a_look_in_vain_looks_alone_for_as_long_as_is_left(topics: Topics) -> None:
+    nowhere = replace(topics.connect(), kafka={"bootstrap.servers": "127.0.0.1:1"})
+    identity = TopicIdentity(nowhere)
+    with identity._inquiry.turn, pytest.raises(KafkaUnavailable):
+        identity.verify(timeout_s=0.3, max_age_s=60)
 
 
 def test_after_a_failure_a_new_one_begins_anew(topics: Topics) -> None:

@@ -1,6 +1,7 @@
 """Whether the topic is still the one that the channel was opened with."""
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
@@ -47,6 +48,7 @@ class _Inquiry:
 
     def __init__(self, properties: MaskedProperties) -> None:
         self.looks: dict[str, _Look] = {}
+        self.turn = threading.Lock()
         self.complaints = Complaints(properties)
         self.admin = made(AdminClient, properties.over({"error_cb": self.complaints.note}))
 
@@ -83,9 +85,10 @@ class TopicIdentity:
         nobody in.
         """
         name = self._connection.topic_name
+        since_s = time.monotonic() - max_age_s
         look = self._inquiry.looks.get(name)
-        if look is None or time.monotonic() - look.at_s >= max_age_s:
-            look = self._look(timeout_s)
+        if look is None or look.at_s <= since_s:
+            look = self._shared_look(timeout_s, since_s) if max_age_s else self._look(timeout_s)
         present = look.topic_id.translate(_URL_SAFE)
         expected = self._connection.topic_id and self._connection.topic_id.translate(_URL_SAFE)
         if expected is not None and present != expected:
@@ -115,6 +118,20 @@ class TopicIdentity:
                 f"Kafka did not tell the ends of the topic {name} within {timeout_s:g} s; "
                 "try again when the brokers are back"
             ) from error
+
+    def _shared_look(self, timeout_s: float, since_s: float) -> _Look:
+        """Return a look that began after `since_s`; of many who want one, one takes it for all."""
+        deadline_s = time.monotonic() + timeout_s
+        turn = self._inquiry.turn
+        has_turn = turn.acquire(timeout=timeout_s)
+        try:
+            look = self._inquiry.looks.get(self._connection.topic_name)
+            if look is not None and look.at_s > since_s:
+                return look
+            return self._look(max(_PAUSE_S, deadline_s - time.monotonic()))
+        finally:
+            if has_turn:
+                turn.release()
 
     def _look(self, timeout_s: float) -> _Look:
         name, began_s = self._connection.topic_name, time.monotonic()
