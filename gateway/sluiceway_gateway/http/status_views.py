@@ -69,9 +69,7 @@ class ChannelView:
 
         Raises ChannelNotFound, and Unauthenticated and Forbidden for who may not see it.
         """
-        self._head = await run_in_threadpool(
-            self._gateway.statuses.head, self._name, by=self._by
-        )
+        self._head = await run_in_threadpool(self._gateway.statuses.head, self._name, by=self._by)
         return _tag(self._head)
 
     async def changed(self, timeout_s: float, *, placed: bool = False) -> bool:
