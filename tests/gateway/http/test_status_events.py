@@ -19,6 +19,7 @@ from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.http import status_events
 from sluiceway_gateway.http.status_views import ChannelView
+from sluiceway_gateway.services.tokens import LOOPBACK
 from sluiceway_gateway.services.watch import Watch
 from sluiceway_gateway.store.due import remove
 from sluiceway_gateway.store.engine import Database
@@ -126,7 +127,7 @@ def test_who_reads_slowly_is_told_the_last_state_and_not_all_before(flights: Sit
         # The server asks for the next piece when the connection takes it.
         watch = Watch(flights.rig.database, limit=1, poll_s=0.01)
         parts = replace(flights.rig.app.state.parts, watch=watch)
-        view = ChannelView(parts, "flights")
+        view = ChannelView(parts, "flights", by=LOOPBACK)
 
         async def check() -> None: ...
 
