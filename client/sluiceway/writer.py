@@ -175,6 +175,11 @@ class ChannelWriter(Presence):
             timeout_s=timeout_s,
         )
 
+    def end_offsets(self) -> dict[int, int]:
+        """Return the offset after the last message of each partition, as of now."""
+        self._require_open()
+        return self._identity.ends(range(self.connection.partitions), timeout_s=self._timeout_s)
+
     def close(self) -> None:
         """Flush, say where the records end, and leave. May be repeated.
 

@@ -1,0 +1,142 @@
+"""A reader's offsets as pypz has them: one number, the count of records."""
+
+from abc import abstractmethod
+
+from sluiceway.errors import CommitBeyondRead, Conflict, OptionError
+from sluiceway.position import Position
+from sluiceway.pypz.trail import Trail
+from sluiceway.reader import ChannelReader
+
+__all__ = ["ChannelOffsets"]
+
+
+class ChannelOffsets:
+    """Counts what is read, and keeps positions with the gateway by that count."""
+
+    NotInitialized = -9999
+    """The offset of a reader that was told none."""
+
+    _silent_mode: bool
+
+    def __init__(self) -> None:
+        self._reader: ChannelReader | None = None
+        self._read_record_count = 0
+        self._read_record_offset = self.NotInitialized
+        self._initial_input_record_offset = 0
+        self._last_offset_committed = 0
+        self._trail: Trail | None = None
+        self._begun: dict[int, Position] = {}
+
+    @abstractmethod
+    def _opened(self) -> ChannelReader:
+        """Return the reader. Raises EndpointClosed."""
+
+    def get_read_record_count(self) -> int:
+        """Return how many records were read here."""
+        return self._read_record_count
+
+    def get_read_record_offset(self) -> int:
+        """Return the offset of the next record, or NotInitialized."""
+        return self._read_record_offset
+
+    def set_initial_record_offset(self, initial_record_offset: int) -> None:
+        """Go on reading at this offset, and count from there.
+
+        Raises OffsetOutOfRange, and OptionError where the channel has several partitions for this
+        reader, so that one number does not say where in them.
+        """
+        if self._reader is not None:
+            self._trail = self._moved(self._reader, initial_record_offset)
+        self._initial_input_record_offset = initial_record_offset
+        self._last_offset_committed = initial_record_offset
+        self._read_record_offset = initial_record_offset
+
+    def set_initial_record_offset_auto(self) -> None:
+        """Go on where the group has committed last, or at the first record."""
+        self.set_initial_record_offset(self._load_input_record_offset())
+
+    def invoke_commit_offset(
+        self, offset: int, compensate_with_initial_offset: bool = True
+    ) -> None:
+        """Commit that records up to this offset are done: counted from where this reader began.
+
+        Without compensation it is the offset itself. Raises CommitBeyondRead (a ValueError) for
+        what was not read, and Conflict `goes_back` for what lies before the last commit.
+        """
+        reader = self._opened()
+        trail = self._know_offset()
+        wanted = offset + self._initial_input_record_offset * compensate_with_initial_offset
+        if wanted > self._read_record_offset:
+            raise CommitBeyondRead(
+                f"Offset is out of range: {wanted}; Current read offset? {self._read_record_offset}"
+            )
+        if wanted == self._last_offset_committed:
+            return
+        if wanted < self._last_offset_committed:
+            raise Conflict(
+                f"Offset to commit ({wanted}) is lower than the last committed offset "
+                f"({self._last_offset_committed}); nothing was committed. Going back is a reset: "
+                "channel.reset(group, …, reason=…)",
+                status=409,
+                code="goes_back",
+            )
+        places = trail.at(wanted)
+        if places is not None:
+            reader.commit(places)
+            self._note_committed(wanted)
+
+    def invoke_commit_current_read_offset(self) -> None:
+        """Commit all that was read."""
+        reader = self._opened()
+        self._know_offset()
+        reader.commit()
+        self._note_committed(self._read_record_offset)
+
+    def _begin(self, reader: ChannelReader) -> None:
+        """Take a reader that was opened just now; an offset that was set before holds for it."""
+        self._reader = reader
+        self._begun = reader.position()
+        if self._read_record_offset != self.NotInitialized:
+            self._trail = self._moved(reader, self._read_record_offset)
+
+    def _count(self, records: int) -> None:
+        """Note that so many records were read."""
+        if records:
+            self._read_record_count += records
+            self._read_record_offset += records
+        if self._trail is not None and self._reader is not None:
+            self._trail.note(records, self._reader.position())
+
+    def _load_input_record_offset(self) -> int:
+        """Go to what is committed, else to where this reader began; return the offset."""
+        reader = self._opened()
+        committed = {} if self._silent_mode else reader.committed()
+        places = self._begun | {p: at for p, at in committed.items() if p in self._begun}
+        moved = {p: at for p, at in places.items() if reader.position()[p] != at}
+        if moved:
+            reader.seek(moved)
+        return sum(place.offset for place in places.values())
+
+    def _know_offset(self) -> Trail:
+        """Return the trail; where nobody set an offset, it begins at what is committed."""
+        if self._trail is None:
+            self.set_initial_record_offset_auto()
+        assert self._trail is not None  # noqa: S101 - it was set just now
+        return self._trail
+
+    def _note_committed(self, offset: int) -> None:
+        self._last_offset_committed = offset
+        if self._trail is not None:
+            self._trail.forget(offset)
+
+    def _moved(self, reader: ChannelReader, offset: int) -> Trail:
+        """Let the reader stand at this offset, and begin a trail there."""
+        positions = reader.position()
+        if offset != sum(place.offset for place in positions.values()):
+            if len(positions) != 1:
+                raise OptionError(
+                    f"the offset {offset} says no place in {len(positions)} partitions; start "
+                    "where the group has committed: set_initial_record_offset_auto()"
+                )
+            reader.seek(dict.fromkeys(positions, offset))
+        return Trail(offset, reader.position())

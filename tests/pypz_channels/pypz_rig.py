@@ -1,0 +1,113 @@
+"""Channels of pypz's for tests: quick ones, at the session's gateway."""
+
+import itertools
+import json
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from pypz_standins import StandinPort
+
+from sluiceway import Beat, Channel, Gateway
+from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter
+
+SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "DemoRecord",
+        "fields": [{"name": "demoText", "type": "string"}],
+    }
+)
+
+
+def demo(count: int, first: int = 0) -> list[dict[str, str]]:
+    return [{"demoText": f"record_{number}"} for number in range(first, first + count)]
+
+
+class QuickReader(KafkaChannelReader):
+    """Its channels beat quickly."""
+
+    DefaultStatusThreadIntervalInMs = 100
+    DataConsumerTimeoutInMs = InitialDataConsumerTimeoutInMs = 1000
+
+
+class QuickWriter(KafkaChannelWriter):
+    DefaultStatusThreadIntervalInMs = 100
+
+
+def until(done: Callable[[], Any], timeout_s: float = 30.0) -> None:
+    """Call again and again, as an executor of pypz does, until it is done."""
+    deadline_s = time.monotonic() + timeout_s
+    pause = iter(itertools.chain([0.01] * 10, itertools.repeat(0.05)))
+    while not done():
+        assert time.monotonic() < deadline_s, "it did not come to its end"
+        time.sleep(next(pause))
+
+
+class Bench:
+    """Makes channels, by one name, and closes and deletes what is left of them."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self.url = url
+        self.name = f"pipeline.reader-{uuid.uuid4().hex[:8]}.input_port"
+        self._stack = stack
+        self._gateway = stack.enter_context(Gateway(url))
+
+    def reader(
+        self,
+        kind: type[KafkaChannelReader] = QuickReader,
+        *,
+        config: dict[str, Any] | None = None,
+        schema: Any = SCHEMA,
+        location: str | None = None,
+        silent: bool = False,
+        **place: Any,
+    ) -> KafkaChannelReader:
+        index = place.get("index", 0)
+        name = f"{self.name}_{index - 1}" if index else self.name
+        made = kind(self.name, StandinPort(name, schema, **place), silent_mode=silent)
+        made.set_location(self.url if location is None else location)
+        made.invoke_configure_channel({"max_poll_records": 500} | (config or {}))
+        self._stack.callback(_let_go, made)
+        return made
+
+    def writer(
+        self,
+        name: str = "pipeline.writer.output_port",
+        *,
+        schema: Any = SCHEMA,
+        config: dict[str, Any] | None = None,
+        silent: bool = False,
+        **place: Any,
+    ) -> KafkaChannelWriter:
+        made = QuickWriter(self.name, StandinPort(name, schema, **place), silent_mode=silent)
+        made.set_location(self.url)
+        made.invoke_configure_channel(config or {})
+        self._stack.callback(_let_go, made)
+        return made
+
+    def pair(self, **config: Any) -> tuple[KafkaChannelReader, KafkaChannelWriter]:
+        """Return a reader and a writer that are open."""
+        reader, writer = self.reader(config=config), self.writer()
+        assert reader.invoke_resource_creation()
+        until(reader.invoke_open_channel)
+        until(writer.invoke_open_channel)
+        return reader, writer
+
+    def channel(self) -> Channel:
+        """Return the channel at the gateway."""
+        return self._gateway.channel(self.name)
+
+    def quick(self, partitions: int = 1) -> Channel:
+        """Make the channel beforehand, so that its writers are found lost soon."""
+        beat = Beat(interval_ms=100, patience_ms=1000)
+        return self._gateway.channel(self.name, SCHEMA, partitions=partitions, beat=beat)
+
+
+def _let_go(channel: Any) -> None:
+    try:
+        channel.invoke_close_channel()
+    except Exception:  # noqa: BLE001, S110 - what a test has broken on purpose
+        pass

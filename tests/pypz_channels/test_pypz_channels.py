@@ -1,0 +1,362 @@
+"""pypz's channel classes on a real gateway and broker: their life, their records, their offsets."""
+
+import pytest
+from pypz_rig import SCHEMA, Bench, QuickReader, demo, until
+from pypz_standins import StandinPort
+
+from sluiceway.errors import CommitBeyondRead, Conflict, EndpointClosed, OptionError
+from sluiceway.pypz import (
+    InvalidRecordValue,
+    KafkaChannelReader,
+    KafkaChannelWriter,
+    MissingLocation,
+    NoRecordList,
+    SchemaParseException,
+)
+
+
+def test_a_channel_is_made_written_read_and_deleted(bench: Bench) -> None:
+    reader, writer = bench.reader(), bench.writer()
+    assert reader.get_channel_name() == bench.name
+    assert reader.get_unique_name() == f"{bench.name}@{bench.name}"
+    assert writer.get_unique_name() == f"{bench.name}@pipeline.writer.output_port"
+    assert reader.get_location() == bench.url
+    assert reader.get_context().get_full_name() == bench.name
+    assert not writer.invoke_open_channel(), "nobody has made the channel yet"
+    assert writer.invoke_resource_creation()
+    assert not writer.invoke_open_channel(), "a writer makes none"
+    assert not reader.is_resource_created()
+    assert reader.invoke_resource_creation()
+    assert reader.is_resource_created()
+    for channel in (reader, writer):
+        assert not channel.is_channel_open()
+        assert channel.invoke_open_channel()
+        assert channel.is_channel_open()
+        assert not channel.is_channel_started()
+        channel.start_channel()
+        assert channel.is_channel_started()
+        assert not channel.is_channel_stopped()
+    writer.invoke_write_records(demo(10))
+    assert writer.get_written_record_count() == 10
+    assert reader.invoke_read_records() == demo(10)
+    assert reader.get_read_record_count() == reader.get_read_record_offset() == 10
+    assert not reader.has_records()
+    reader.invoke_commit_current_read_offset()
+    for channel in (writer, reader):
+        channel.stop_channel()
+        assert channel.is_channel_stopped()
+        assert not channel.is_channel_started()
+        assert channel.can_close()
+        assert channel.invoke_close_channel()
+        assert not channel.is_channel_open()
+        assert channel.invoke_close_channel(), "closed twice is closed"
+    assert writer.invoke_resource_deletion()
+    assert reader.invoke_resource_deletion()
+    assert reader.is_resource_deleted()
+    assert not bench.writer().invoke_open_channel()
+
+
+def test_records_go_round_from_the_first_partition_and_replicas_share_them(bench: Bench) -> None:
+    group = {"group": bench.name, "size": 3}
+    readers = [bench.reader(index=index, **group) for index in range(3)]
+    assert readers[0].invoke_resource_creation()
+    for reader in readers:
+        until(reader.invoke_open_channel)
+    writer = bench.writer()
+    until(writer.invoke_open_channel)
+    writer.invoke_write_records(demo(4))
+    writer.invoke_write_records(demo(4, 4))
+    writer.stop_channel()
+    for index, reader in enumerate(readers):
+        got = [each["demoText"] for each in reader.invoke_read_records()]
+        assert got == [f"record_{number}" for number in range(8) if number % 3 == index]
+
+
+def test_in_group_mode_every_replica_reads_everything(bench: Bench) -> None:
+    group = {"group": bench.name, "size": 2, "group_mode": True}
+    readers = [bench.reader(index=index, **group) for index in range(2)]
+    assert readers[0].invoke_resource_creation()
+    writer = bench.writer()
+    for channel in (*readers, writer):
+        until(channel.invoke_open_channel)
+    assert bench.channel().partitions == 1
+    writer.invoke_write_records(demo(5))
+    assert [each.invoke_read_records() for each in readers] == [demo(5), demo(5)]
+    readers[1].invoke_commit_current_read_offset()
+    assert readers[0]._load_input_record_offset() == 0, "each has positions of its own"
+
+
+def test_one_record_a_call_unless_more_are_configured(bench: Bench) -> None:
+    reader, writer = bench.pair(max_poll_records=1)
+    writer.invoke_write_records(demo(3))
+    assert [reader.invoke_read_records() for _ in range(3)] == [demo(1, n) for n in range(3)]
+    reader.invoke_configure_channel({"max_poll_records": 7})
+    assert reader.get_configuration()["max_poll_records"] == 7
+
+
+def test_a_restart_without_a_commit_reads_all_again_and_one_with_goes_on(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(10))
+    assert reader.get_read_record_offset() == reader.NotInitialized
+    reader.set_initial_record_offset_auto()
+    assert len(reader.invoke_read_records()) == 10
+    assert reader.invoke_close_channel()
+    again = bench.reader()
+    assert again.invoke_resource_creation(), "what is there stays as it is"
+    assert again.invoke_open_channel()
+    assert again.invoke_read_records() == demo(10)
+    again.invoke_commit_offset(5)
+    assert again.invoke_close_channel()
+    third = bench.reader()
+    assert third.invoke_open_channel()
+    third.set_initial_record_offset_auto()
+    assert third.get_read_record_offset() == 5
+    assert third.invoke_read_records() == demo(5, 5)
+    assert (third.get_read_record_count(), third.get_read_record_offset()) == (5, 10)
+    third.invoke_commit_offset(3)
+    assert bench.channel().committed(bench.name)[0].offset == 8
+    third.invoke_commit_offset(9, compensate_with_initial_offset=False)
+    assert bench.channel().committed(bench.name)[0].offset == 9
+
+
+def test_what_was_not_read_is_not_committed_and_nothing_goes_back(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(10))
+    assert len(reader.invoke_read_records()) == 10
+    with pytest.raises(ValueError, match="Offset is out of range: 11"):
+        reader.invoke_commit_offset(11)
+    with pytest.raises(CommitBeyondRead):
+        reader.invoke_commit_offset(11, compensate_with_initial_offset=False)
+    reader.invoke_commit_offset(6)
+    with pytest.raises(Conflict, match="lower than the last committed") as raised:
+        reader.invoke_commit_offset(2)
+    assert raised.value.code == "goes_back"
+    assert bench.channel().committed(bench.name)[0].offset == 6
+    # Told to begin before the commit, it reads again from there; committed is what was.
+    reader.set_initial_record_offset(2)
+    assert reader.invoke_read_records() == demo(8, 2)
+    with pytest.raises(Conflict):
+        reader.invoke_commit_offset(1)
+    reader.invoke_commit_current_read_offset()
+    assert bench.channel().committed(bench.name)[0].offset == 10
+
+
+def test_lag_and_has_records_are_of_the_partitions_read_here(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(4))
+    writer.stop_channel()
+    assert reader.get_consumer_lag() == 4
+    assert reader.has_records()
+    reader.invoke_read_records()
+    assert reader.get_consumer_lag() == 0
+    assert not reader.has_records()
+
+
+def test_a_larger_group_grows_the_channel_and_a_smaller_one_reads_all_of_it(bench: Bench) -> None:
+    bench.quick()
+    writer = bench.writer()
+    until(writer.invoke_open_channel)
+    writer.invoke_write_records(demo(10))
+    writer.stop_channel()
+    large = bench.reader(group=bench.name, size=4)
+    assert large.invoke_resource_creation()
+    channel = bench.channel()
+    assert channel.partitions == 4
+    assert sum(partition.end or 0 for partition in channel.report().partitions) in (0, 10)
+    later = bench.writer("pipeline.later.output_port")
+    until(later.invoke_open_channel)
+    later.invoke_write_records(demo(8))
+    later.stop_channel()
+    alone = bench.reader()
+    assert alone.invoke_resource_creation()
+    assert bench.channel().partitions == 4
+    until(alone.invoke_open_channel)
+    got: list[dict[str, str]] = []
+    while len(got) < 18:
+        got += alone.invoke_read_records()
+    assert sorted(each["demoText"] for each in got) == sorted(
+        each["demoText"] for each in demo(10) + demo(8)
+    )
+    # One number says no place in four partitions: it is committed up to a call's end at least.
+    alone.invoke_commit_offset(17)
+    committed = sum(place.offset for place in bench.channel().committed(bench.name).values())
+    assert committed < 18
+    with pytest.raises(OptionError, match="no place in 4 partitions"):
+        alone.set_initial_record_offset(3)
+    alone.invoke_commit_current_read_offset()
+    kept = bench.channel().committed(bench.name)
+    assert sum(place.offset for place in kept.values()) == 18
+
+
+def test_nothing_is_deleted_that_is_in_use_or_was_not_read(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(3))
+    reader.invoke_read_records()
+    reader.invoke_close_channel()
+    assert not reader.invoke_resource_deletion(), "somebody writes"
+    writer.invoke_close_channel()
+    late = bench.reader()
+    assert late.invoke_open_channel()
+    late.invoke_read_records()
+    late.invoke_commit_offset(2)
+    late.invoke_close_channel()
+    with pytest.raises(Conflict, match="deleteUnread=True deletes it all the same") as raised:
+        late.invoke_resource_deletion()
+    assert raised.value.code == "unread_data"
+    assert not late.is_resource_deleted()
+    assert bench.channel().partitions == 1
+    late.invoke_configure_channel({"deleteUnread": True})
+    assert late.invoke_resource_deletion()
+
+
+def test_the_location_may_come_from_the_environment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLUICEWAY_URL", raising=False)
+    for channel in (
+        KafkaChannelReader(bench.name, StandinPort("reader", SCHEMA)),
+        KafkaChannelWriter(bench.name, StandinPort("writer", SCHEMA)),
+    ):
+        with pytest.raises(AttributeError, match="Missing channel location parameter"):
+            channel.invoke_resource_creation()
+        with pytest.raises(MissingLocation, match="SLUICEWAY_URL"):
+            channel.invoke_open_channel()
+    monkeypatch.setenv("SLUICEWAY_URL", bench.url)
+    assert bench.reader(location="").invoke_resource_creation()
+
+
+def test_an_address_of_kafka_is_no_location(bench: Bench) -> None:
+    reader = bench.reader(location="localhost:9092")
+    with pytest.raises(OptionError, match="http"):
+        reader.invoke_resource_creation()
+
+
+@pytest.mark.parametrize("schema", [None, "", "{", '{"type": "recrod", "name": "R"}'])
+def test_a_port_without_a_schema_is_told_so(bench: Bench, schema: str | None) -> None:
+    reader, writer = bench.reader(schema=schema), bench.writer(schema=schema)
+    for call in (
+        reader.invoke_resource_creation,
+        reader.invoke_read_records,
+        lambda: writer.invoke_write_records(demo(1)),
+    ):
+        with pytest.raises(SchemaParseException):
+            call()
+
+
+def test_records_that_do_not_fit_keep_the_whole_list_from_being_sent(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    with pytest.raises(ValueError, match="record 1, field 'demoText'") as raised:
+        writer.invoke_write_records([*demo(1), {"demoText": 5}, *demo(1)])
+    assert isinstance(raised.value, InvalidRecordValue)
+    with pytest.raises(ValueError, match="unknown"):
+        writer.invoke_write_records([{"demoText": "x", "unknown": 1}])
+    with pytest.raises(TypeError, match="List of records"):
+        writer.invoke_write_records({"demoText": "x"})  # type: ignore[arg-type]
+    with pytest.raises(NoRecordList):
+        writer.invoke_write_records(iter(demo(1)))  # type: ignore[arg-type]
+    assert writer.get_written_record_count() == 0
+    writer.invoke_write_records(demo(1))
+    writer.stop_channel()
+    assert reader.invoke_read_records() == demo(1)
+
+
+def test_a_writer_with_another_schema_registers_it_or_is_refused(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    longer = SCHEMA.replace(
+        '"string"}', '"string"}, {"name": "note", "type": ["null", "string"], "default": null}'
+    )
+    newer = bench.writer("pipeline.newer.output_port", schema=longer)
+    assert newer.invoke_open_channel()
+    writer.invoke_write_records(demo(1))
+    writer.stop_channel()
+    newer.invoke_write_records([{"demoText": "new", "note": "read by the old"}])
+    newer.stop_channel()
+    got = reader.invoke_read_records() + reader.invoke_read_records()
+    assert [each["demoText"] for each in got] == ["record_0", "new"]
+    other = bench.writer("pipeline.other.output_port", schema=SCHEMA.replace('"string"', '"long"'))
+    with pytest.raises(Conflict) as raised:
+        other.invoke_open_channel()
+    assert raised.value.code == "schema_incompatible"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"max_poll_records": 0}, "max_poll_records is 0"),
+        ({"onLostWriter": "cry"}, "onLostWriter is 'cry'"),
+        ({"deleteUnread": "yes"}, "deleteUnread is 'yes'"),
+        ({"metricsEnabled": 1}, "metricsEnabled is 1"),
+        ({"logLevel": "DEBUGG"}, "did you mean 'DEBUG'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_and_not_kept(
+    bench: Bench, config: dict[str, object], message: str
+) -> None:
+    reader = bench.reader()
+    with pytest.raises(OptionError, match=message):
+        reader.invoke_configure_channel(config)
+    assert config.keys().isdisjoint(reader.get_configuration().keys() - {"max_poll_records"})
+
+
+def test_settings_without_effect_are_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.writer(config={"acks": 0, "linger_ms": 5, "compresion_type": "gzip"})
+    assert "'acks' has no effect here" in caplog.text
+    assert "nothing is known of 'compresion_type'" in caplog.text
+    assert "did you mean 'compression_type'" in caplog.text
+    assert "linger_ms" not in caplog.text
+
+
+def test_a_channel_that_is_not_open_says_so(bench: Bench) -> None:
+    reader, writer = bench.reader(), bench.writer()
+    for call in (
+        reader.invoke_read_records,
+        reader.has_records,
+        reader.get_consumer_lag,
+        lambda: reader.invoke_commit_offset(0),
+        reader.invoke_commit_current_read_offset,
+        lambda: writer.invoke_write_records(demo(1)),
+    ):
+        with pytest.raises(EndpointClosed, match="call invoke_open_channel"):
+            call()
+
+
+@pytest.mark.parametrize("kind", [KafkaChannelReader, KafkaChannelWriter])
+def test_a_channel_needs_a_name_and_a_context(kind: type) -> None:
+    with pytest.raises(ValueError, match="Channel name"):
+        kind(None, StandinPort("port"))
+    with pytest.raises(ValueError, match="Context"):
+        kind("channel", None)
+
+
+def test_the_one_before_is_fenced_by_the_one_that_is_started_again(bench: Bench) -> None:
+    from sluiceway.errors import Fenced
+
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(4))
+    assert len(reader.invoke_read_records()) == 4
+    again = bench.reader()
+    assert again.invoke_open_channel()
+    with pytest.raises(Fenced):
+        reader.invoke_commit_current_read_offset()
+    assert again.invoke_read_records() == demo(4)
+    again.invoke_commit_current_read_offset()
+
+
+def test_names_that_a_gateway_does_not_take_are_marked(bench: Bench) -> None:
+    bench.name = bench.name.replace("pipeline", "Pipe Line")
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(2))
+    assert reader.invoke_read_records() == demo(2)
+    assert reader.get_channel_name() == bench.name
+
+
+def test_the_first_to_come_is_an_executor_that_is_not_shut_down(bench: Bench) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as executor:
+        reader = QuickReader(bench.name, StandinPort(bench.name, SCHEMA), executor)
+        reader.set_location(bench.url)
+        assert reader.invoke_resource_creation()
+        assert reader.invoke_open_channel()
+        assert reader.invoke_close_channel()
+        assert executor.submit(lambda: 5).result() == 5
