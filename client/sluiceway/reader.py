@@ -196,7 +196,7 @@ class ChannelReader(Presence):
     def end_offsets(self) -> dict[int, int]:
         """Return the offset after the last message of each partition, as of now."""
         self._require_open()
-        return {p: mark.end for p, mark in self._stream.watermarks(self.partitions).items()}
+        return self._stream.ends_at_once(self.partitions)
 
     def lag(self) -> dict[int, int]:
         """Return how many offsets lie between the position and the end of each partition.

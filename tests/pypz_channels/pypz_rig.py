@@ -1,5 +1,6 @@
 """Channels of pypz's for tests: quick ones, at the session's gateway."""
 
+import contextlib
 import itertools
 import json
 import time
@@ -77,20 +78,23 @@ class Bench:
         self,
         name: str = "pipeline.writer.output_port",
         *,
+        kind: type[KafkaChannelWriter] = QuickWriter,
         schema: Any = SCHEMA,
         config: dict[str, Any] | None = None,
         silent: bool = False,
         **place: Any,
     ) -> KafkaChannelWriter:
-        made = QuickWriter(self.name, StandinPort(name, schema, **place), silent_mode=silent)
+        made = kind(self.name, StandinPort(name, schema, **place), silent_mode=silent)
         made.set_location(self.url)
         made.invoke_configure_channel(config or {})
         self._stack.callback(_let_go, made)
         return made
 
-    def pair(self, **config: Any) -> tuple[KafkaChannelReader, KafkaChannelWriter]:
+    def pair(
+        self, kind: type[KafkaChannelWriter] = QuickWriter, **config: Any
+    ) -> tuple[KafkaChannelReader, KafkaChannelWriter]:
         """Return a reader and a writer that are open."""
-        reader, writer = self.reader(config=config), self.writer()
+        reader, writer = self.reader(config=config), self.writer(kind=kind)
         assert reader.invoke_resource_creation()
         until(reader.invoke_open_channel)
         until(writer.invoke_open_channel)
@@ -107,7 +111,6 @@ class Bench:
 
 
 def _let_go(channel: Any) -> None:
-    try:
+    # Some are broken on purpose.
+    with contextlib.suppress(Exception):
         channel.invoke_close_channel()
-    except Exception:  # noqa: BLE001, S110 - what a test has broken on purpose
-        pass

@@ -163,12 +163,12 @@ class StandinOutputPort(StandinPort):
 
     def _on_resource_creation(self) -> bool:
         return not self.is_principal() or all(
-            [each.invoke_resource_creation() for each in self.channels]
+            each.invoke_resource_creation() for each in self.channels
         )
 
     def _on_port_open(self) -> bool:
         closed = [each for each in self.channels if not each.is_channel_open()]
-        if not all([each.invoke_open_channel() for each in closed]):
+        if not all(each.invoke_open_channel() for each in closed):
             return False
         for each in self.channels:
             if not each.is_channel_started():
@@ -181,11 +181,11 @@ class StandinOutputPort(StandinPort):
 
     def _on_port_close(self) -> bool:
         opened = [each for each in self.channels if each.is_channel_open()]
-        return all([each.can_close() and each.invoke_close_channel() for each in opened])
+        return all(each.can_close() and each.invoke_close_channel() for each in opened)
 
     def _on_resource_deletion(self) -> bool:
         return not self.is_principal() or all(
-            [each.invoke_resource_deletion() for each in self.channels]
+            each.invoke_resource_deletion() for each in self.channels
         )
 
     def _on_error(self) -> None:

@@ -1,10 +1,10 @@
 """pypz's channel classes on a real gateway and broker: their life, their records, their offsets."""
 
 import pytest
-from pypz_rig import SCHEMA, Bench, QuickReader, demo, until
+from pypz_rig import SCHEMA, Bench, demo, until
 from pypz_standins import StandinPort
 
-from sluiceway.errors import CommitBeyondRead, Conflict, EndpointClosed, OptionError
+from sluiceway.errors import CommitBeyondRead, Conflict, EndpointClosed, Fenced, OptionError
 from sluiceway.pypz import (
     InvalidRecordValue,
     KafkaChannelReader,
@@ -329,8 +329,6 @@ def test_a_channel_needs_a_name_and_a_context(kind: type) -> None:
 
 
 def test_the_one_before_is_fenced_by_the_one_that_is_started_again(bench: Bench) -> None:
-    from sluiceway.errors import Fenced
-
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(4))
     assert len(reader.invoke_read_records()) == 4
@@ -348,15 +346,3 @@ def test_names_that_a_gateway_does_not_take_are_marked(bench: Bench) -> None:
     writer.invoke_write_records(demo(2))
     assert reader.invoke_read_records() == demo(2)
     assert reader.get_channel_name() == bench.name
-
-
-def test_the_first_to_come_is_an_executor_that_is_not_shut_down(bench: Bench) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(2) as executor:
-        reader = QuickReader(bench.name, StandinPort(bench.name, SCHEMA), executor)
-        reader.set_location(bench.url)
-        assert reader.invoke_resource_creation()
-        assert reader.invoke_open_channel()
-        assert reader.invoke_close_channel()
-        assert executor.submit(lambda: 5).result() == 5

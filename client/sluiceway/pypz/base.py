@@ -160,7 +160,7 @@ class ChannelBase(ChannelVoice, ABC):
         What Kafka refused is raised when all is closed; then, and after Error was told, the other
         side does not take it for a good end.
         """
-        if not self._channel_opened:
+        if not self._channel_opened and self._channel is None:
             return True
         if not self._may_leave():
             return False

@@ -40,10 +40,14 @@ class Fates:
         self._deadline_s = monotonic() + patience_s
         self._met: set[str] = set()
 
+    def meet(self, endpoints: Iterable[Endpoint]) -> None:
+        """Note who is at work."""
+        self._met |= {each.id for each in endpoints if each.role == "writer" and each.lives}
+
     def judge(self, endpoints: Iterable[Endpoint]) -> Fate | None:
         """Return their fate; None while one is at work, and when all have finished."""
         writers = [each for each in endpoints if each.role == "writer"]
-        self._met |= {each.id for each in writers if each.lives}
+        self.meet(writers)
         unclear = [each for each in writers if not each.lives and each.state != "closed"]
         if not unclear or any(each.lives for each in writers) or self._on_lost_writer == "go_on":
             return None

@@ -1,6 +1,7 @@
 """The way from a channel of pypz's to its endpoint's beats."""
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,16 +33,21 @@ class Link:
         self._attachment.session.hurry()
 
     def refresh(self, timeout_s: float) -> None:
-        """Beat now, and return when the gateway has answered, or after `timeout_s`."""
-        with self._answers:
-            before = self._answered
-            self._attachment.session.hurry()
-            self._answers.wait_for(lambda: self._answered > before, timeout_s)
+        """Return when the gateway has answered a beat that began after this call, or in vain.
 
-    def await_news(self, seen: tuple[Endpoint, ...], timeout_s: float) -> None:
-        """Return when the counterparts are others than these, or after `timeout_s`."""
+        The first answer that comes may be to one that was on its way; after `timeout_s` it is
+        waited for no more.
+        """
+        deadline_s = time.monotonic() + timeout_s
         with self._answers:
-            self._answers.wait_for(lambda: self._counterparts is not seen, timeout_s)
+            for _ in range(2):
+                self._await_answer(deadline_s)
+
+    def _await_answer(self, deadline_s: float) -> None:
+        before = self._answered
+        self._attachment.session.hurry()
+        left_s = max(0.0, deadline_s - time.monotonic())
+        self._answers.wait_for(lambda: self._answered > before, left_s)
 
     def _hear(self, heard: Heard) -> None:
         with self._answers:

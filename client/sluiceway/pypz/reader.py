@@ -166,7 +166,7 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
             channel = self._channel = self._resources.to_watch()
             self._begin(channel.reader(until=None, config=self._settings.kafka))
             return True
-        channel = self._channel = self._resources.to_read()
+        channel = self._resources.to_read()
         reader = channel.reader(
             group=self._group(),
             index=self._context.get_group_index(),
@@ -176,11 +176,16 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
             close_timeout_s=_CLOSE_S,
             config=self._settings.kafka,
         )
-        self._begin(reader)
-        self._link = Link(reader)
+        try:
+            self._begin(reader)
+            self._link = Link(reader)
+        except BaseException as error:
+            self._reader = None
+            reader.__exit__(type(error), error, None)
+            raise
         patience_s = channel.beat.patience_ms / 1000
         self._fates = Fates(channel.name, self._settings.on_lost_writer, patience_s=patience_s)
-        self._consumer_timeout_ms = None
+        self._channel, self._consumer_timeout_ms = channel, None
         return True
 
     def _may_leave(self) -> bool:
@@ -201,6 +206,12 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
 
     def _configure_channel(self, configuration: Mapping[str, Any]) -> None:
         self._settings = reader_settings(configuration, self._logger.warning)
+
+    def _take(self, endpoints: Iterable[Endpoint]) -> None:
+        present = list(endpoints)
+        if self._fates is not None:
+            self._fates.meet(present)
+        super()._take(present)
 
     def _asked(self) -> Iterable[Endpoint]:
         if self._silent_mode:

@@ -124,13 +124,14 @@ class KafkaChannelWriter(ChannelBase):
         if self._silent_mode:
             self._channel = self._resources.to_watch()
             return True
-        channel = self._channel = self._resources.to_write()
+        channel = self._resources.to_write()
         place = group_name(str(self._context.get_full_name()))
         self._writer = channel.writer(group=place, config=self._settings.kafka)
         # Its count is the record's place, as in pypz: the first record goes to the first partition.
         turns = cycle(range(self._writer.connection.partitions))
         self._writer._placement.turns = turns  # noqa: SLF001 - a writer's own are drawn by lot
         self._link = Link(self._writer)
+        self._channel = channel
         return True
 
     def _close_channel(self) -> bool:

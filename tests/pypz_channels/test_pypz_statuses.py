@@ -1,0 +1,334 @@
+"""What pypz's channels tell each other through a gateway, and what comes of a bad end."""
+
+import queue
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, demo, until
+from pypz_standins import StandinPort
+
+from sluiceway.errors import DeliveryFailed, WriterFailed, WriterLost
+from sluiceway.pypz import (
+    ChannelStatus,
+    ChannelStatusMessage,
+    ChannelStatusMonitor,
+    KafkaChannelReader,
+    KafkaChannelWriter,
+)
+
+WRITER = "pipeline.writer.output_port"
+
+
+class ElsewhereWriter(QuickWriter):
+    """It bears the gateway's absence for another time, so it has beats of its own."""
+
+    ControlLoopExceptionTimeoutInMs = 50_000
+
+
+def vanish(writer: KafkaChannelWriter) -> None:
+    """Let a writer's beats end, as those of a process that died do."""
+    assert writer._writer is not None
+    attachment = writer._writer._attachment
+    assert attachment is not None
+    attachment.session.leave(attachment)
+
+
+def test_both_sides_hear_of_each_others_states_by_name_and_in_order(bench: Bench) -> None:
+    reader, writer = bench.reader(), bench.writer(group="pipeline.writer.output_port")
+    heard: queue.Queue[ChannelStatusMessage] = queue.Queue()
+
+    def note(messages: list[ChannelStatusMessage]) -> None:
+        for each in messages:
+            heard.put(each)
+
+    reader.on_status_message_received(note)
+    assert reader.invoke_resource_creation()
+    until(reader.invoke_open_channel)
+    assert reader.retrieve_all_connected_channel_count() == 0
+    assert not reader.is_any_connected_channels_healthy()
+    until(writer.invoke_open_channel)
+    writer.start_channel()
+    until(lambda: reader.is_any_connected_channels_healthy())
+
+    def states() -> list[str]:
+        return [each.status.name for each in list(heard.queue)]
+
+    until(lambda: "Started" in states())
+    assert reader.retrieve_connected_channel_unique_names() == {f"{bench.name}@{WRITER}"}
+    assert reader.retrieve_healthy_connected_channel_count() == 1
+    assert reader.is_any_connected_channel_healthy_and_not_stopped()
+    assert reader.is_any_connected_channel_healthy_and_not_closed()
+    assert reader.is_any_connected_channel_healthy_and_not_stopped_and_not_closed()
+    writer.stop_channel()
+    until(lambda: "Stopped" in states())
+    assert not reader.is_any_connected_channel_healthy_and_not_stopped()
+    assert reader.is_any_connected_channel_healthy_and_not_closed()
+    assert not reader.is_any_connected_channel_healthy_and_not_stopped_and_not_closed()
+    until(lambda: writer.retrieve_all_connected_channel_count() == 1)
+    assert writer.invoke_close_channel()
+    reader.invoke_sync_status_update()
+    assert not reader.is_any_connected_channel_healthy_and_not_closed()
+    assert not reader.is_any_connected_channels_unhealthy()
+    order = [name for name in states() if name != "HealthCheck"]
+    assert order[-4:] == ["Opened", "Started", "Stopped", "Closed"]
+    last = heard.queue[-1]
+    assert (last.channel_name, last.channel_context_name) == (bench.name, WRITER)
+    assert last.channel_group_name == "pipeline.writer.output_port"
+    assert last.get_channel_unique_name() == f"{bench.name}@{WRITER}"
+
+
+def test_a_filter_is_asked_about_each(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    seen: list[ChannelStatusMonitor] = []
+
+    class Watching(KafkaChannelReader):
+        def on_new_channel_status_monitor(self, status_monitor: ChannelStatusMonitor) -> None:
+            seen.append(status_monitor)
+
+    watching = bench.reader(Watching, silent=True)
+    until(watching.invoke_open_channel)
+    (monitor,) = seen
+    assert not monitor.is_channel_not_initialised()
+    named = watching.retrieve_connected_channel_unique_names
+    assert named(lambda each: each.is_channel_opened())
+    assert not named(lambda each: each.is_channel_closed() or each.is_channel_error())
+    assert named(lambda each: each.get_channel_context_name() == WRITER)
+    messages: list[ChannelStatusMessage] = []
+    monitor.on_status_update(messages.append)
+    writer.start_channel()
+
+    def started() -> bool:
+        watching.invoke_sync_status_update()
+        return monitor.is_channel_started()
+
+    until(started)
+    assert messages[-1].status == ChannelStatus.Started
+    with pytest.raises(AttributeError, match="is none of"):
+        monitor.update(ChannelStatusMessage("other", "port", status="Opened"))
+    assert reader.is_channel_open()
+
+
+def test_who_is_silent_hears_and_is_not_heard_of(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    sniffing, listening = bench.reader(silent=True), bench.writer("sniffer", silent=True)
+    for silent in (sniffing, listening):
+        assert silent.invoke_open_channel()
+        silent.start_channel()
+        silent.invoke_sync_status_update()
+    assert sniffing.retrieve_connected_channel_unique_names() == {f"{bench.name}@{WRITER}"}
+    assert listening.retrieve_all_connected_channel_count() == 1
+    assert len(bench.channel().endpoints()) == 2
+    assert writer.retrieve_all_connected_channel_count() == 1
+    writer.invoke_write_records(demo(3))
+    writer.stop_channel()
+    assert sniffing.invoke_read_records() == demo(3)
+    assert reader.get_consumer_lag() == 3
+    with pytest.raises(Exception, match="silent and writes nothing"):
+        listening.invoke_write_records(demo(1))
+    assert sniffing.invoke_close_channel()
+    assert listening.invoke_close_channel()
+
+
+def test_payloads_and_figures_go_with_the_beats(bench: Bench) -> None:
+    class Telling(QuickReader):
+        def on_status_message_send(self) -> None:
+            super().on_status_message_send()
+            self._health_check_payload["step"] = "warming up"
+
+    reader = bench.reader(Telling, config={"metricsEnabled": True})
+    writer = bench.writer()
+    assert reader.invoke_resource_creation()
+    heard: queue.Queue[ChannelStatusMessage] = queue.Queue()
+    writer.on_status_message_received(lambda told: [heard.put(each) for each in told] and None)
+    until(reader.invoke_open_channel)
+    until(writer.invoke_open_channel)
+    writer.invoke_write_records(demo(5))
+    writer.stop_channel()
+    assert len(reader.invoke_read_records()) == 5
+
+    def told() -> dict[str, Any]:
+        message = heard.get(timeout=30)
+        while message.status != ChannelStatus.HealthCheck:
+            message = heard.get(timeout=30)
+        return dict(message.payload)
+
+    payload = told()
+    while "receivedRecordCount" not in payload:
+        payload = told()
+    assert (payload["step"], payload["receivedRecordCount"]) == ("warming up", 5)
+    assert payload.keys() >= {
+        "elapsedTimeSinceLastReadCycleMs",
+        "averageTimePerReadCycleMs",
+        "averageTimePerReadRecordMs",
+        "averageRecordPerReadCycle",
+    }
+    reader.invoke_sync_send_status_message(ChannelStatus.WaitingForSchema, {"of": "you"})
+    message = heard.get(timeout=30)
+    while message.status != ChannelStatus.WaitingForSchema:
+        message = heard.get(timeout=30)
+    assert message.payload == {"of": "you"}
+
+
+def test_a_callback_that_fails_stops_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = bench.reader()
+    heard: queue.Queue[int] = queue.Queue()
+
+    def broken(messages: list[ChannelStatusMessage]) -> None:
+        heard.put(len(messages))
+        raise RuntimeError("no use for them")
+
+    reader.on_status_message_received(broken)
+    assert reader.invoke_resource_creation()
+    until(reader.invoke_open_channel)
+    for _ in range(3):
+        heard.get(timeout=30)
+    assert "no use for them" in caplog.text
+
+
+def test_an_acknowledgement_holds_for_what_was_read_before_it_alone(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    until(lambda: writer.is_any_connected_channels_healthy())
+    writer.invoke_write_records(demo(5))
+    assert not writer.is_all_connected_input_channels_acknowledged()
+    assert len(reader.invoke_read_records()) == 5
+    reader.acknowledge_input()
+    until(writer.is_all_connected_input_channels_acknowledged)
+    writer.invoke_write_records(demo(5, 5))
+    assert not writer.is_all_connected_input_channels_acknowledged()
+    # It comes after the records were written, and was said without having read them.
+    reader.acknowledge_input()
+    (monitor,) = writer._connected.monitors
+    until(lambda: ChannelStatus.Acknowledged in monitor.status_update_map)
+    assert not writer.is_all_connected_input_channels_acknowledged()
+    assert len(reader.invoke_read_records()) == 5
+    reader.acknowledge_input()
+    until(writer.is_all_connected_input_channels_acknowledged)
+
+
+def test_a_principal_closes_when_its_replicas_have(bench: Bench) -> None:
+    group = {"group": bench.name, "size": 2}
+    principal, replica = (bench.reader(index=index, **group) for index in range(2))
+    assert principal.invoke_resource_creation()
+    for each in (principal, replica):
+        until(each.invoke_open_channel)
+    until(lambda: not principal.can_close() and principal.retrieve_all_connected_channel_count())
+    assert replica.can_close()
+    assert not principal.invoke_close_channel()
+    assert principal.is_channel_open()
+    assert replica.invoke_close_channel()
+    until(principal.can_close)
+    until(principal.invoke_close_channel)
+
+
+def test_a_writer_that_told_of_an_error_is_not_one_that_has_finished(bench: Bench) -> None:
+    bench.quick()
+    reader, writer = bench.pair()
+    writer.start_channel()
+    writer.invoke_write_records(demo(2))
+    writer.invoke_sync_send_status_message(ChannelStatus.Error)
+    reader.invoke_sync_status_update()
+    errors = reader.retrieve_connected_channel_unique_names
+    until(lambda: errors(lambda each: each.is_channel_error()))
+    assert writer.invoke_close_channel()
+    reader.invoke_sync_status_update()
+    assert errors(lambda each: each.is_channel_error() and not each.is_channel_healthy())
+    assert reader.is_any_connected_channels_unhealthy()
+    assert reader.has_records()
+    assert reader.invoke_read_records() == demo(2), "all that it wrote is read"
+    with pytest.raises(WriterFailed, match=r"told of an error.*onLostWriter='go_on'"):
+        reader.has_records()
+    # Started again in its place, it is at work.
+    again = bench.writer()
+    until(again.invoke_open_channel)
+    reader.invoke_sync_status_update()
+    until(lambda: not reader.is_any_connected_channels_unhealthy())
+    assert not reader.has_records()
+    again.invoke_write_records(demo(1, 2))
+    again.invoke_close_channel()
+    reader.invoke_sync_status_update()
+    assert reader.has_records()
+    assert reader.invoke_read_records() == demo(1, 2)
+    assert not reader.has_records()
+
+
+@pytest.mark.parametrize("choice", ["raise", "wait", "go_on"])
+def test_a_writer_that_died_is_judged_by_the_gateway(bench: Bench, choice: str) -> None:
+    bench.quick()
+    reader, writer = bench.pair(ElsewhereWriter, onLostWriter=choice)
+    until(reader.is_any_connected_channels_healthy)
+    assert not reader.has_records()
+    vanish(writer)
+    until(reader.is_any_connected_channels_unhealthy)
+    if choice == "raise":
+        with pytest.raises(WriterLost, match="is lost"):
+            reader.has_records()
+    else:
+        assert reader.has_records() == (choice == "wait")
+
+
+def test_a_writer_that_had_failed_before_may_be_started_again_along_with_its_reader(
+    bench: Bench,
+) -> None:
+    bench.quick()
+    reader, writer = bench.pair()
+    writer.invoke_sync_send_status_message(ChannelStatus.Error)
+    writer.invoke_close_channel()
+    reader.invoke_close_channel()
+    later = bench.reader()
+    until(later.invoke_open_channel)
+    until(later.is_any_connected_channels_unhealthy)
+    assert later.has_records(), "it is waited for, for the channel's patience"
+
+    def failed() -> bool:
+        try:
+            later.has_records()
+        except WriterFailed:
+            return True
+        return False
+
+    until(failed)
+
+
+def test_what_kafka_refuses_is_raised_and_never_told_as_a_good_end(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    writer.start_channel()
+    bench.channel().update(config={"max.message.bytes": "1024"})
+    writer.invoke_write_records([{"demoText": random.Random(1).randbytes(4000).hex()}])  # noqa: S311
+    with pytest.raises(DeliveryFailed):
+        writer.invoke_close_channel()
+    assert not writer.is_channel_open()
+    until(lambda: [each.state for each in bench.channel().endpoints() if each.role == "writer"])
+    (writing,) = (each for each in bench.channel().endpoints() if each.role == "writer")
+    assert writing.state == "error"
+    assert "MSG_SIZE_TOO_LARGE" in (writing.cause or "")
+    reader.invoke_sync_status_update()
+    with pytest.raises(WriterFailed):
+        reader.has_records()
+
+
+def test_a_message_is_json_and_back() -> None:
+    message = ChannelStatusMessage("channel", "port", "group", 1, "Started", {"a": 1}, 5)
+    again = ChannelStatusMessage.create_from_json(str(message))
+    assert vars(again) == vars(message)
+    assert again.status is ChannelStatus.Started
+    assert ChannelStatusMessage.create_from_json({**vars(message)}).timestamp == 5
+    with pytest.raises(TypeError):
+        ChannelStatusMessage.create_from_json(7)
+
+
+def test_an_executor_that_was_given_runs_the_statuses_and_is_not_shut_down(bench: Bench) -> None:
+    with ThreadPoolExecutor(2) as executor:
+        reader = QuickReader(bench.name, StandinPort(bench.name, SCHEMA), executor)
+        reader.set_location(bench.url)
+        turns: queue.Queue[int] = queue.Queue()
+        reader.on_status_message_received(lambda told: turns.put(len(told)))
+        assert reader.invoke_resource_creation()
+        assert reader.invoke_open_channel()
+        for _ in range(3):
+            turns.get(timeout=30)
+        assert reader.invoke_close_channel()
+        assert executor.submit(lambda: 5).result() == 5
