@@ -1,10 +1,12 @@
 """The examples run as a reader would run them, one after the other, against a real gateway."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import short_lived
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -164,6 +166,15 @@ def test_a_consumer_of_ones_own_asks_for_all_that_a_broker_answers(gateway_url: 
         "may go on: True",
         "with another generation: IllegalGeneration",
         "once it has left: UnknownMemberId",
+    ]
+
+
+def test_a_pipeline_of_pypz_runs_through_a_channel(gateway_url: str) -> None:
+    if importlib.util.find_spec("pypz") is None:
+        pytest.skip("pypz is not here, and on no package index: github.com/lazlowa/pypz-python")
+    assert _run("pypz_port.py", gateway_url) == [
+        *(f"HelloWorld_{number}" for number in range(10)),
+        "ended with [0, 0]",
     ]
 
 

@@ -25,7 +25,7 @@ _COUNTED = ("receivedRecordCount", "sentRecordCount")
 class ChannelVoice(ChannelCompany):
     """Tells statuses with the beats of the channel's endpoint, and hears those of the others."""
 
-    StatusUpdateTimeoutInMs = 1000
+    StatusConsumerTimeoutInMs = 1000
     """How long the gateway's answer to one status update is waited for."""
 
     def __init__(self, channel_name: str, context: Any, *, silent: bool) -> None:
@@ -68,7 +68,7 @@ class ChannelVoice(ChannelCompany):
     def invoke_sync_status_update(self) -> None:
         """Ask how the other side stands, and call the callbacks with what is new."""
         if self._link is not None:
-            self._link.refresh(self.StatusUpdateTimeoutInMs / 1000)
+            self._link.refresh(self.StatusConsumerTimeoutInMs / 1000)
         self._take([*self._heard(), *self._asked()])
 
     def on_status_message_received(self, callback: StatusCallback) -> None:
