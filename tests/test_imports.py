@@ -125,6 +125,17 @@ def test_only_the_spark_part_of_the_client_imports_pyspark() -> None:
     assert wrong == []
 
 
+def test_only_the_pypz_part_of_the_client_imports_pypz() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in _modules(CLIENT)
+        if "pypz" not in path.relative_to(CLIENT).parts
+        for name in _imports(path)
+        if name.split(".")[0] == "pypz" or name.startswith("sluiceway.pypz")
+    ]
+    assert wrong == []
+
+
 def test_importing_the_client_loads_neither_pyspark_nor_pandas() -> None:
     program = (
         "import sys, sluiceway\n"

@@ -1,5 +1,6 @@
 """Reading from real topics."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -154,6 +155,17 @@ def test_lag_counts_the_messages_to_come(written: Written) -> None:
         assert reader.end_offsets() == {0: 30, 1: 0}
         assert reader.read(12, timeout=None) == readings(12)
         assert reader.lag() == {0: 18, 1: 0}
+
+
+def test_lag_waits_for_no_fetch(written: Written) -> None:
+    connection = written("avro", 3, partition=0)
+    with ChannelReader(connection, until=None, config={"fetch.wait.max.ms": 20_000}) as reader:
+        assert len(reader.read(3, timeout=None)) == 3
+        # From here on the broker holds an answer back, and answers nothing else before.
+        assert reader.read(1, timeout=0.5) == []
+        asked_s = time.monotonic()
+        assert sum(reader.lag().values()) == 0
+        assert time.monotonic() - asked_s < 10
 
 
 def test_transaction_markers_do_not_hold_up_the_end(topics: Topics, written: Written) -> None:

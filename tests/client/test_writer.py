@@ -73,6 +73,15 @@ def test_avro_goes_round_strictly_per_record_across_writes(topics: Topics) -> No
         assert {b - a for a, b in pairwise(ids)} == {3}
 
 
+def test_a_writer_tells_where_the_partitions_end(topics: Topics) -> None:
+    with ChannelWriter(topics.connect("avro", partitions=2), partition=1) as writer:
+        writer.write(readings(7))
+        writer.flush()
+        assert writer.end_offsets() == {0: 0, 1: 7}
+    with pytest.raises(EndpointClosed):
+        writer.end_offsets()
+
+
 def test_arrow_goes_round_by_message_and_fills_messages_across_writes(topics: Topics) -> None:
     connection = topics.connect("arrow", partitions=3)
     with ChannelWriter(connection, batch_records=10) as writer:

@@ -21,6 +21,7 @@ def test_a_channel_is_made_written_read_and_deleted(bench: Bench) -> None:
     assert reader.get_unique_name() == f"{bench.name}@{bench.name}"
     assert writer.get_unique_name() == f"{bench.name}@pipeline.writer.output_port"
     assert reader.get_location() == bench.url
+    assert reader.get_logger().get_context_stack() == [bench.name, bench.name]
     assert reader.get_context().get_full_name() == bench.name
     assert not writer.invoke_open_channel(), "nobody has made the channel yet"
     assert writer.invoke_resource_creation()
@@ -194,6 +195,8 @@ def test_nothing_is_deleted_that_is_in_use_or_was_not_read(bench: Bench) -> None
     reader.invoke_read_records()
     reader.invoke_close_channel()
     assert not reader.invoke_resource_deletion(), "somebody writes"
+    reader.invoke_configure_channel({"deleteUnread": True})
+    assert not reader.invoke_resource_deletion(), "somebody writes still"
     writer.invoke_close_channel()
     late = bench.reader()
     assert late.invoke_open_channel()

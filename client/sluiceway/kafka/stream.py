@@ -91,11 +91,8 @@ class MessageStream:
         return self._offsets(dict.fromkeys(partitions, _LATEST))
 
     def ends_at_once(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return what `ends` does, by a connection where no fetch waits, which it would wait for.
-
-        Records of transactions that are open count as well.
-        """
-        return self._identity.ends(partitions, timeout_s=self._timeout_s)
+        """Return what `ends` does, by a connection of its own: where a fetch waits, others wait."""
+        return self._identity.ends(partitions, timeout_s=self._timeout_s, committed=True)
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""

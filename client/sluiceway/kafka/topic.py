@@ -9,7 +9,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
@@ -28,6 +34,7 @@ _URL_SAFE = str.maketrans("+/", "-_")
 _SPREAD_S = 3.0
 _PAUSE_S = 0.05
 _DOING = "looking at the topic"
+_ISOLATION = {False: IsolationLevel.READ_UNCOMMITTED, True: IsolationLevel.READ_COMMITTED}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +111,27 @@ class TopicIdentity:
             )
         self._verified = True
 
-    def ends(self, partitions: Iterable[int], *, timeout_s: float) -> dict[int, int]:
-        """Return the offset after the last message of each partition. Raises KafkaUnavailable."""
+    def ends(
+        self, partitions: Iterable[int], *, timeout_s: float, committed: bool = False
+    ) -> dict[int, int]:
+        """Return the offset after the last message of each partition. Raises KafkaUnavailable.
+
+        `committed`: as far as no transaction is open, which is how far readers can read.
+        """
         name = self._connection.topic_name
         asked = {TopicPartition(name, p): OffsetSpec.latest() for p in partitions}
         try:
-            found = self._admin.list_offsets(asked, request_timeout=timeout_s)
+            found = self._admin.list_offsets(
+                asked, isolation_level=_ISOLATION[committed], request_timeout=timeout_s
+            )
             return {at.partition: self._answer(found[at], timeout_s).offset for at in asked}
         except KafkaException as error:
+            if error.args[0].code() == KafkaError._NOENT:  # noqa: SLF001 - a public code
+                # What librdkafka says of partitions without a leader that it could ask.
+                raise KafkaUnavailable(
+                    f"no broker leads the partitions of the topic {name} now; try again when the "
+                    "brokers are back"
+                ) from error
             raise translated(error.args[0], doing=_DOING, topic=name) from error
         except TimeoutError as error:
             raise KafkaUnavailable(

@@ -1,0 +1,213 @@
+"""The parts of pypz's channels that need no gateway: what is told and heard, counted and named."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sluiceway import Endpoint, Position
+from sluiceway.pypz import ChannelStatus, ChannelStatusMonitor
+from sluiceway.pypz.cycles import Cycles
+from sluiceway.pypz.logger import ChannelLogger
+from sluiceway.pypz.naming import channel_name, group_name
+from sluiceway.pypz.settings import reader_settings, writer_settings
+from sluiceway.pypz.standing import Connected
+from sluiceway.pypz.telling import Telling
+from sluiceway.pypz.trail import Trail
+from sluiceway.pypz.words import ChannelStatus as OurStatus
+
+LOGGER = ChannelLogger(logging.getLogger("parts"), "port", "channel")
+WRITER = Endpoint(
+    id="1" * 32, role="writer", group="w", index=0, size=1, state="opened", health="healthy"
+)
+
+
+def heard(connected: Connected, endpoint: Endpoint) -> list[str]:
+    return [each.status.name for each in connected.take([endpoint])]
+
+
+def connected(monitors: list[ChannelStatusMonitor] | None = None) -> Connected:
+    return Connected("channel", LOGGER, ([] if monitors is None else monitors).append)
+
+
+def test_each_status_is_heard_once_and_in_order_by_whoever_comes_when() -> None:
+    telling, early = Telling("pipeline.w", None), connected()
+    opened = replace(WRITER, payload=telling.say(OurStatus.Opened, None))
+    assert heard(early, opened) == ["Opened"]
+    started = replace(opened, state="started", payload=telling.say(OurStatus.Started, None))
+    assert heard(early, started) == ["Started"]
+    assert heard(early, started) == []
+    late = connected()
+    assert heard(late, started) == ["Opened", "Started"]
+    closed = replace(started, state="closed")
+    assert heard(early, closed) == heard(late, closed) == ["Closed"]
+    assert heard(early, closed) == []
+
+
+def test_another_instance_in_a_place_begins_anew_and_is_one_channel_still() -> None:
+    seen: list[ChannelStatusMonitor] = []
+    there = connected(seen)
+    first = Telling("pipeline.w", None)
+    heard(there, replace(WRITER, payload=first.say(OurStatus.Opened, None), state="error"))
+    (monitor,) = seen
+    assert monitor.is_channel_error()
+    assert not monitor.is_channel_healthy()
+    again = replace(WRITER, id="2" * 32)
+    told = Telling("pipeline.w", None).say(OurStatus.Opened, None)
+    assert heard(there, replace(again, payload=told)) == ["Opened"]
+    assert seen == [monitor]
+    assert monitor.is_channel_opened()
+    assert monitor.is_channel_healthy()
+
+
+def test_an_error_is_left_by_opened_and_started_alone() -> None:
+    seen: list[ChannelStatusMonitor] = []
+    there, telling = connected(seen), Telling("pipeline.w", None)
+    for status, error in (
+        (OurStatus.Error, True),
+        (OurStatus.Stopped, True),
+        (OurStatus.HealthCheck, True),
+        (OurStatus.Closed, True),
+        (OurStatus.Started, False),
+    ):
+        heard(there, replace(WRITER, payload=telling.say(status, None)))
+        assert seen[0].is_channel_error() == error, status
+
+
+def test_who_is_not_of_pypz_is_heard_by_its_states() -> None:
+    there = connected()
+    plain = replace(WRITER, group="loader", size=3, index=2)
+    assert heard(there, plain) == ["Opened"]
+    assert heard(there, replace(plain, state="started")) == ["Started"]
+    (monitor,) = there.monitors
+    assert monitor.get_channel_context_name() == "loader[2]"
+    assert heard(there, replace(plain, state="started", health="lost")) == []
+    assert not monitor.is_channel_healthy()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"pypz": 1},
+        {"pypz": {"context": 1, "messages": []}},
+        {"pypz": {"context": "w", "messages": 7}},
+        {"pypz": {"context": "w", "messages": [["x"], [1, "Sung", None], 5], "health": "good"}},
+        {"rows": 7},
+    ],
+)
+def test_payloads_of_another_form_do_no_harm(payload: dict[str, Any]) -> None:
+    there = connected()
+    told = heard(there, replace(WRITER, payload=payload))
+    assert told in ([], ["Opened"])
+    assert there.monitors[0].is_channel_healthy()
+
+
+def test_what_is_told_fits_into_a_payload() -> None:
+    telling = Telling("pipeline.w", None)
+    for number in range(20):
+        document = telling.say(OurStatus.Acknowledged, {"at": number})
+    numbers = [number for number, _, _ in document["pypz"]["messages"]]
+    assert numbers == list(range(13, 21))
+    document = telling.say(OurStatus.WaitingForSchema, "x" * 3500)
+    assert [number for number, _, _ in document["pypz"]["messages"]][-1] == 21
+    assert len(str(document)) < 4096
+    assert telling.feel({"a": 1})
+    assert telling.feel({"a": 1}) is None, "nothing new"
+
+
+def test_a_trail_of_one_partition_knows_every_count() -> None:
+    trail = Trail(100, {0: Position(offset=100)})
+    for offset in range(101, 151):
+        trail.note(1, {0: Position(offset=offset)})
+    assert len(trail._runs) == 1
+    assert [trail.at(count) for count in (100, 120, 150, 151)] == [
+        {0: Position(offset=offset)} for offset in (100, 120, 150, 150)
+    ]
+    assert trail.at(99) is None
+    trail.forget(120)
+    assert trail.at(130) == {0: Position(offset=130)}
+    trail.forget(150)
+    assert not trail._runs
+
+
+def test_a_trail_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
+    trail = Trail(0, {0: Position(offset=0), 1: Position(offset=0)})
+    trail.note(10, {0: Position(offset=6), 1: Position(offset=4)})
+    # An offset that holds no record, and a message that holds many.
+    trail.note(5, {0: Position(offset=12), 1: Position(offset=4)})
+    trail.note(3, {0: Position(offset=12, records=3), 1: Position(offset=4)})
+    trail.note(0, {0: Position(offset=13), 1: Position(offset=4)})
+    places = [trail.at(count) for count in (9, 10, 14, 15, 17, 18)]
+    assert places == [
+        {0: Position(offset=0), 1: Position(offset=0)},
+        {0: Position(offset=6), 1: Position(offset=4)},
+        {0: Position(offset=6), 1: Position(offset=4)},
+        {0: Position(offset=12), 1: Position(offset=4)},
+        {0: Position(offset=12), 1: Position(offset=4)},
+        {0: Position(offset=13), 1: Position(offset=4)},
+    ]
+    trail.forget(15)
+    assert trail.at(14) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        ("pipeline.reader.input_port", "pipeline.reader.input_port"),
+        ("Pipeline.Reader", "pipeline.reader-"),
+        ("sluiceway.own", "sluiceway-own-"),
+        ("ÜÄ", "--"),
+        ("_x", "x-"),
+        ("a" * 300, "a" * 180 + "-"),
+    ],
+)
+def test_names_that_fit_stay_and_others_are_marked(given: str, known: str) -> None:
+    name = channel_name(given)
+    assert name == known or (name.startswith(known.lstrip("-")) and name != given)
+    assert channel_name(name) == name, "what was made fits"
+    assert group_name(group_name(given)) == group_name(given)
+    assert channel_name("A.b") != channel_name("a.B")
+
+
+def test_properties_of_kafka_python_are_translated() -> None:
+    told: list[str] = []
+    given = {
+        "max_poll_records": 9,
+        "fetch_max_wait_ms": 5,
+        "linger_ms": 7,
+        "compression_type": None,
+        "sasl_plain_username": "u",
+        "metricsEnabled": True,
+    }
+    reading, writing = reader_settings(given, told.append), writer_settings(given, told.append)
+    assert (reading.max_poll_records, reading.on_lost_writer) == (9, "raise")
+    assert dict(reading.kafka) == {"fetch.wait.max.ms": 5, "sasl.username": "u"}
+    assert dict(writing.kafka) == {
+        "linger.ms": 7,
+        "compression.type": "none",
+        "sasl.username": "u",
+    }
+    assert told == []
+
+
+def test_figures_are_of_the_last_calls() -> None:
+    now = [0.0]
+    cycles = Cycles("Output", 2, monotonic=lambda: now[0])
+    assert set(cycles.figures().values()) == {0}
+    for records, seconds in ((1, 9.0), (10, 1.0), (30, 3.0), (5, 0.5)):
+        cycles.turn(records)
+        now[0] += seconds
+    assert cycles.figures() == {
+        "elapsedTimeSinceLastOutputCycleMs": 500,
+        "averageTimePerOutputCycleMs": 2000,
+        "averageTimePerOutputRecordMs": 100,
+        "averageRecordPerOutputCycle": 20,
+    }
+
+
+def test_statuses_have_pypzs_members() -> None:
+    assert [each.name for each in ChannelStatus] == [
+        *("Opened", "Started", "Stopped", "Closed"),
+        *("HealthCheck", "Error", "WaitingForSchema", "Acknowledged"),
+    ]
