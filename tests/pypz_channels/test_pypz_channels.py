@@ -189,6 +189,30 @@ def test_a_larger_group_grows_the_channel_and_a_smaller_one_reads_all_of_it(benc
     assert sum(place.offset for place in kept.values()) == 18
 
 
+def test_partitions_that_come_later_are_read_before_all_is_over(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(2))
+    assert reader.invoke_read_records() == demo(2)
+    bench.channel().update(partitions=3)
+    later = bench.writer("pipeline.later.output_port")
+    until(later.invoke_open_channel)
+    later.invoke_write_records(demo(9, 2))
+    for each in (writer, later):
+        each.invoke_close_channel()
+    reader.invoke_sync_status_update()
+    got: list[dict[str, str]] = []
+    while reader.has_records():
+        got += reader.invoke_read_records()
+    assert sorted(each["demoText"] for each in got) == sorted(
+        each["demoText"] for each in demo(9, 2)
+    )
+    reader.invoke_commit_current_read_offset()
+    assert reader.get_read_record_offset() == 11
+    assert sum(at.offset for at in bench.channel().committed(bench.name).values()) == 11
+    reader.invoke_close_channel()
+    assert reader.invoke_resource_deletion()
+
+
 def test_nothing_is_deleted_that_is_in_use_or_was_not_read(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(3))

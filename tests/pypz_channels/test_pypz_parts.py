@@ -1,16 +1,25 @@
 """The parts of pypz's channels that need no gateway: what is told and heard, counted and named."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sluiceway import Endpoint, Position
+from sluiceway.errors import (
+    ChannelNotFound,
+    Forbidden,
+    GatewayUnavailable,
+    KafkaUnavailable,
+    SluicewayTimeout,
+)
 from sluiceway.pypz import ChannelStatus, ChannelStatusMonitor
 from sluiceway.pypz.cycles import Cycles
 from sluiceway.pypz.logger import ChannelLogger
 from sluiceway.pypz.naming import channel_name, group_name
+from sluiceway.pypz.resources import Resources
 from sluiceway.pypz.settings import reader_settings, writer_settings
 from sluiceway.pypz.standing import Connected
 from sluiceway.pypz.telling import Telling
@@ -211,3 +220,23 @@ def test_statuses_have_pypzs_members() -> None:
         *("Opened", "Started", "Stopped", "Closed"),
         *("HealthCheck", "Error", "WaitingForSchema", "Acknowledged"),
     ]
+
+
+def test_what_may_heal_is_told_and_tried_again_and_the_rest_is_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    resources = Resources("channel", None, LOGGER, grace_s=60)
+
+    def failing(error: Exception) -> Callable[[], bool]:
+        def act() -> bool:
+            raise error
+
+        return act
+
+    for error in (GatewayUnavailable("no answer"), KafkaUnavailable("nobody"), SluicewayTimeout()):
+        assert not resources.attempt(failing(error))
+    assert "no answer" in caplog.text
+    assert not resources.attempt(failing(ChannelNotFound("there is none")))
+    assert "there is none" not in caplog.text, "that is no news while ports wait for each other"
+    with pytest.raises(Forbidden):
+        resources.attempt(failing(Forbidden("not yours")))

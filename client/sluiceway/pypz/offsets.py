@@ -107,6 +107,21 @@ class ChannelOffsets:
         if self._trail is not None and self._reader is not None:
             self._trail.note(records, self._reader.position())
 
+    def _meet_new_partitions(self, reader: ChannelReader) -> bool:
+        """Read the partitions too that the channel has got since; whether there are such."""
+        attachment, intake, stream = reader._attachment, reader._intake, reader._stream  # noqa: SLF001
+        mine = [
+            p
+            for p in range(stream.meet_new_partitions())
+            if p not in reader.partitions and (attachment is None or attachment.owns(p))
+        ]
+        if mine:
+            begun = {p: Position(offset=0) for p in mine}
+            intake.reassign(reader.position() | begun)
+            self._begun |= begun
+            self._know_offset().note(0, reader.position())
+        return bool(mine)
+
     def _load_input_record_offset(self) -> int:
         """Go to what is committed, else to where this reader began; return the offset."""
         reader = self._opened()
