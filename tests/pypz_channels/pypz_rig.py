@@ -31,7 +31,7 @@ class QuickReader(KafkaChannelReader):
     """Its channels beat quickly."""
 
     DefaultStatusThreadIntervalInMs = 100
-    DataConsumerTimeoutInMs = InitialDataConsumerTimeoutInMs = 1000
+    DataConsumerTimeoutInMs = InitialDataConsumerTimeoutInMs = 20_000
 
 
 class QuickWriter(KafkaChannelWriter):
@@ -45,6 +45,18 @@ def until(done: Callable[[], Any], timeout_s: float = 30.0) -> None:
     while not done():
         assert time.monotonic() < deadline_s, "it did not come to its end"
         time.sleep(next(pause))
+
+
+def take(reader: KafkaChannelReader, count: int) -> list[Any]:
+    """Read until so many records have come."""
+    records: list[Any] = []
+
+    def taken() -> bool:
+        records.extend(reader.invoke_read_records())
+        return len(records) >= count
+
+    until(taken)
+    return records
 
 
 class Bench:

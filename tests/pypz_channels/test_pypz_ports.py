@@ -72,6 +72,13 @@ def all_of(port: Any, records: list[dict[str, str]] | None = None) -> list[dict[
             return records
 
 
+def taken(port: Any, count: int) -> list[dict[str, str]]:
+    records: list[dict[str, str]] = []
+    while len(records) < count:
+        records += port.retrieve()
+    return records
+
+
 def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipelines) -> None:
     (reader, reader_0), (writer, writer_0) = pipelines()
     for each in (reader_0, writer, writer_0):
@@ -87,10 +94,8 @@ def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipeline
         each.send(demo(1))
         each.send(demo(1, 1))
     # Records of one output port go round the input ports, from the first of them.
-    got = [reader.retrieve(), reader_0.retrieve()]
-    while len(got[0]) < 2 or len(got[1]) < 2:
-        got = [got[0] + reader.retrieve(), got[1] + reader_0.retrieve()]
-    assert got == [demo(1) * 2, demo(1, 1) * 2]
+    assert taken(reader, 2) == demo(1) * 2
+    assert taken(reader_0, 2) == demo(1, 1) * 2
     for each in (reader, reader_0):
         each.commit_current_read_offset()
         assert each.can_retrieve(), "writers are at work"

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, demo, until
+from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, demo, take, until
 from pypz_standins import StandinPort
 
 from sluiceway.errors import DeliveryFailed, WriterFailed, WriterLost
@@ -123,7 +123,7 @@ def test_who_is_silent_hears_and_is_not_heard_of(bench: Bench) -> None:
     assert writer.retrieve_all_connected_channel_count() == 1
     writer.invoke_write_records(demo(3))
     writer.stop_channel()
-    assert sniffing.invoke_read_records() == demo(3)
+    assert take(sniffing, 3) == demo(3)
     assert reader.get_consumer_lag() == 3
     with pytest.raises(Exception, match="silent and writes nothing"):
         listening.invoke_write_records(demo(1))
@@ -146,7 +146,7 @@ def test_payloads_and_figures_go_with_the_beats(bench: Bench) -> None:
     until(writer.invoke_open_channel)
     writer.invoke_write_records(demo(5))
     writer.stop_channel()
-    assert len(reader.invoke_read_records()) == 5
+    assert len(take(reader, 5)) == 5
 
     def told() -> dict[str, Any]:
         message = heard.get(timeout=30)
@@ -194,7 +194,7 @@ def test_an_acknowledgement_holds_for_what_was_read_before_it_alone(bench: Bench
     until(lambda: writer.is_any_connected_channels_healthy())
     writer.invoke_write_records(demo(5))
     assert not writer.is_all_connected_input_channels_acknowledged()
-    assert len(reader.invoke_read_records()) == 5
+    assert len(take(reader, 5)) == 5
     reader.acknowledge_input()
     until(writer.is_all_connected_input_channels_acknowledged)
     writer.invoke_write_records(demo(5, 5))
@@ -204,7 +204,7 @@ def test_an_acknowledgement_holds_for_what_was_read_before_it_alone(bench: Bench
     (monitor,) = writer._connected.monitors
     until(lambda: ChannelStatus.Acknowledged in monitor.status_update_map)
     assert not writer.is_all_connected_input_channels_acknowledged()
-    assert len(reader.invoke_read_records()) == 5
+    assert len(take(reader, 5)) == 5
     reader.acknowledge_input()
     until(writer.is_all_connected_input_channels_acknowledged)
 
@@ -238,7 +238,7 @@ def test_a_writer_that_told_of_an_error_is_not_one_that_has_finished(bench: Benc
     assert errors(lambda each: each.is_channel_error() and not each.is_channel_healthy())
     assert reader.is_any_connected_channels_unhealthy()
     assert reader.has_records()
-    assert reader.invoke_read_records() == demo(2), "all that it wrote is read"
+    assert take(reader, 2) == demo(2), "all that it wrote is read"
     with pytest.raises(WriterFailed, match=r"told of an error.*onLostWriter='go_on'"):
         reader.has_records()
     # Started again in its place, it is at work.
@@ -251,7 +251,7 @@ def test_a_writer_that_told_of_an_error_is_not_one_that_has_finished(bench: Benc
     again.invoke_close_channel()
     reader.invoke_sync_status_update()
     assert reader.has_records()
-    assert reader.invoke_read_records() == demo(1, 2)
+    assert take(reader, 1) == demo(1, 2)
     assert not reader.has_records()
 
 

@@ -162,7 +162,7 @@ class ChannelBase(ChannelVoice, ABC):
         """
         if not self._channel_opened and self._channel is None:
             return True
-        if not self._may_leave():
+        if not self._resources.attempt(self._may_leave):
             return False
         failure: SluicewayError | None = None
         try:
@@ -200,6 +200,7 @@ class ChannelBase(ChannelVoice, ABC):
         return True
 
     def _part(self) -> None:
+        """Forget what was open."""
         self._channel_opened = False
         self._link = self._channel = None
         if self._loop is not None:

@@ -131,19 +131,20 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
             # What is wrong with the port is told before that it is not open.
             _ = self._resources.schema
         reader, most = self._opened(), self._settings.max_poll_records
-        records = reader.read(most, timeout=0)
         timeout_ms = self._consumer_timeout_ms
         if timeout_ms is None:
             timeout_ms = self.InitialDataConsumerTimeoutInMs
             self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
         deadline_s = time.monotonic() + timeout_ms / 1000
-        seen = self._heard()
         # Not longer than until somebody came or ended: perhaps nothing comes any more.
-        while not records and time.monotonic() < deadline_s and self._heard() is seen:
+        news = self._catch_up()
+        records = reader.read(most, timeout=0)
+        while not records and not news and time.monotonic() < deadline_s:
             left_s = max(0.0, deadline_s - time.monotonic())
             records = reader.read(1, timeout=min(_SLICE_S, left_s))
             if records and most > 1:
                 records += reader.read(most - 1, timeout=0)
+            news = self._catch_up()
         return records
 
     def _create_resources(self) -> bool:
@@ -203,9 +204,12 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
             self._reader.__exit__(OperatorFailed, error, None)
         elif self._reader is not None:
             self._reader.close()
+        return True
+
+    def _part(self) -> None:
+        super()._part()
         self._reader = self._fates = self._trail = None
         self._known_ends = {}
-        return True
 
     def _configure_channel(self, configuration: Mapping[str, Any]) -> None:
         self._settings = reader_settings(configuration, self._logger.warning)

@@ -39,6 +39,7 @@ class ChannelVoice(ChannelCompany):
         self._channel: Channel | None = None
         self._link: Link | None = None
         self._taking = threading.Lock()
+        self._taken_in: tuple[Endpoint, ...] = ()
         self._callbacks: set[StatusCallback] = set()
         self._connected = Connected(
             channel_name, self._logger, lambda monitor: self.on_new_channel_status_monitor(monitor)
@@ -69,7 +70,9 @@ class ChannelVoice(ChannelCompany):
         """Ask how the other side stands, and call the callbacks with what is new."""
         if self._link is not None:
             self._link.refresh(self.StatusConsumerTimeoutInMs / 1000)
-        self._take([*self._heard(), *self._asked()])
+        heard = self._heard()
+        self._take([*heard, *self._asked()])
+        self._taken_in = heard
 
     def on_status_message_received(self, callback: StatusCallback) -> None:
         """Call `callback` with the list of new messages at each update, also when it is empty."""
@@ -103,7 +106,18 @@ class ChannelVoice(ChannelCompany):
         self.invoke_sync_send_status_message(OurStatus.HealthCheck, self._told_health())
         if self._metrics_enabled:
             self._logger.debug(f"Metrics: {json.dumps(self._health_check_payload, default=str)}")
-        self._take(self._heard())
+        heard = self._heard()
+        self._take(heard)
+        self._taken_in = heard
+
+    def _catch_up(self) -> bool:
+        """Take in what was heard since the last turn; whether there was something."""
+        heard = self._heard()
+        if heard is self._taken_in:
+            return False
+        self._take(heard)
+        self._taken_in = heard
+        return True
 
     def _told_health(self) -> dict[str, Any] | None:
         """Return what others should know; counters are told by beats, and need no words."""

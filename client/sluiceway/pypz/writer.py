@@ -140,8 +140,11 @@ class KafkaChannelWriter(ChannelBase):
             self._writer.__exit__(OperatorFailed, error, None)
         elif self._writer is not None:
             self._writer.close()
-        self._writer = None
         return True
+
+    def _part(self) -> None:
+        super()._part()
+        self._writer = None
 
     def _configure_channel(self, configuration: Mapping[str, Any]) -> None:
         self._settings = writer_settings(configuration, self._logger.warning)
