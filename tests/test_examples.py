@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import short_lived
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
