@@ -35,7 +35,7 @@ class Share:
         self._asked: ShareAnswer | None = None
         self._again = threading.Event()
         self._needed = 0
-        hear = weakref.WeakMethod(self._hear)
+        hear = weakref.WeakMethod(self.hear)
 
         def heard(word: Heard) -> None:
             if (told := hear()) is not None:
@@ -129,7 +129,8 @@ class Share:
         calls = attachment.session.calls
         return calls.sync(attachment.channel, attachment.id, {**body, **wish})
 
-    def _hear(self, heard: Heard) -> None:
+    def hear(self, heard: Heard) -> None:
+        """Take what a beat brought; called in the thread of the beats."""
         if heard.generation is not None:
             self._heard = heard.generation
         self._again.set()

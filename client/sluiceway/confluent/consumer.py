@@ -1,0 +1,299 @@
+"""Consumer: confluent-kafka's, on channels."""
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from sluiceway.confluent.failures import (
+    CONFLICT,
+    INVALID_ARG,
+    NO_OFFSET,
+    kafka_error,
+    kafkas_names,
+    refused,
+)
+from sluiceway.confluent.fetching import listed, parts_of
+from sluiceway.confluent.turns import OnPartitions, Turns
+
+__all__ = ["Consumer"]
+
+_SLICE_S = 0.1
+
+
+class Consumer(Turns):
+    """Reads messages of channels as confluent-kafka's Consumer reads topics.
+
+    The configuration is librdkafka's, but `bootstrap.servers` is the gateway's address (without
+    it SLUICEWAY_URL), and `sluiceway.token`, `sluiceway.ca`, `sluiceway.listener` say how it is
+    reached. Channels' names are topics' names. The group, its members and its offsets are the
+    gateway's. `sluiceway.behaves.like` is "confluent" or "hpe": whose ways are followed where the
+    two differ. docs/coming-from.md lists them, and every method.
+
+    Raises KafkaException with librdkafka's codes, TypeError for arguments of another type, and
+    RuntimeError once it is closed. Not for use by several threads at once.
+    """
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        on_assign: OnPartitions | None = None,
+        on_revoke: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
+    ) -> None:
+        """Join the group at these channels, in place of those before; `^…` is a regex of names.
+
+        `poll` and `consume` call the callbacks, with the partitions that come and go.
+        """
+        self._require_open()
+        if not isinstance(topics, list | tuple):
+            raise TypeError("expected list of topic unicode strings")
+        for each in topics:
+            if not isinstance(each, str):
+                raise TypeError(f"expected unicode string, not {type(each).__name__}")
+        callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+        for each in callbacks.values():
+            if each is not None and not callable(each):
+                raise TypeError("a callback is to be callable")
+        if self._lone_parts():
+            if self._settings.hpe:
+                raise refused(CONFLICT, "partitions are assigned: unassign() them, then subscribe")
+            self._give_up_lone()
+        self._callbacks = callbacks
+        self._assignment.subscribe(topics)
+        self._news.set()
+
+    def unsubscribe(self) -> None:
+        """Leave the group at all channels."""
+        self._require_open()
+        self._depart()
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions alone, from their offsets, or from where the group stands.
+
+        In `on_assign`, it says where the partitions that have come begin.
+        """
+        self._require_open()
+        wanted = parts_of(partitions)
+        if self._assignment.coming is not None:
+            self._assignment.choose(wanted)
+            return
+        self._begin_with(wanted)
+
+    def unassign(self) -> None:
+        """Read no partition any more; in a callback of a subscription there is nothing to do."""
+        self._require_open()
+        if self._assignment.coming is None and not self._assignment.subscribed:
+            self._give_up_lone()
+
+    def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions besides."""
+        self._require_open()
+        if self._assignment.coming is not None:
+            self.assign(partitions)
+            return
+        wanted = parts_of(partitions)
+        self._begin_with(wanted, keep=[p for p in self._lone_parts() if p not in wanted])
+
+    def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions no more."""
+        self._require_open()
+        if self._assignment.coming is None and not self._assignment.subscribed:
+            gone = parts_of(partitions)
+            self._begin_with({}, keep=[part for part in self._lone_parts() if part not in gone])
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions that are read."""
+        self._require_open()
+        return listed(dict.fromkeys(sorted(self._assignment.fetcher.begun), OFFSET_INVALID))
+
+    def poll(self, timeout: float | None = -1) -> Message | None:
+        """Return a message or an event, or None after `timeout` seconds; negative: never.
+
+        `Message.error()` tells events from messages.
+        """
+        deadline_s = self._deadline(timeout)
+        while True:
+            now_s = time.monotonic()
+            if self._closed or self._events or self._news.is_set() or now_s >= self._turn_s:
+                self._serve()
+                if self._events:
+                    return self._events.popleft()
+            wait_s = max(0.0, min(_SLICE_S, deadline_s - now_s))
+            fetcher = self._assignment.fetcher
+            if fetcher.ready:
+                message = fetcher.poll(wait_s)
+                if message is not None:
+                    return message
+            else:
+                self._news.wait(wait_s)
+            if time.monotonic() >= deadline_s and not self._news.is_set():
+                return None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Return up to `num_messages` messages and events, fewer after `timeout` seconds."""
+        if not isinstance(num_messages, int) or not 0 <= num_messages <= 1_000_000:
+            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+        deadline_s = self._deadline(timeout)
+        found: list[Message] = []
+        while True:
+            if self._closed or self._news.is_set() or time.monotonic() >= self._turn_s:
+                self._serve()
+            while self._events and len(found) < num_messages:
+                found.append(self._events.popleft())
+            wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
+            if self._assignment.fetcher.ready:
+                found += self._assignment.fetcher.consume(num_messages - len(found), wait_s)
+            else:
+                self._news.wait(wait_s)
+            if len(found) >= num_messages or time.monotonic() >= deadline_s:
+                return found
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: Sequence[TopicPartition] | None = None,
+        asynchronous: bool = True,
+        **named: Any,
+    ) -> list[TopicPartition] | None:
+        """Commit past `message`, or `offsets`, or past all that was handed out.
+
+        `asynchronous` (also `**{"async": True}`) returns at once, and `poll` calls `on_commit`;
+        else it returns what is committed. Raises KafkaException _NO_OFFSET where there is nothing,
+        OFFSET_OUT_OF_RANGE beyond what was read, ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID.
+        """
+        self._require_open()
+        asynchronous = named.pop("async", asynchronous)
+        if named:
+            raise TypeError(f"commit() has no argument {next(iter(named))!r}")
+        wanted = self._named(message, offsets)
+        if wanted is None:
+            wanted = self._consumed()
+        if not wanted:
+            raise refused(NO_OFFSET, "nothing was read yet of what is assigned: nothing to commit")
+        self._assignment.require(wanted)
+        self._assignment.note()
+        if asynchronous:
+            self._committer.soon(wanted)
+            return None
+        self._committer.settle()
+        failures = self._committer.now(wanted)
+        if failures:
+            raise KafkaException(kafka_error(next(iter(failures.values()))))
+        return listed(wanted)
+
+    def store_offsets(
+        self, message: Message | None = None, offsets: Sequence[TopicPartition] | None = None
+    ) -> None:
+        """Note what the next commit is to keep, where `enable.auto.offset.store` is false."""
+        self._require_open()
+        if self._settings.auto_store:
+            raise refused(INVALID_ARG, "enable.auto.offset.store is true: it is stored already")
+        wanted = self._named(message, offsets)
+        if wanted is None:
+            raise TypeError("expected either message or offsets")
+        self._assignment.require(wanted)
+        self._stored |= wanted
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]:
+        """Return what the group has committed; OFFSET_INVALID where it is nothing."""
+        del timeout  # the gateway's own applies
+        self._require_open()
+        with kafkas_names():
+            return listed(self._assignment.committed(parts_of(partitions)))
+
+    def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Return the offset after the last message handed out.
+
+        Before the first it is OFFSET_INVALID; as HPE has it, 0.
+        """
+        self._require_open()
+        asked = parts_of(partitions)
+        found = self._assignment.fetcher.consumed(asked)
+        nothing = 0 if self._settings.hpe else OFFSET_INVALID
+        return listed({part: found.get(part, nothing) for part in asked})
+
+    def get_watermark_offsets(
+        self,
+        partition: TopicPartition,
+        timeout: float = -1,
+        cached: bool = False,
+    ) -> tuple[int, int] | None:
+        """Return the first offset of the partition and the one after its last."""
+        self._require_open()
+        ((part, _),) = parts_of([partition]).items()
+        with kafkas_names():
+            self._assignment.look_at(part)
+        return self._assignment.fetcher.watermarks(part, timeout, cached=cached)
+
+    def offsets_for_times(
+        self, partitions: Sequence[TopicPartition], timeout: float = 30
+    ) -> list[TopicPartition]:
+        """Return the first offset not older than each `offset`, which is a time in ms."""
+        self._require_open()
+        asked = parts_of(partitions)
+        with kafkas_names():
+            for part in asked:
+                self._assignment.look_at(part)
+        return self._assignment.fetcher.at_times(asked, timeout)
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Go on reading at its offset; KafkaException _UNKNOWN_PARTITION if it is not assigned."""
+        self._require_open()
+        ((part, offset),) = parts_of([partition]).items()
+        if offset < 0 and offset not in (OFFSET_BEGINNING, OFFSET_END):
+            raise refused(INVALID_ARG, f"there is no offset {offset} to seek")
+        self._stored.pop(part, None)
+        self._assignment.seek(part, offset)
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Hand out nothing of these until they are resumed."""
+        self._require_open()
+        self._assignment.fetcher.pause(list(parts_of(partitions)))
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Go on with partitions that were paused."""
+        self._require_open()
+        self._assignment.fetcher.resume(list(parts_of(partitions)))
+
+    def memberid(self) -> str | None:
+        """Return the id of its endpoint at the first channel; None: it has none."""
+        self._require_open()
+        return next((each.attachment.id for each in self._assignment.readers.values()), None)
+
+    def close(self) -> None:
+        """Commit, if that is automatic, leave the group and let go of Kafka."""
+        if self._closed:
+            return
+        try:
+            self._depart()
+            self._give_up_lone()
+            self._committer.end()
+            self._tell()
+        finally:
+            self._closed = True
+            self._leave()
+            self._assignment.close()
+
+    def __enter__(self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

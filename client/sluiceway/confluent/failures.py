@@ -1,0 +1,90 @@
+"""The one place where Sluiceway's errors get Kafka's names."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from sluiceway.errors import (
+    ChannelClosed,
+    ChannelNotFound,
+    ChannelNotReady,
+    CommitBeyondRead,
+    Conflict,
+    EndpointClosed,
+    Fenced,
+    Forbidden,
+    GatewayError,
+    GatewayUnavailable,
+    InvalidRequest,
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    OptionError,
+    SluicewayError,
+    SluicewayTimeout,
+    StaleGeneration,
+    TopicGone,
+    Unauthenticated,
+)
+
+# librdkafka's own codes have such names.
+CONFLICT: Final[int] = KafkaError._CONFLICT  # noqa: SLF001
+INVALID_ARG: Final[int] = KafkaError._INVALID_ARG  # noqa: SLF001
+NO_OFFSET: Final[int] = KafkaError._NO_OFFSET  # noqa: SLF001
+STATE: Final[int] = KafkaError._STATE  # noqa: SLF001
+UNKNOWN_PARTITION: Final[int] = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
+AUTO_OFFSET_RESET: Final[int] = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+
+_BY_CODE: Final = {
+    "goes_back": KafkaError.INVALID_REQUEST,
+    "position_moved": KafkaError.ILLEGAL_GENERATION,
+    "members_open": KafkaError.UNKNOWN_MEMBER_ID,
+    "endpoint_not_found": KafkaError.UNKNOWN_MEMBER_ID,
+    "group_size": KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+    "group_mode": KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+    "not_assigned": UNKNOWN_PARTITION,
+    "topic_changed": KafkaError.UNKNOWN_TOPIC_ID,
+}
+_BY_CLASS: Final[tuple[tuple[type[SluicewayError], int], ...]] = (
+    (GatewayUnavailable, KafkaError._TRANSPORT),  # noqa: SLF001
+    (Unauthenticated, KafkaError._AUTHENTICATION),  # noqa: SLF001
+    (Forbidden, KafkaError.TOPIC_AUTHORIZATION_FAILED),
+    (ChannelNotFound, KafkaError.UNKNOWN_TOPIC_OR_PART),
+    (ChannelNotReady, KafkaError.LEADER_NOT_AVAILABLE),
+    (ChannelClosed, KafkaError.POLICY_VIOLATION),
+    (Fenced, KafkaError.UNKNOWN_MEMBER_ID),
+    (StaleGeneration, KafkaError.ILLEGAL_GENERATION),
+    (InvalidRequest, INVALID_ARG),
+    (CommitBeyondRead, KafkaError.OFFSET_OUT_OF_RANGE),
+    (OptionError, INVALID_ARG),
+    (EndpointClosed, KafkaError.UNKNOWN_MEMBER_ID),
+    (OffsetOutOfRange, KafkaError.OFFSET_OUT_OF_RANGE),
+    (TopicGone, KafkaError.UNKNOWN_TOPIC_OR_PART),
+    (KafkaUnavailable, KafkaError._ALL_BROKERS_DOWN),  # noqa: SLF001
+    (SluicewayTimeout, KafkaError._TIMED_OUT),  # noqa: SLF001
+    (GatewayError, KafkaError.UNKNOWN),
+)
+
+
+def kafka_error(error: SluicewayError, *, fatal: bool = False) -> KafkaError:
+    """Return `error` under Kafka's name, with its own words."""
+    code = _BY_CODE.get(error.code) if isinstance(error, Conflict | ChannelNotFound) else None
+    if code is None:
+        known = (code for kind, code in _BY_CLASS if isinstance(error, kind))
+        code = next(known, KafkaError._FAIL)  # noqa: SLF001
+    return KafkaError(code, str(error), fatal=fatal, retriable=error.retriable)
+
+
+def refused(code: int, reason: str) -> KafkaException:
+    """Return what to raise for what is known to be wrong here."""
+    return KafkaException(KafkaError(code, reason))
+
+
+@contextmanager
+def kafkas_names() -> Iterator[None]:
+    """Let what Sluiceway raises in the block come out as KafkaException."""
+    try:
+        yield
+    except SluicewayError as error:
+        raise KafkaException(kafka_error(error)) from error

@@ -1,0 +1,173 @@
+"""The channels that a producer writes to, and the producer of librdkafka's behind them."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from sluiceway.confluent.failures import CONFLICT, kafkas_names, refused
+from sluiceway.confluent.readers import attached
+from sluiceway.confluent.settings import ProducerSettings
+from sluiceway.errors import DeliveryFailed, SluicewayError
+from sluiceway.kafka.failures import made
+from sluiceway.kafka.properties import producer_config
+from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.protocol import Connection
+from sluiceway.wire_bytes import WireBytes
+
+__all__ = ["Outlet", "Outlets"]
+
+LOGGER = logging.getLogger("sluiceway.confluent")
+
+_TIMEOUT_S: Final = 30.0
+_GRACE_S: Final = 10.0
+
+
+class Outlet:
+    """A channel that is written to, as an endpoint of its own."""
+
+    def __init__(self, settings: ProducerSettings, channel: str) -> None:
+        control = settings.control
+        self.attachment = attached(control, channel, None, "writer")
+        try:
+            self.connection: Connection = self.attachment.attached.connection
+            self.topic = self.connection.topic_name
+            self.records = 0
+            self.failed: KafkaError | None = None
+            self.failures = 0
+            self.identity = TopicIdentity(self.connection, settings.kafka)
+            self.identity.verify(timeout_s=_TIMEOUT_S)
+            self.wire = WireBytes(
+                self.connection, refresh=lambda: control.connection(channel, "write")
+            )
+            self.checks = not self.wire.takes_any
+        except BaseException as error:
+            self.attachment.fail(error)
+            raise
+
+    def finish(self) -> None:
+        """Tell the gateway where its messages end, or that some of them failed."""
+        attachment = self.attachment
+        attachment.start(self.records)
+        if self.failed is not None:
+            attachment.fail(
+                DeliveryFailed(
+                    partition=None,
+                    reason=f"{self.failed.name()}, {self.failed.str()}",
+                    written_records=self.records - self.failures,
+                    failed_records=self.failures,
+                )
+            )
+            return
+        ends: Mapping[int, int] | None = None
+        if self.records:
+            found = self.identity.ends(range(self.connection.partitions), timeout_s=_TIMEOUT_S)
+            ends = {partition: end for partition, end in found.items() if end}
+        attachment.leave(ends=ends)
+
+
+class Outlets:
+    """All channels of one producer.
+
+    Until somebody wants to hear of deliveries, librdkafka reports failures alone, which is a third
+    of the work; `full` says that it reports all. Every failure is counted, whoever listens.
+    """
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._names: dict[str, str] = {}
+        self._kafka: Mapping[str, str] | None = None
+        self._max_message_bytes = 0
+        self.raw: Any = None
+        self.full = False
+        self.by_name: dict[str, Outlet] = {}
+
+    def open(self, channel: str, *, full: bool) -> Outlet:
+        """Attach to a channel. Raises KafkaException."""
+        with kafkas_names():
+            outlet = Outlet(self._settings, channel)
+            connection = outlet.connection
+            try:
+                self._require_same_way(connection)
+                if self.raw is None:
+                    self._kafka = connection.kafka
+                    self._max_message_bytes = connection.max_message_bytes
+                    self._make(full=full)
+            except BaseException as error:
+                outlet.attachment.fail(error)
+                raise
+        self._names[outlet.topic] = channel
+        self.by_name[channel] = outlet
+        return outlet
+
+    def widen(self) -> None:
+        """Have all deliveries reported from now on; what is under way is waited for."""
+        if not self.full:
+            self.raw.flush(self._patience_s)
+            self._make(full=True)
+
+    def noted(self, error: KafkaError | None, message: Message) -> None:
+        """Count what was not delivered, and give the message its channel's name."""
+        name = self._names.get(message.topic())
+        if name is None:
+            return
+        message.set_topic(name)
+        if error is not None:
+            outlet = self.by_name[name]
+            outlet.failed = outlet.failed or error
+            outlet.failures += 1
+
+    def tell(self) -> None:
+        """Let beats say how much was written."""
+        for outlet in self.by_name.values():
+            outlet.attachment.start(outlet.records)
+
+    def finish(self) -> SluicewayError | None:
+        """Wait for what is under way, tell the gateway of the ends; return what went wrong."""
+        if self.raw is not None and self.raw.flush(self._patience_s):
+            timed_out = KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
+            for outlet in self.by_name.values():
+                outlet.failed = outlet.failed or timed_out
+                outlet.failures += 1
+        failure: SluicewayError | None = None
+        for name in list(self.by_name):
+            try:
+                self.by_name.pop(name).finish()
+            except SluicewayError as error:
+                LOGGER.warning("the end of the messages to %s is not told: %s", name, error)
+                failure = failure or error
+        self._settings.control.close()
+        return failure
+
+    @property
+    def _patience_s(self) -> float:
+        return self._settings.delivery_timeout_ms / 1000 + _GRACE_S
+
+    def _require_same_way(self, connection: Connection) -> None:
+        if self._kafka is not None and dict(self._kafka) != dict(connection.kafka):
+            raise refused(
+                CONFLICT,
+                f"the channel {connection.channel_name!r} is reached over Kafka in another way "
+                "than those that this producer has already: use another one for it",
+            )
+
+    def _make(self, *, full: bool) -> None:
+        settings = self._settings
+        config = producer_config(
+            self._kafka or {},
+            settings.kafka,
+            delivery_timeout_ms=settings.delivery_timeout_ms,
+            max_message_bytes=self._max_message_bytes,
+        )
+        self.full = full
+        own = {"on_delivery": self.noted, "delivery.report.only.error": not full}
+        self.raw = made(Producer, config.over({**settings.callbacks, **own}))
+
+
+def finish_quietly(outlets: Outlets) -> None:
+    """End a producer that was forgotten, or that the process ends with."""
+    began_s = time.monotonic()
+    outlets.finish()
+    LOGGER.debug("a producer that was not closed was ended in %.1f s", time.monotonic() - began_s)
