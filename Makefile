@@ -39,9 +39,9 @@ format: $(READY) ## put the code into its one form
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: bench-python bench-spark bench-streaming bench-gateway bench-offsets bench-endpoints bench-readers bench-long ## run every benchmark, one after the other
+bench: bench-python bench-spark bench-streaming bench-gateway bench-offsets bench-endpoints bench-readers bench-facades bench-long ## run every benchmark, one after the other
 
-bench-%: $(READY) ## run one benchmark (python, spark, streaming, gateway, offsets, endpoints, readers, long); writes bench/results/NAME.json
+bench-%: $(READY) ## run one benchmark (python, spark, streaming, gateway, offsets, endpoints, readers, facades, long); writes bench/results/NAME.json
 	@$(BIN)/python -m bench.$*
 
 # Spark 4.1 is what the benchmarks' JVM connector runs on. Images get the part of it that they need.

@@ -182,3 +182,11 @@ def test_a_pipeline_of_pypz_runs_through_a_channel(gateway_url: str) -> None:
 def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []
+
+
+def test_what_was_written_for_confluent_kafka_produces_and_consumes(gateway_url: str) -> None:
+    assert _run("confluent_consume_produce.py", gateway_url) == [
+        "120 messages delivered to greetings",
+        "120 messages consumed from greetings",
+        "120 committed",
+    ]

@@ -92,6 +92,17 @@ def test_a_native_reader_reads_to_the_end_once_the_producer_is_closed(
     assert (writer.state, sum((writer.ends or {}).values())) == ("closed", 100)
 
 
+def test_a_producer_that_is_left_by_an_exception_is_a_writer_that_failed(
+    site: Facade, name: str
+) -> None:
+    with pytest.raises(ZeroDivisionError), site.producer() as producer:
+        producer.produce(name, b"x")
+        producer.produce(name, b"%d" % (1 // 0))
+    (writer,) = site.gateway.channel(name).endpoints()
+    assert (writer.state, str(writer.cause)[:17]) == ("error", "ZeroDivisionError")
+    assert producer.close() is True
+
+
 def test_a_producer_that_is_forgotten_has_finished_all_the_same(site: Facade, name: str) -> None:
     producer = site.producer()
     producer.produce(name, b"last words")

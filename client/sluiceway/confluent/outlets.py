@@ -47,10 +47,13 @@ class Outlet:
             self.attachment.fail(error)
             raise
 
-    def finish(self) -> None:
-        """Tell the gateway where its messages end, or that some of them failed."""
+    def finish(self, error: BaseException | None) -> None:
+        """Tell the gateway where its messages end, or that there is more amiss."""
         attachment = self.attachment
         attachment.start(self.records)
+        if error is not None:
+            attachment.fail(error)
+            return
         if self.failed is not None:
             attachment.fail(
                 DeliveryFailed(
@@ -124,8 +127,11 @@ class Outlets:
         for outlet in self.by_name.values():
             outlet.attachment.start(outlet.records)
 
-    def finish(self) -> SluicewayError | None:
-        """Wait for what is under way, tell the gateway of the ends; return what went wrong."""
+    def finish(self, error: BaseException | None = None) -> SluicewayError | None:
+        """Wait for what is under way, tell the gateway of the ends; return what went wrong.
+
+        `error` is what the producer was left by.
+        """
         if self.raw is not None and self.raw.flush(self._patience_s):
             timed_out = KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
             for outlet in self.by_name.values():
@@ -134,10 +140,10 @@ class Outlets:
         failure: SluicewayError | None = None
         for name in list(self.by_name):
             try:
-                self.by_name.pop(name).finish()
-            except SluicewayError as error:
-                LOGGER.warning("the end of the messages to %s is not told: %s", name, error)
-                failure = failure or error
+                self.by_name.pop(name).finish(error)
+            except SluicewayError as untold:
+                LOGGER.warning("the end of the messages to %s is not told: %s", name, untold)
+                failure = failure or untold
         self._settings.control.close()
         return failure
 

@@ -136,6 +136,12 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Close; after an exception flush, and tell the gateway that the producer failed."""
+        if error is not None and not self._closed:
+            self._closed = True
+            self._finish.detach()
+            self._outlets.finish(error)
+            return
         self.close()
 
     def _opened(self, topic: str, *, full: bool) -> Outlet:

@@ -1,0 +1,161 @@
+"""sluiceway.confluent beside confluent-kafka itself: what a channel's names cost.
+
+Both sides move the same messages of 100 bytes, over one broker and a channel of the format `bytes`,
+with the same properties of librdkafka: confluent-kafka is given the very ones that the facade
+makes for itself. The facade's time includes joining and leaving the group, and attaching and
+ending as a writer. Consumers ask for up to 10,000 messages a call, or poll one by one; producers
+are called back for each delivery, or for none.
+"""
+
+import os
+import time
+import uuid
+from typing import Any
+
+import confluent_kafka
+from bench.measure import Measured, Ratio, Side, in_own_process
+
+from sluiceway import Gateway
+from sluiceway.confluent import Consumer, Producer
+from sluiceway.kafka.properties import consumer_config, producer_config
+from sluiceway.protocol import Connection
+
+MESSAGES = 1_000_000
+PARTITIONS = 4
+AT_ONCE = 10_000
+VALUE = b"x" * 100
+RATIOS = {
+    "confluent_consume_to_native": Ratio(side="confluent_consume", to="native_consume", goal=0.9),
+    "confluent_produce_to_native": Ratio(side="confluent_produce", to="native_produce", goal=0.9),
+    "confluent_poll_to_native": Ratio(side="confluent_poll", to="native_poll", goal=None),
+    "confluent_unheard_to_native": Ratio(side="confluent_unheard", to="native_unheard", goal=None),
+}
+
+
+def new_channel(url: str, token: str) -> str:
+    """Make an empty channel and return its name."""
+    with Gateway(url, token=token) as gateway:
+        name = f"bench-{uuid.uuid4().hex[:12]}"
+        return gateway.channel(name, format="bytes", partitions=PARTITIONS).name
+
+
+def connection_of(url: str, token: str, name: str) -> Connection:
+    with Gateway(url, token=token) as gateway:
+        return gateway.channel(name).connection("write")
+
+
+def facade_config(url: str, token: str, **more: Any) -> dict[str, Any]:
+    return {"bootstrap.servers": url, "sluiceway.token": token, **more}
+
+
+def consume_all(consumer: Any, one_by_one: bool) -> None:
+    left = MESSAGES
+    value = 0
+    while left:
+        ask = min(left, AT_ONCE)
+        messages = [consumer.poll(10)] if one_by_one else consumer.consume(ask, 10)
+        for message in messages:
+            value += len(message.value())
+        left -= len(messages)
+    assert value == MESSAGES * len(VALUE)
+
+
+def native_consume(url: str, token: str, name: str, one_by_one: bool) -> Measured:
+    connection = connection_of(url, token, name)
+    config = consumer_config(connection.kafka) | {"enable.partition.eof": False}
+    started_s = time.perf_counter()
+    consumer = confluent_kafka.Consumer(config)
+    parts = range(PARTITIONS)
+    topic = connection.topic_name
+    consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in parts])
+    consume_all(consumer, one_by_one)
+    consumer.close()
+    return Measured(records=MESSAGES, seconds=time.perf_counter() - started_s)
+
+
+def facade_consume(url: str, token: str, name: str, one_by_one: bool) -> Measured:
+    config = facade_config(url, token) | {"auto.offset.reset": "earliest"}
+    started_s = time.perf_counter()
+    with Consumer({**config, "group.id": uuid.uuid4().hex}) as consumer:
+        consumer.subscribe([name])
+        consume_all(consumer, one_by_one)
+    return Measured(records=MESSAGES, seconds=time.perf_counter() - started_s)
+
+
+class Heard:
+    """Counts deliveries, as a program does that wants to know."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, error: object, message: object) -> None:
+        """Take a report."""
+        del message
+        assert error is None
+        self.count += 1
+
+
+def produce_all(producer: Any, topic: str, heard: Heard | None) -> None:
+    produce = producer.produce
+    for number in range(MESSAGES):
+        while True:
+            try:
+                if heard is None:
+                    produce(topic, VALUE, None, number % PARTITIONS)
+                else:
+                    produce(topic, VALUE, None, number % PARTITIONS, on_delivery=heard)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if not number % 1000:
+            producer.poll(0)
+    assert producer.flush(120) == 0
+    assert heard is None or heard.count == MESSAGES
+
+
+def native_produce(url: str, token: str, listening: bool) -> Measured:
+    connection = connection_of(url, token, new_channel(url, token))
+    config = producer_config(
+        connection.kafka,
+        delivery_timeout_ms=120_000,
+        max_message_bytes=connection.max_message_bytes,
+    )
+    config = config | {"delivery.report.only.error": not listening}
+    started_s = time.perf_counter()
+    producer = confluent_kafka.Producer(config)
+    produce_all(producer, connection.topic_name, Heard() if listening else None)
+    return Measured(records=MESSAGES, seconds=time.perf_counter() - started_s)
+
+
+def facade_produce(url: str, token: str, listening: bool) -> Measured:
+    name = new_channel(url, token)
+    started_s = time.perf_counter()
+    with Producer(facade_config(url, token)) as producer:
+        produce_all(producer, name, Heard() if listening else None)
+    return Measured(records=MESSAGES, seconds=time.perf_counter() - started_s)
+
+
+def sides(url: str, token: str) -> dict[str, Side]:
+    """Return the sides, at a gateway that runs. It fills the channel that the consumers read."""
+    filled = new_channel(url, token)
+    with Producer(facade_config(url, token)) as producer:
+        produce_all(producer, filled, None)
+    reading: dict[str, Side] = {}
+    for kind, one_by_one in (("consume", False), ("poll", True)):
+        for who, function in (("native", native_consume), ("confluent", facade_consume)):
+            reading[f"{who}_{kind}"] = in_own_process(function, url, token, filled, one_by_one)
+    for kind, listening in (("produce", True), ("unheard", False)):
+        for who, writing in (("native", native_produce), ("confluent", facade_produce)):
+            reading[f"{who}_{kind}"] = in_own_process(writing, url, token, listening)
+    return reading
+
+
+def settings() -> dict[str, Any]:
+    """Describe what was measured."""
+    return {
+        "messages": MESSAGES,
+        "message_bytes": len(VALUE),
+        "partitions": PARTITIONS,
+        "at_once": AT_ONCE,
+        "cpus": os.cpu_count(),
+    }

@@ -1,0 +1,45 @@
+"""The page for those who know confluent-kafka names all of it, and tests call what it names."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from sluiceway import confluent
+from sluiceway.confluent import Consumer, Producer
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "coming-from.md").read_text()
+SECTION = PAGE.partition("## confluent-kafka and HPE's streams client\n")[2]
+ROWS = re.findall(
+    r"^\| (.+) \| .+ \| `(tests/[\w/]+\.py)::(test_\w+)` \|$",
+    re.split(r"^## ", SECTION, flags=re.MULTILINE)[0],
+    flags=re.MULTILINE,
+)
+
+
+def public(kind: type) -> set[str]:
+    return {
+        f"{kind.__name__}.{name}"
+        for name, _ in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    named = set(re.findall(r"(?:Consumer|Producer)\.\w+", " ".join(row[0] for row in ROWS)))
+    assert public(Consumer) | public(Producer) == named
+    told = " ".join(row[0] for row in ROWS)
+    assert [name for name in confluent.__all__ if name not in told] == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].replace("`", "")[:60])
+def test_the_test_of_a_row_calls_what_the_row_names(row: tuple[str, str, str]) -> None:
+    names, path, test = row
+    source = (ROOT / path).read_text()
+    body = re.split(r"\n(?=def |@)", source.partition(f"def {test}(")[2])[0]
+    called = re.findall(r"(?:Consumer|Producer)\.(\w+)", names)
+    helpers = source + (ROOT / "tests/client/confluent_facade.py").read_text()
+    for name in called:
+        assert f".{name}" in body or (f".{name}(" in helpers and name in ("poll", "close")), name
