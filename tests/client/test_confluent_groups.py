@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_facade import Facade, KafkaError, codes, facade, offsets, raised, taken
+from confluent_facade import BEAT, Facade, KafkaError, codes, facade, offsets, raised, taken
 
 from sluiceway.confluent import OFFSET_BEGINNING, Consumer, TopicPartition
 
@@ -129,6 +129,11 @@ def test_a_channel_that_is_not_there_is_an_event_and_is_read_once_it_is_there(
     assert codes(first) == [KafkaError.UNKNOWN_TOPIC_OR_PART]
     assert first[0].topic() == f"{name}-later"
     assert len(offsets(taken(reader, 10))) == 2
+    later = site.gateway.channel(f"{name}-later", format="bytes", beat=BEAT)
+    with later.writer() as writer:
+        writer.write({"value": b"now"})
+    # It is told once, and looked for again and again.
+    assert [message.value() for message in taken(reader, 1)] == [b"now"]
 
 
 def test_who_assigns_does_not_subscribe_and_the_other_way_round(

@@ -1,5 +1,6 @@
 """sluiceway.confluent.Producer: what arrives, what is told, and what is refused."""
 
+import collections
 import gc
 from collections.abc import Iterator
 from typing import Any
@@ -95,9 +96,12 @@ def test_a_native_reader_reads_to_the_end_once_the_producer_is_closed(
 def test_a_producer_that_is_left_by_an_exception_is_a_writer_that_failed(
     site: Facade, name: str
 ) -> None:
+    def values() -> Iterator[bytes]:
+        yield b"one"
+        raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError), site.producer() as producer:
-        producer.produce(name, b"x")
-        producer.produce(name, b"%d" % (1 // 0))
+        collections.deque((producer.produce(name, value) for value in values()), maxlen=0)
     (writer,) = site.gateway.channel(name).endpoints()
     assert (writer.state, str(writer.cause)[:17]) == ("error", "ZeroDivisionError")
     assert producer.close() is True

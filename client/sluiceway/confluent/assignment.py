@@ -20,7 +20,7 @@ from sluiceway.confluent.fetching import Fetcher, Part
 from sluiceway.confluent.readers import Lone, Reader, Sharer, committed
 from sluiceway.confluent.settings import ConsumerSettings
 from sluiceway.control import Control
-from sluiceway.errors import ChannelNotFound, SluicewayError
+from sluiceway.errors import SluicewayError
 
 _RESET = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 _AGAIN_S = 2.0
@@ -39,6 +39,7 @@ class Assignment:
         self._news = news
         self._patterns: tuple[str, ...] = ()
         self._tried_s: dict[str, float] = {}
+        self._told: dict[str, str] = {}
         self.subscribed = False
         self.fetcher = Fetcher(
             settings.kafka, settings.callbacks, reset=settings.reset, eof=settings.eof
@@ -48,7 +49,7 @@ class Assignment:
 
     def subscribe(self, names: Sequence[str]) -> None:
         """Note the channels to join, and regexes of them."""
-        self._patterns, self._tried_s = tuple(names), {}
+        self._patterns, self._tried_s, self._told = tuple(names), {}, {}
         self.subscribed = bool(names)
 
     def sharers(self) -> list[Sharer]:
@@ -65,20 +66,20 @@ class Assignment:
         return [each for each in self.sharers() if not self._wants(each.channel)]
 
     def join(self) -> Iterator[tuple[str, SluicewayError]]:
-        """Join at the channels where it is no member yet; give those where that cannot be."""
+        """Join at the channels where it is no member yet; give those where that cannot be, once."""
         now_s = time.monotonic()
         for name in self._patterns:
             if name in self.readers or now_s < self._tried_s.get(name, 0.0):
                 continue
             self._tried_s[name] = now_s + _AGAIN_S
             try:
-                matching = self._matching(name)
-                if not matching:
-                    raise ChannelNotFound(f"there is no channel that matches {name!r}", status=404)
-                for channel in matching:
+                for channel in self._matching(name):
                     self._join(channel)
+                self._told.pop(name, None)
             except SluicewayError as error:
-                yield name, error
+                if self._told.get(name) != error.code:
+                    self._told[name] = error.code
+                    yield name, error
 
     def starts(
         self, reader: Reader, parts: Mapping[Part, int]
@@ -134,6 +135,8 @@ class Assignment:
 
     def add(self, begins: Mapping[Part, int]) -> None:
         """Read these partitions besides, from here."""
+        for part in begins:
+            self.fetcher.check(part)  # also makes librdkafka know of those that are new
         self.fetcher.add(begins)
         for channel, places in by_channel({p: self.fetcher.begun[p] for p in begins}).items():
             self.readers[channel].begin(places)
@@ -218,7 +221,8 @@ class Assignment:
         self.leave([each for name, each in self.readers.items() if name not in busy])
 
     def _join(self, channel: str) -> None:
-        if channel not in self.readers:
+        # Who was put out of a channel comes back when it subscribes again.
+        if channel not in self.readers and self._tried_s.get(channel) != math.inf:
             sharer = Sharer(self._control, channel, self._settings.group, news=self._news)
             self.readers[channel] = sharer
             self._met(sharer)

@@ -184,7 +184,8 @@ class Turns:
     def _consumed(self, parts: Collection[Part] | None = None) -> dict[Part, int]:
         """Return what a commit without arguments keeps, of these partitions or all."""
         begun = list(self._assignment.fetcher.begun)
-        asked = begun if parts is None else [part for part in begun if part in set(parts)]
+        chosen = set(begun if parts is None else parts)
+        asked = [part for part in begun if part in chosen]
         if not self._settings.auto_store:
             return {part: at for part, at in self._stored.items() if part in asked}
         return self._assignment.fetcher.consumed(asked)
