@@ -2,7 +2,6 @@
 
 import math
 import re
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -17,6 +16,7 @@ from confluent_kafka import (
 
 from sluiceway.confluent.failures import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
 from sluiceway.confluent.fetching import Fetcher, Part
+from sluiceway.confluent.news import News
 from sluiceway.confluent.readers import Lone, Reader, Sharer, committed
 from sluiceway.confluent.settings import ConsumerSettings
 from sluiceway.control import Control
@@ -33,7 +33,7 @@ class Assignment:
     partitions that have come are to begin.
     """
 
-    def __init__(self, settings: ConsumerSettings, *, news: threading.Event) -> None:
+    def __init__(self, settings: ConsumerSettings, *, news: News) -> None:
         self._settings = settings
         self._control = settings.control
         self._news = news
@@ -151,6 +151,8 @@ class Assignment:
 
     def seek(self, part: Part, offset: int) -> None:
         """Go on elsewhere in a partition that is assigned."""
+        if offset < 0 and offset not in (OFFSET_BEGINNING, OFFSET_END):
+            raise refused(INVALID_ARG, f"there is no offset {offset} to seek")
         self.note()
         self.fetcher.seek(part, offset)
 

@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from sluiceway.confluent.failures import kafka_error
 from sluiceway.confluent.fetching import Part, listed
+from sluiceway.confluent.news import News
 from sluiceway.errors import SluicewayError
 
 __all__ = ["Committer"]
@@ -22,9 +23,7 @@ class Committer:
     request gets its own report. `reports` are handed out by who polls.
     """
 
-    def __init__(
-        self, keep: Callable[[str, Mapping[int, int]], None], *, news: threading.Event
-    ) -> None:
+    def __init__(self, keep: Callable[[str, Mapping[int, int]], None], *, news: News) -> None:
         self._keep = keep
         self._news = news
         self._turn = threading.Lock()

@@ -6,8 +6,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
     OFFSET_INVALID,
     KafkaException,
     Message,
@@ -52,18 +50,16 @@ class Consumer(Turns):
     ) -> None:
         """Join the group at these channels, in place of those before; `^…` is a regex of names.
 
-        `poll` and `consume` call the callbacks, with the partitions that come and go.
+        `poll` and `consume` call the callbacks with the partitions that come and go.
         """
         self._require_open()
         if not isinstance(topics, list | tuple):
             raise TypeError("expected list of topic unicode strings")
-        for each in topics:
-            if not isinstance(each, str):
-                raise TypeError(f"expected unicode string, not {type(each).__name__}")
+        if not all(isinstance(each, str) for each in topics):
+            raise TypeError("expected list of topic unicode strings")
         callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
-        for each in callbacks.values():
-            if each is not None and not callable(each):
-                raise TypeError("a callback is to be callable")
+        if not all(each is None or callable(each) for each in callbacks.values()):
+            raise TypeError("a callback is to be callable")
         if self._lone_parts():
             if self._settings.hpe:
                 raise refused(CONFLICT, "partitions are assigned: unassign() them, then subscribe")
@@ -121,15 +117,20 @@ class Consumer(Turns):
 
         `Message.error()` tells events from messages.
         """
+        fetcher = self._fetcher
+        if time.monotonic() < self._news.turn_s and not self._events:
+            # The hot path: what lies ready is handed out before anything else is looked at.
+            message = fetcher.poll(0)
+            if message is not None:
+                return message
         deadline_s = self._deadline(timeout)
         while True:
             now_s = time.monotonic()
-            if self._closed or self._events or self._news.is_set() or now_s >= self._turn_s:
+            if self._events or now_s >= self._news.turn_s:
                 self._serve()
                 if self._events:
                     return self._events.popleft()
             wait_s = max(0.0, min(_SLICE_S, deadline_s - now_s))
-            fetcher = self._assignment.fetcher
             if fetcher.ready:
                 message = fetcher.poll(wait_s)
                 if message is not None:
@@ -146,7 +147,7 @@ class Consumer(Turns):
         deadline_s = self._deadline(timeout)
         found: list[Message] = []
         while True:
-            if self._closed or self._news.is_set() or time.monotonic() >= self._turn_s:
+            if time.monotonic() >= self._news.turn_s:
                 self._serve()
             while self._events and len(found) < num_messages:
                 found.append(self._events.popleft())
@@ -252,10 +253,8 @@ class Consumer(Turns):
         """Go on reading at its offset; KafkaException _UNKNOWN_PARTITION if it is not assigned."""
         self._require_open()
         ((part, offset),) = parts_of([partition]).items()
-        if offset < 0 and offset not in (OFFSET_BEGINNING, OFFSET_END):
-            raise refused(INVALID_ARG, f"there is no offset {offset} to seek")
-        self._stored.pop(part, None)
         self._assignment.seek(part, offset)
+        self._stored.pop(part, None)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Hand out nothing of these until they are resumed."""
@@ -268,7 +267,7 @@ class Consumer(Turns):
         self._assignment.fetcher.resume(list(parts_of(partitions)))
 
     def memberid(self) -> str | None:
-        """Return the id of its endpoint at the first channel; None: it has none."""
+        """Return the id of its endpoint at the first channel, if it has one."""
         self._require_open()
         return next((each.attachment.id for each in self._assignment.readers.values()), None)
 
@@ -283,6 +282,7 @@ class Consumer(Turns):
             self._tell()
         finally:
             self._closed = True
+            self._news.set()
             self._leave()
             self._assignment.close()
 

@@ -2,7 +2,7 @@
 
 import collections
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import (
@@ -50,6 +50,9 @@ class Fetcher:
         self._kafka: Mapping[str, str] | None = None
         self._topics: dict[str, Connection] = {}
         self._names: dict[str, str] = {}
+        # The channel's name where there is one; and the hottest of the calls.
+        self._sole: str | None = None
+        self._poll: Callable[[float], Message | None] = _nothing
         self._closed = False
         self.begun: dict[Part, int] = {}
 
@@ -70,9 +73,11 @@ class Fetcher:
             with kafkas_names():
                 config = consumer_config(connection.kafka, self._tuning)
                 self._raw = made(Consumer, config.over(self._own))
+            self._poll = self._raw.poll
             self._kafka = connection.kafka
         self._topics[connection.channel_name] = connection
         self._names[connection.topic_name] = connection.channel_name
+        self._sole = connection.channel_name if len(self._names) == 1 else None
 
     def knows(self, channel: str) -> bool:
         """Whether it has learned of the channel."""
@@ -80,9 +85,12 @@ class Fetcher:
 
     def poll(self, timeout_s: float) -> Message | None:
         """Return a message or an event, or None after `timeout_s`."""
-        message = self._raw.poll(timeout_s)
-        if message is not None and (topic := message.topic()) is not None:
-            message.set_topic(self._names.get(topic, topic))
+        message = self._poll(timeout_s)
+        if message is not None:
+            if self._sole is not None:
+                message.set_topic(self._sole)
+            elif (topic := message.topic()) is not None:
+                message.set_topic(self._names.get(topic, topic))
         return message
 
     def consume(self, limit: int, timeout_s: float) -> list[Message]:
@@ -210,6 +218,11 @@ class Fetcher:
 
     def _at(self, part: Part, offset: int = OFFSET_INVALID) -> TopicPartition:
         return TopicPartition(self._topics[part[0]].topic_name, part[1], offset)
+
+
+def _nothing(timeout_s: float) -> None:
+    """Poll where nothing is assigned yet."""
+    del timeout_s
 
 
 def renamed(at: TopicPartition, channel: str) -> TopicPartition:

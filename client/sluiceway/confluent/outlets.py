@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -18,6 +18,8 @@ from sluiceway.protocol import Connection
 from sluiceway.wire_bytes import WireBytes
 
 __all__ = ["Outlet", "Outlets"]
+
+OnDelivery = Callable[[KafkaError | None, Message], object]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
@@ -35,6 +37,9 @@ class Outlet:
             self.connection: Connection = self.attachment.attached.connection
             self.topic = self.connection.topic_name
             self.records = 0
+            # Who is told of deliveries, and what calls him: mostly one for all messages.
+            self.told: OnDelivery | None = None
+            self.telling: OnDelivery | None = None
             self.failed: KafkaError | None = None
             self.failures = 0
             self.identity = TopicIdentity(self.connection, settings.kafka)
@@ -110,6 +115,18 @@ class Outlets:
         if not self.full:
             self.raw.flush(self._patience_s)
             self._make(full=True)
+
+    def telling(self, outlet: Outlet, told: OnDelivery) -> OnDelivery:
+        """Return what is called for a delivery in the place of `told`, and calls it."""
+        name = outlet.attachment.channel
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self.noted(error, message)
+            message.set_topic(name)
+            told(error, message)
+
+        return delivered
 
     def noted(self, error: KafkaError | None, message: Message) -> None:
         """Count what was not delivered, and give the message its channel's name."""

@@ -60,16 +60,19 @@ class Producer:
         for a channel that is not there (UNKNOWN_TOPIC_OR_PART), and _INVALID_ARG for a value that
         the channel cannot have.
         """
-        outlet = self._by_name.get(topic) or self._opened(
-            topic, full=callback is not None or on_delivery is not None
-        )
+        outlet = self._by_name.get(topic)
         told = on_delivery or callback or self._default
+        if outlet is None:
+            outlet = self._opened(topic, full=told is not None)
         if (value is None or outlet.checks) and not self._allowed(outlet, topic, value, key, told):
             return
-        if told is None and not timestamp and headers is None:
+        # The hot path: no keyword, and nothing new to be collected for a message.
+        if told is not outlet.told or timestamp or headers is not None:
+            self._produce_with(outlet, value, key, partition, told, timestamp, headers)
+        elif told is None:
             self._produce(outlet.topic, value, key, partition)
         else:
-            self._produce_with(outlet, value, key, partition, told, timestamp, headers)
+            self._produce(outlet.topic, value, key, partition, outlet.telling)
         outlet.records += 1
 
     def poll(self, timeout: float = -1) -> int:
@@ -148,8 +151,7 @@ class Producer:
         self._require_open()
         if not isinstance(topic, str):
             raise TypeError(f"topic is to be str, not {type(topic).__name__}")
-        wanted = (full or self._default is not None) and not self._settings.only_errors
-        outlet = self._outlets.open(topic, full=wanted)
+        outlet = self._outlets.open(topic, full=full and not self._settings.only_errors)
         self._produce = self._outlets.raw.produce
         return outlet
 
@@ -170,7 +172,9 @@ class Producer:
                 self._produce = self._outlets.raw.produce
             if not callable(told):
                 raise TypeError("on_delivery is to be callable")
-            named["on_delivery"] = partial(_delivered, self._outlets.noted, told)
+            if told is not outlet.told:
+                outlet.told, outlet.telling = told, self._outlets.telling(outlet, told)
+            named["on_delivery"] = outlet.telling
         if timestamp:
             named["timestamp"] = timestamp
         if headers is not None:
@@ -212,10 +216,3 @@ class Producer:
     def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError("Producer closed")
-
-
-def _delivered(
-    noted: OnDelivery, told: OnDelivery, error: KafkaError | None, message: Message
-) -> None:
-    noted(error, message)
-    told(error, message)

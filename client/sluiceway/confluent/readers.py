@@ -1,11 +1,11 @@
 """How a consumer stands at one channel: as a member of its group, or on its own."""
 
-import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from sluiceway.attachment import Attachment
 from sluiceway.committing import Commits
+from sluiceway.confluent.news import News
 from sluiceway.control import Control
 from sluiceway.endpoint import Heard, Membership
 from sluiceway.errors import CommitBeyondRead, StaleGeneration
@@ -84,9 +84,7 @@ class Sharer(Reader):
     `news` is set when a beat has brought something.
     """
 
-    def __init__(
-        self, control: Control, channel: str, group: str, *, news: threading.Event
-    ) -> None:
+    def __init__(self, control: Control, channel: str, group: str, *, news: News) -> None:
         attachment = attached(control, channel, Membership(group=group, index=None, size=None))
         super().__init__(attachment, group)
         try:

@@ -3,7 +3,6 @@
 import collections
 import logging
 import math
-import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +14,7 @@ from sluiceway.confluent.assignment import Assignment, leave_all
 from sluiceway.confluent.committer import Committer
 from sluiceway.confluent.failures import CONFLICT, INVALID_ARG, kafka_error, kafkas_names, refused
 from sluiceway.confluent.fetching import Part, listed, parts_of
+from sluiceway.confluent.news import News
 from sluiceway.confluent.readers import Lone, Sharer
 from sluiceway.confluent.settings import consumer_settings
 from sluiceway.errors import SluicewayError
@@ -33,14 +33,14 @@ class Turns:
 
     def __init__(self, config: object = None, /, **named: Any) -> None:
         settings = self._settings = consumer_settings(config, named)
-        self._news = threading.Event()
+        self._news = News()
         self._assignment = Assignment(settings, news=self._news)
+        self._fetcher = self._assignment.fetcher
         self._committer = Committer(self._assignment.keep, news=self._news)
         self._events: collections.deque[Message] = collections.deque()
         self._stored: dict[Part, int] = {}
         self._callbacks: dict[str, OnPartitions | None] = {}
         self._closed = False
-        self._turn_s = 0.0
         self._commit_s = time.monotonic() + settings.auto_commit_s
         # What is forgotten without being closed leaves its group all the same.
         self._leave = weakref.finalize(self, leave_all, self._assignment.readers, settings.control)
@@ -48,8 +48,7 @@ class Turns:
     def _serve(self) -> None:
         """Do what is due."""
         self._require_open()
-        self._news.clear()
-        self._turn_s = time.monotonic() + _TURN_S
+        self._news.put_off(time.monotonic() + _TURN_S)
         if self._settings.auto_commit and time.monotonic() >= self._commit_s:
             self._commit_s = time.monotonic() + self._settings.auto_commit_s
             self._commit_automatically(self._assignment.fetcher.begun)
