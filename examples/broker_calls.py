@@ -21,7 +21,7 @@ from sluiceway.broker import (
 )
 from sluiceway.broker.exceptions import ERROR_CODES
 
-TOPIC, GROUP = b"parcels", b"sorters"
+TOPIC, GROUP = b"deliveries", b"sorters"
 
 
 def produce(broker: Broker) -> None:

@@ -39,7 +39,7 @@ def main() -> None:
             total = sum(record["cents"] for record in books)
             print(f"{total} cents")
             try:
-                sales.wait_until_closed(0.5)
+                sales.wait_until_closed(3)
             except SluicewayTimeout as error:
                 print(str(error).split(". ")[0])
             try:

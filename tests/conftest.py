@@ -16,7 +16,16 @@ from sluiceway_gateway.embedded import KafkaServer
 
 _HERE = Path(__file__).parent
 _TOGETHER = ("spark", "security", "cluster")
-_LONG = (*_TOGETHER, "demo", "cli", "deploy", "embedded", "reconcile")
+_LONG = (
+    *_TOGETHER,
+    "demo",
+    "test_examples.py",
+    "cli",
+    "deploy",
+    "embedded",
+    "reconcile",
+    "gateway",
+)
 
 
 class _Sharing(LoadFileScheduling):

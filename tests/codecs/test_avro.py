@@ -289,5 +289,5 @@ def test_instants_outside_of_python_s_years_are_carried():
 
 
 def test_an_unknown_format_is_refused():
-    with pytest.raises(OptionError, match="'avro' or 'arrow'"):
+    with pytest.raises(OptionError, match="'avro', 'arrow' or 'bytes'"):
         codec("json", schema_of("int"), 7)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from gateway_rig import Rig, code, running
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
+from databases import Databases
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, WrongRevision
 from sluiceway_gateway.domain.request import Request
 from sluiceway_gateway.store import requests, revision
@@ -24,17 +26,36 @@ REVISIONS = ("0001", "0002", "0003", "0004")
 TOKEN = {"Authorization": f"Bearer slw_{'0' * 16}_{'1' * 64}"}
 
 
-@pytest.fixture(params=REVISIONS)
-def old(request: pytest.FixtureRequest, empty_database_url: str) -> Iterator[Database]:
-    """A database of an earlier revision, without rows."""
-    database = Database(empty_database_url)
-    with writing(database) as connection:
+def migrated_to(revision_: str, url: str) -> None:
+    """Make the tables of an earlier revision."""
+    with opened(url) as database, writing(database) as connection:
         config = revision._config()
         config.attributes["connection"] = connection
-        command.upgrade(config, request.param)
-    assert revision.current(database) == request.param
-    yield database
-    database.close()
+        command.upgrade(config, revision_)
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Database]:
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@pytest.fixture(params=REVISIONS)
+def written(request: pytest.FixtureRequest) -> str:
+    """An earlier revision."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def old(written: str, databases: Databases) -> Iterator[Database]:
+    """A database of that revision, without rows."""
+    with opened(databases.copied(written, partial(migrated_to, written))) as database:
+        assert revision.current(database) == written
+        yield database
 
 
 @contextmanager
@@ -43,14 +64,6 @@ def writing(database: Database) -> Iterator[Connection]:
         connection = connection.execution_options(sluiceway_writes=True)
         with connection.begin():
             yield connection
-
-
-@pytest.fixture
-def written(old: Database) -> str:
-    """The revision that `old` was made at."""
-    found = revision.current(old)
-    assert found is not None
-    return found
 
 
 def rows_of(written: str) -> str:
@@ -71,21 +84,28 @@ def fill(database: Database, written: str) -> None:
             )
 
 
-@pytest.fixture(params=["before the migration", "after the migration"])
-def rig(
-    request: pytest.FixtureRequest, old: Database, written: str, empty_database_url: str
-) -> Iterator[Rig]:
-    """Today's gateway on what an older one wrote, before and after the tables were expanded.
+def before(written: str, url: str) -> None:
+    """Write as an older gateway does, and migrate then."""
+    migrated_to(written, url)
+    with opened(url) as database:
+        fill(database, written)
+        revision.upgrade(database)
 
-    After it: gateways of the version before go on while the new ones are started.
-    """
-    if request.param == "before the migration":
-        fill(old, written)
-        revision.upgrade(old)
-    else:
-        revision.upgrade(old)
-        fill(old, written)
-    with running(old, empty_database_url) as rig:
+
+def after(written: str, url: str) -> None:
+    """Migrate, and write as an older gateway does, which goes on while new ones are started."""
+    migrated_to(written, url)
+    with opened(url) as database:
+        revision.upgrade(database)
+        fill(database, written)
+
+
+@pytest.fixture(params=[before, after])
+def rig(request: pytest.FixtureRequest, written: str, databases: Databases) -> Iterator[Rig]:
+    """Today's gateway on what an older one wrote, before and after the tables were expanded."""
+    make = request.param
+    url = databases.copied(f"{written} {make.__name__}", partial(make, written))
+    with opened(url) as database, running(database, url) as rig:
         rig.http.headers.update(TOKEN)
         yield rig
 
