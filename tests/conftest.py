@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import structlog
 from xdist.remote import Producer
@@ -52,6 +53,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _turn(directory: str) -> int:
     return _LONG.index(directory) if directory in _LONG else len(_LONG)
+
+
+# By `pytest --hypothesis-profile thorough` property tests look ten times as long.
+hypothesis.settings.register_profile("usual", max_examples=40)
+hypothesis.settings.register_profile("thorough", max_examples=400)
+hypothesis.settings.load_profile("usual")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -147,20 +147,17 @@ class KafkaServer:
                 stderr=output,
             )
         assert keeper.stdout is not None  # noqa: S101 - asked for above
-        pid = int(keeper.stdout.readline() or 0)
+        try:
+            pid = int(keeper.stdout.readline() or 0)
+        except BaseException:
+            # Interrupted before anybody else knows of it.
+            _end(keeper)
+            raise
         return cls(keeper=keeper, pid=pid, ports=ports, log_path=log_path)
 
     def stop(self) -> None:
         """Stop the broker cleanly, by force after 40 s; its data stay. May be repeated."""
-        if self._keeper.stdin is not None:
-            self._keeper.stdin.close()
-        try:
-            self._keeper.wait(timeout=_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._keeper.kill()
-            self._keeper.wait()
-        if self._keeper.stdout is not None:
-            self._keeper.stdout.close()
+        _end(self._keeper)
 
     def running(self) -> bool:
         """Tell whether the broker's process is there."""
@@ -217,6 +214,19 @@ class KafkaServer:
             if path.exists()
         ]
         return "\n".join("".join(texts).splitlines()[-lines:])
+
+
+def _end(keeper: "subprocess.Popen[bytes]") -> None:
+    """Have the keeper end its broker, and itself; by force after 40 s."""
+    if keeper.stdin is not None:
+        keeper.stdin.close()
+    try:
+        keeper.wait(timeout=_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        keeper.kill()
+        keeper.wait()
+    if keeper.stdout is not None:
+        keeper.stdout.close()
 
 
 def _java_options(data_dir: Path, heap_mb: int) -> list[str]:
