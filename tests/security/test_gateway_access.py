@@ -102,7 +102,7 @@ def kind(misfit: str) -> Misfit:
 def test_a_gateway_that_kafka_does_not_let_in_says_why(secured: SecuredKafka, misfit: str) -> None:
     properties = dict(MISFITS[misfit][0](secured))
     servers = properties.pop("bootstrap.servers")
-    kafka = Kafka(servers, properties, timeout_s=0.7)
+    kafka = Kafka(servers, properties, timeout_s=2)
     with pytest.raises(KafkaUnavailable, match="does not let the gateway in") as raised:
         kafka.describe_cluster()
     with pytest.raises(KafkaUnavailable) as again:

@@ -8,7 +8,7 @@ import pytest
 from attaching import Site, report, site
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from gateway_rig import NOBODY, Rig
+from gateway_rig import NOBODY, Rig, until
 
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.domain.progress import WINDOW
@@ -29,6 +29,8 @@ class Looks:
         admin.create_topics([NewTopic(self.topic, 4, 1)])[self.topic].result(30)
         self.producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         self.kafka = Kafka(kafka.bootstrap_servers)
+        # A broker that is asked at once may not know all partitions of its new topic yet.
+        until(lambda: None not in self.kafka.watermarks(self.topic, range(4)).values())
         self.now_s = 0.0
         self.sampler = self.another()
 
