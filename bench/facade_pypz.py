@@ -13,9 +13,9 @@ import time
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from bench.measure import Measured, Ratio, Side, in_own_process, measure, report
+from bench.python import SCHEMA, portion
 from bench.service import running
 
 from sluiceway import Channel, Gateway
@@ -25,17 +25,6 @@ from sluiceway_gateway.embedded import KafkaServer
 RECORDS = 1_000_000
 PORTION = 10_000
 ROUNDS = 3
-SCHEMA = {
-    "type": "record",
-    "name": "Measurement",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "station", "type": "string"},
-        {"name": "celsius", "type": "double"},
-        {"name": "pascal", "type": "double"},
-        {"name": "sensor", "type": "int"},
-    ],
-}
 RATIOS = {
     "pypz_write": Ratio(side="pypz_write", to="native_write", goal=0.8),
     "pypz_read": Ratio(side="pypz_read", to="native_read", goal=0.8),
@@ -56,26 +45,12 @@ def port(name: str) -> SimpleNamespace:
     )
 
 
-def portion() -> list[dict[str, Any]]:
-    """Return the records that are written again and again: about 40 bytes each."""
-    return [
-        {
-            "id": 10_000_000 + i,
-            "station": f"station-{i:06d}",
-            "celsius": i / 7,
-            "pascal": 1e5 + i,
-            "sensor": i % 5_000,
-        }
-        for i in range(PORTION)
-    ]
-
-
 def new_name() -> str:
     return f"bench-{uuid.uuid4().hex[:12]}"
 
 
 def native_write(url: str, token: str) -> Measured:
-    records = portion()
+    records = portion()[:PORTION]
     with Gateway(url, token=token) as gateway, written_to(gateway).writer() as writer:
         started_s = time.perf_counter()
         for _ in range(RECORDS // PORTION):
@@ -85,7 +60,7 @@ def native_write(url: str, token: str) -> Measured:
 
 
 def pypz_write(url: str, token: str) -> Measured:
-    records = portion()
+    records = portion()[:PORTION]
     with Gateway(url, token=token) as gateway:
         channel = KafkaChannelWriter(written_to(gateway).name, port("bench.writer.port"))
         channel.set_location(url)
@@ -142,7 +117,7 @@ def sides(url: str, token: str) -> dict[str, Side]:
     """
     with Gateway(url, token=token) as gateway:
         filled = written_to(gateway)
-        records = portion()
+        records = portion()[:PORTION]
         with filled.writer() as writer:
             for _ in range(RECORDS // PORTION):
                 writer.write(records)

@@ -16,5 +16,7 @@ def logging_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        root.handlers[:], root.level, access.disabled = handlers, level, disabled
+        root.handlers[:], access.disabled = handlers, disabled
+        # Not by the attribute: loggers remember what they are enabled for.
+        root.setLevel(level)
         structlog.configure(**configured)

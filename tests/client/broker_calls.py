@@ -2,8 +2,6 @@
 
 import io
 import struct
-import time
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -90,11 +88,3 @@ def limit(broker: Broker, channel: Channel, when: int, partition: int = 0) -> An
     """Ask for one offset of one partition."""
     request = PartitionOffsetRequest(channel.name.encode(), partition, when, 1)
     return broker.request_offset_limits([request]).topics[channel.name][partition]
-
-
-def until(holds: Callable[[], object], seconds: float = 20) -> None:
-    """Try again until it is so."""
-    deadline_s = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from broker_calls import until
 
 from sluiceway import Beat, Channel, Gateway
 from sluiceway.broker import Broker, OffsetType
+from waiting import until
 
 # It is older than what it imports.
 with warnings.catch_warnings():

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer, free_ports
+from waiting import until
 
 HEAP_MB = 256
 
@@ -60,6 +62,44 @@ def test_a_broker_does_not_outlive_an_owner_that_was_killed(tmp_path: Path) -> N
     owner.send_signal(signal.SIGKILL)
     owner.communicate(timeout=20)
     _wait_until_gone(broker)
+
+
+def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    """The interruption comes as soon as there is a process that keeps a broker."""
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def kept() -> list[bytes]:
+        found = []
+        for each in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = each.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"sluiceway_gateway.embedded.keeper" in words and str(tmp_path).encode() in b"".join(
+                words
+            ):
+                found.append(each.parent.name.encode())
+        return found
+
+    def watch() -> None:
+        until(kept, 60)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    watching = threading.Thread(target=watch)
+    try:
+        watching.start()
+        with pytest.raises(Interrupted):
+            KafkaServer.start(tmp_path, heap_mb=HEAP_MB).stop()
+    finally:
+        watching.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert kept() == []
 
 
 def test_a_broker_that_ends_at_its_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:

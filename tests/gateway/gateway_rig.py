@@ -1,7 +1,6 @@
 """A gateway on a real uvicorn whose Kafka is away: rows stay as a test puts them."""
 
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -108,14 +107,6 @@ def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
             clock=clock,
             tokens=app.state.parts.tokens,
         )
-
-
-def until(holds: Any, seconds: float = 20) -> None:
-    """Wait until `holds()`, and fail if it takes too long."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def code(response: httpx.Response) -> str:

@@ -220,29 +220,6 @@ class GroupAuthorizationFailed(ProtocolClientError):
 
 
 ERROR_CODES: Mapping[int, type[ProtocolClientError]] = {
-    kind.ERROR_CODE: kind
-    for kind in (
-        UnknownError,
-        OffsetOutOfRangeError,
-        InvalidMessageError,
-        UnknownTopicOrPartition,
-        InvalidMessageSize,
-        LeaderNotAvailable,
-        NotLeaderForPartition,
-        RequestTimedOut,
-        MessageSizeTooLarge,
-        OffsetMetadataTooLarge,
-        GroupLoadInProgress,
-        GroupCoordinatorNotAvailable,
-        NotCoordinatorForGroup,
-        InvalidTopic,
-        IllegalGeneration,
-        InconsistentGroupProtocol,
-        UnknownMemberId,
-        InvalidSessionTimeout,
-        RebalanceInProgress,
-        TopicAuthorizationFailed,
-        GroupAuthorizationFailed,
-    )
+    kind.ERROR_CODE: kind for kind in ProtocolClientError.__subclasses__()
 }
 """Every code that a response may carry, besides 0."""

@@ -4,6 +4,7 @@
 `topics` has the answers by topic, in bytes or text, and partition.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -36,12 +37,12 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Response:
+class Response(ABC):
     """An answer."""
 
+    @abstractmethod
     def failures(self) -> Iterator[ProtocolClientError]:
         """Give what was refused, as exceptions."""
-        raise NotImplementedError
 
     def check(self) -> Self:
         """Return the answer itself; raises what was refused, the first of it."""

@@ -1,5 +1,6 @@
 """How a consumer stands at one channel: as a member of its group, or on its own."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ _ATTACH_S = 30.0
 _CLOSE_S = 30.0
 
 
-class Reader:
+class Reader(ABC):
     """An endpoint of a channel that keeps offsets for a group; see its two kinds."""
 
     def __init__(self, attachment: Attachment, group: str) -> None:
@@ -65,17 +66,17 @@ class Reader:
         """Return how many offsets it had passed when it was noted last, and where that was."""
         return self._seen
 
+    @abstractmethod
     def passing(self, handed_out: Mapping[int, int]) -> None:
         """Note that messages before these offsets were handed out; they may be committed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def commit(self, places: Mapping[int, int]) -> None:
         """Keep these offsets with the gateway, all or none; from any thread, one at a time."""
-        raise NotImplementedError
 
+    @abstractmethod
     def known(self, partition: int) -> Position | None:
         """Return what is known to be committed, without asking."""
-        raise NotImplementedError
 
 
 class Sharer(Reader):

@@ -4,9 +4,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from gateway_rig import SCHEMA, Rig, code, running, until
+from gateway_rig import SCHEMA, Rig, code, running
 
 from sluiceway_gateway.store.engine import Database
+from waiting import until
 
 BODY = {"spec": {"schema": SCHEMA}}
 

@@ -4,7 +4,9 @@ from typing import Any
 import httpx
 import pytest
 from attaching import Site, fresh_id, site
-from gateway_rig import Rig, code, until
+from gateway_rig import Rig, code
+
+from waiting import until
 
 
 @pytest.fixture

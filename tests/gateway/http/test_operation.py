@@ -3,13 +3,14 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from gateway_rig import Rig, code, until
+from gateway_rig import Rig, code
 from prometheus_client.parser import text_string_to_metric_families
 
 from logging_kept import logging_kept
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.services.channels import Channels
+from waiting import until
 
 
 def metric(rig: Rig, name: str, **labels: str) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from attaching import Site, report, site
-from gateway_rig import Rig, code, until
+from gateway_rig import Rig, code
 
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.domain.pace import Pace, Sample, Track
@@ -18,6 +18,7 @@ from sluiceway_gateway.http.status_views import ChannelView
 from sluiceway_gateway.store import samples
 from sluiceway_gateway.store.sample_rows import KeptSample
 from sluiceway_gateway.store.samples import Taken
+from waiting import until
 
 PATH = "/v1/channels/flights/status"
 UNKNOWN = {

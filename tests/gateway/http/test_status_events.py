@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from attaching import Site, report, site
-from gateway_rig import Rig, code, running, until
+from gateway_rig import Rig, code, running
 
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
@@ -24,6 +24,7 @@ from sluiceway_gateway.services.watch import Watch
 from sluiceway_gateway.store.due import remove
 from sluiceway_gateway.store.engine import Database
 from sluiceway_gateway.store.tables import metadata
+from waiting import until
 
 PATH = "/v1/channels/flights/status"
 BOTH = [PATH, "/v1/status"]

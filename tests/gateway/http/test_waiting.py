@@ -5,11 +5,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
 import pytest
-from gateway_rig import Rig, code, running, until
+from gateway_rig import Rig, code, running
 
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.store.due import remove
 from sluiceway_gateway.store.engine import Database
+from waiting import until
 
 PATH = "/v1/channels/flights"
 # To read the system's authorities takes 20 ms each time.

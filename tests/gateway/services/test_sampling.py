@@ -8,13 +8,14 @@ import pytest
 from attaching import Site, report, site
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from gateway_rig import NOBODY, Rig, until
+from gateway_rig import NOBODY, Rig
 
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.domain.progress import WINDOW
 from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.services.sampling import IDLE_S, SampleCounts, Sampler
 from sluiceway_gateway.store import samples
+from waiting import until
 
 EVERY_S = 5.0
 

@@ -1,7 +1,6 @@
-from gateway_rig import until
-
 from sluiceway_gateway.store import leases
 from sluiceway_gateway.store.engine import Database
+from waiting import until
 
 LONG_MS = 60_000
 
