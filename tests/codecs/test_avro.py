@@ -14,6 +14,7 @@ from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
 
 PREFIX = b"\x00\x00\x00\x00\x07"
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 1}
 NO_LIMIT = 2**31
 
 
@@ -240,6 +241,16 @@ def test_garbage_never_raises_and_hides_nothing(given_, garbage):
     assert [corrupt.index for corrupt in decoded.corrupt] == [
         index for index, count in enumerate(counts) if not count
     ]
+
+
+@pytest.mark.parametrize("type_", [DECIMAL, {"type": "enum", "name": "e", "symbols": ["A"]}])
+def test_below_a_null_lies_nothing_that_a_type_does_not_have(type_):
+    record = {"type": "record", "name": "inner", "fields": [{"name": "y", "type": type_}]}
+    for codec_ in both({"type": "map", "values": [record, "null"]}):
+        decoded = codec_.decode([PREFIX + b"\x02\x00\x02\x00"])
+        assert decoded.corrupt == []
+        decoded.batches[0].validate(full=True)
+        assert to_records(decoded.batches[0]) == [{"x": {"": None}}]
 
 
 def test_many_corrupt_messages_are_each_named():

@@ -1,10 +1,13 @@
 """What others see of Spark jobs, while they run and when they are over."""
 
+import gc
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -15,6 +18,7 @@ from spark_tasks import SCHEMA, fill
 from sluiceway import Beat, Gateway
 from sluiceway.channel import Channel
 from sluiceway.endpoint import Endpoint
+from sluiceway.spark.application import Application
 
 SHORT = Beat(interval_ms=100, patience_ms=30_000)
 TIMEOUT_S = 60
@@ -217,3 +221,17 @@ def test_a_query_that_failed_is_in_error_with_its_cause(
     assert "no more" in (reading.cause or "")
     assert seen(outlet, "writer", lambda each: each.state == "error").cause == reading.cause
     assert reading.group == str(query.id)
+
+
+def test_an_application_that_ended_has_no_connection(
+    spark_session: SparkSession, gateway_url: str
+) -> None:
+    application = Application(spark_session, gateway_url)
+    application.session.accompany(application)
+    application.end()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        del application
+        gc.collect()
+    port = f"raddr=('127.0.0.1', {httpx.URL(gateway_url).port})"
+    assert [each for each in told if port in str(each.message)] == []

@@ -54,9 +54,10 @@ class Remaking:
             return array
         match type_.item if isinstance(type_, Nullable) else type_:
             case Record(fields=fields):
+                # Below a null there is something all the same, which has to stand for nothing.
                 children = [
-                    self._array(array.field(number), field.type)
-                    for number, field in enumerate(fields)
+                    self._array(child, field.type)
+                    for child, field in zip(array.flatten(), fields, strict=True)
                 ]
                 mask = array.is_null() if array.null_count else None
                 return pa.StructArray.from_arrays(children, [f.name for f in fields], mask=mask)

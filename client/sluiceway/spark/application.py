@@ -176,3 +176,4 @@ class Application:
     def _part(self) -> None:
         atexit.unregister(self.end)
         self.session.part(self)
+        self._calls.close()
