@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import short_lived
-
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -21,7 +19,6 @@ def _run(name: str, gateway_url: str, *arguments: str) -> list[str]:
             "SLUICEWAY_URL": gateway_url,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
-            **short_lived.JAVA,
         },
         capture_output=True,
         text=True,

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import short_lived
-
 COMMAND = [sys.executable, "-c", "from sluiceway_gateway.cli import main; raise SystemExit(main())"]
 
 
@@ -24,7 +22,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | short_lived.JAVA | variables,
+            env=os.environ | variables,
         )
         self.text = ""
         self._came = threading.Condition()

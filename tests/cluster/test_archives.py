@@ -15,7 +15,6 @@ import pyarrow
 import pytest
 from environments import ROOT, Environment, make_environment
 
-import short_lived
 from sluiceway import Gateway
 from sluiceway_gateway.demo.spark_home import spark_home
 
@@ -52,7 +51,7 @@ def shell(script: str, directory: Path, **variables: str) -> None:
         ["bash", "-ec", script],
         cwd=directory,
         # It is the packing that is tried, not how small it gets.
-        env={**inherited, **short_lived.JAVA, "GZIP": "-1", **variables},
+        env={**inherited, "GZIP": "-1", **variables},
         check=True,
         timeout=280,
     )

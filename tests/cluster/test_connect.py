@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import short_lived
 from sluiceway_gateway.demo.spark_home import spark_home
 
 JOB = Path(__file__).with_name("connect_job.py")
@@ -30,7 +29,6 @@ def found(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         cwd=directory,
         env={
             **os.environ,
-            **short_lived.JAVA,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_CONF_DIR": str(directory),
             "SPARK_HOME": str(spark_home(directory / "home")),

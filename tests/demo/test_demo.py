@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import short_lived
-
 COMMAND = [str(Path(sys.executable).parent / "sluiceway"), "demo", "--json"]
 DEADLINE_S = 240
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -21,7 +19,7 @@ KEYS = {"rows_written", "rows_read", "checksum_in", "checksum_out", "channels", 
 
 def environment(directory: Path) -> dict[str, str]:
     """Have the demo put everything below `directory`, and mark all it starts by that."""
-    return {**os.environ, **short_lived.JAVA, "TMPDIR": str(directory)}
+    return {**os.environ, "TMPDIR": str(directory)}
 
 
 def processes_of(directory: Path) -> list[str]:

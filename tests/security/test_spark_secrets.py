@@ -11,7 +11,6 @@ import pytest
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 
-import short_lived
 from sluiceway import Gateway
 from sluiceway_gateway.demo.spark_home import spark_home
 
@@ -50,7 +49,7 @@ def ran(secured_service: SecuredGateway, tmp_path_factory: pytest.TempPathFactor
         text=True,
         timeout=240,
         check=False,
-        env=os.environ | short_lived.JAVA | variables,
+        env=os.environ | variables,
     )
     assert done.returncode == 0, done.stderr
     return Ran(

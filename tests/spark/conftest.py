@@ -14,7 +14,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from spark_tasks import SCHEMA, Fragile, Measure, Produce
 
-import short_lived
 import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.protocol import Connection, SchemaVersion
@@ -59,8 +58,6 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
             .appName("sluiceway tests")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", short_lived.FLAGS)
-            .config("spark.executor.extraJavaOptions", short_lived.FLAGS)
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "OFF")
