@@ -45,8 +45,13 @@ class Placement:
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
-        start = random.randrange(partitions)  # noqa: S311 - nothing depends on it being secret
-        self.turns: Iterator[int] = itertools.cycle([*range(start, partitions), *range(start)])
+        self.turns: Iterator[int]
+        self.begin(random.randrange(partitions))  # noqa: S311 - nothing depends on it being secret
+
+    def begin(self, partition: int) -> None:
+        """Let the next one that goes round go to this partition."""
+        whole = range(self.partitions)
+        self.turns = itertools.cycle([*whole[partition:], *whole[:partition]])
 
     def places(self, batch: pa.RecordBatch, first: int) -> Places:
         """Place the records of `batch`, of which the first is number `first` of the write.

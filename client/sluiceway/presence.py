@@ -22,11 +22,11 @@ class Presence:
     @property
     def payload(self) -> Mapping[str, Any] | None:
         """What its counterparts are told: an object of JSON's values, up to 4 KiB, or None."""
-        return self._endpoint().payload
+        return self.attachment.payload
 
     @payload.setter
     def payload(self, payload: Mapping[str, Any] | None) -> None:
-        self._endpoint().payload = payload
+        self.attachment.payload = payload
 
     @property
     def finish_requested(self) -> bool:
@@ -42,9 +42,14 @@ class Presence:
         It is called in the thread of the beats, which it should not keep; what it raises is
         written to the log.
         """
-        self._endpoint().listen(callback)
+        self.attachment.listen(callback)
 
-    def _endpoint(self) -> Attachment:
+    @property
+    def attachment(self) -> Attachment:
+        """Its life as an endpoint, for what is built upon readers and writers. Raises OptionError.
+
+        There is none where nobody knows of it.
+        """
         if self._attachment is None:
             raise OptionError(
                 "nobody knows of this reader or writer, so it has no status: give it a group"

@@ -16,18 +16,18 @@ from sluiceway.committing import Commits
 from sluiceway.decoding import decoder_for
 from sluiceway.ending import Ending, OnLostWriter, WhenFinished
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
+from sluiceway.growing import Growing
 from sluiceway.intake import Intake
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.stream import MessageStream
 from sluiceway.position import Position
-from sluiceway.presence import Presence
 from sluiceway.protocol import Connection
 from sluiceway.schema import Schema
 
 __all__ = ["ChannelReader"]
 
 
-class ChannelReader(Presence):
+class ChannelReader(Growing):
     """Reads a channel's records; made by `Channel.reader()`, or of a Connection alone.
 
     Iterating gives each record as a dict; `batches()` gives pyarrow.RecordBatches, `read()` a

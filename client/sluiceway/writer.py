@@ -131,6 +131,10 @@ class ChannelWriter(Presence):
             self._attachment.start(self.accepted_records)
         return sum(batch.num_rows for batch in batches)
 
+    def go_round_from(self, partition: int) -> None:
+        """Let the next record that goes round go to this partition; without, it is drawn by lot."""
+        self._placement.begin(partition)
+
     def flush(self) -> None:
         """Return when Kafka has acknowledged every record of all writes.
 
@@ -238,7 +242,8 @@ class ChannelWriter(Presence):
             return None
         if not self.accepted_records and not self._attachment.attached.took_over:
             return None
-        ends = self._identity.ends(range(self.connection.partitions), timeout_s=self._timeout_s)
+        # A channel that has grown meanwhile: keys go to all the partitions that it has.
+        ends = self._identity.all_ends(timeout_s=self._timeout_s)
         return {partition: end for partition, end in ends.items() if end}
 
     def _fail(self, error: BaseException) -> None:

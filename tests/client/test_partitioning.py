@@ -64,6 +64,13 @@ def test_turns_take_every_partition_alike_from_one_drawn_by_lot() -> None:
     assert [(b - a) % 4 for a, b in itertools.pairwise(twice)] == [1] * 7
 
 
+def test_turns_begin_where_they_are_told_to() -> None:
+    chosen = place()
+    for first in range(4):
+        chosen.begin(first)
+        assert [next(chosen.turns) for _ in range(5)] == [(first + n) % 4 for n in range(5)]
+
+
 @pytest.mark.parametrize(
     ("field", "expected"),
     [

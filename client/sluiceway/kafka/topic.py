@@ -42,6 +42,7 @@ class _Look:
     """A topic as it was seen."""
 
     topic_id: str
+    partitions: int
     leaderless: int | None
     at_s: float
 
@@ -111,6 +112,10 @@ class TopicIdentity:
             )
         self._verified = True
 
+    def all_ends(self, *, timeout_s: float) -> dict[int, int]:
+        """Return `ends` of all partitions that the topic has by now."""
+        return self.ends(range(self._look(timeout_s).partitions), timeout_s=timeout_s)
+
     def ends(
         self, partitions: Iterable[int], *, timeout_s: float, committed: bool = False
     ) -> dict[int, int]:
@@ -164,7 +169,12 @@ class TopicIdentity:
                 _INQUIRIES.pop(self._key, None)
             raise
         leaderless = next((each.id for each in found.partitions if each.leader is None), None)
-        look = _Look(topic_id=str(found.topic_id), leaderless=leaderless, at_s=began_s)
+        look = _Look(
+            topic_id=str(found.topic_id),
+            partitions=len(found.partitions),
+            leaderless=leaderless,
+            at_s=began_s,
+        )
         self._inquiry.looks[name] = look
         return look
 

@@ -15,7 +15,7 @@ class Link:
     """Tells with an endpoint's beats, and hears its counterparts by them, in the order of beats."""
 
     def __init__(self, endpoint: Presence) -> None:
-        self._attachment = endpoint._endpoint()  # noqa: SLF001 - the one place that reaches there
+        self._attachment = endpoint.attachment
         self._answers = threading.Condition()
         self._answered = 0
         self._counterparts: tuple[Endpoint, ...] = ()

@@ -109,18 +109,11 @@ class ChannelOffsets:
 
     def _meet_new_partitions(self, reader: ChannelReader) -> bool:
         """Read the partitions too that the channel has got since; whether there are such."""
-        attachment, intake, stream = reader._attachment, reader._intake, reader._stream  # noqa: SLF001
-        mine = [
-            p
-            for p in range(stream.meet_new_partitions())
-            if p not in reader.partitions and (attachment is None or attachment.owns(p))
-        ]
-        if mine:
-            begun = {p: Position(offset=0) for p in mine}
-            intake.reassign(reader.position() | begun)
-            self._begun |= begun
+        came = reader.meet_new_partitions()
+        if came:
+            self._begun |= {p: Position(offset=0) for p in came}
             self._know_offset().note(0, reader.position())
-        return bool(mine)
+        return bool(came)
 
     def _load_input_record_offset(self) -> int:
         """Go to what is committed, else to where this reader began; return the offset."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
-from itertools import cycle
 from typing import Any
 
 from sluiceway.endpoint import Endpoint
@@ -128,8 +127,7 @@ class KafkaChannelWriter(ChannelBase):
         place = group_name(str(self._context.get_full_name()))
         self._writer = channel.writer(group=place, config=self._settings.kafka)
         # Its count is the record's place, as in pypz: the first record goes to the first partition.
-        turns = cycle(range(self._writer.connection.partitions))
-        self._writer._placement.turns = turns  # noqa: SLF001 - a writer's own are drawn by lot
+        self._writer.go_round_from(0)
         self._link = Link(self._writer)
         self._channel = channel
         return True

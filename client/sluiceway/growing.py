@@ -1,0 +1,34 @@
+"""Reading the partitions too that a channel has got since the reader was opened."""
+
+from sluiceway.intake import Intake
+from sluiceway.kafka.stream import MessageStream
+from sluiceway.position import Position
+from sluiceway.presence import Presence
+
+__all__ = ["Growing"]
+
+
+class Growing(Presence):
+    """A reader that may be told to look whether there is more for it to read."""
+
+    _intake: Intake
+    _stream: MessageStream
+
+    def meet_new_partitions(self) -> tuple[int, ...]:
+        """Read the partitions too that are this reader's and are new, and return them.
+
+        They are read from their beginning. Members of dynamic groups take them with their shares.
+        """
+        attachment = self._attachment
+        member = None if attachment is None else attachment.membership
+        if member is not None and member.dynamic:
+            return ()
+        present = self._intake.position()
+        came = tuple(
+            p
+            for p in range(self._stream.meet_new_partitions())
+            if p not in present and (attachment is None or attachment.owns(p))
+        )
+        if came:
+            self._intake.reassign(present | {p: Position(offset=0) for p in came})
+        return came
