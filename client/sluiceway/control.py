@@ -36,9 +36,9 @@ class Control:
         self.grace_s = grace_s
         self.endpoints = EndpointCalls(transport, listener=listener)
 
-    def channel(self, name: str) -> ChannelResource:
-        """Return a channel as it is now."""
-        response = self._transport.request("GET", channel_path(name))
+    def channel(self, name: str, *, timeout_s: float | None = None) -> ChannelResource:
+        """Return a channel as it is now; `timeout_s` is for who has something else to do."""
+        response = self._transport.request("GET", channel_path(name), timeout_s=timeout_s)
         return self._channel(response)
 
     def wait_for_change(self, seen: ChannelResource, wait_s: float) -> ChannelResource:
@@ -52,11 +52,15 @@ class Control:
         )
         return seen if response.status_code == 304 else self._channel(response)
 
-    def channels(self, selector: str | None = None) -> Iterator[ChannelResource]:
+    def channels(
+        self, selector: str | None = None, *, timeout_s: float | None = None
+    ) -> Iterator[ChannelResource]:
         """Return all channels that the token may see, by name, page after page."""
         params = {"limit": str(_LIMIT)} | ({"selector": selector} if selector else {})
         while True:
-            response = self._transport.request("GET", "/v1/channels", params=params)
+            response = self._transport.request(
+                "GET", "/v1/channels", params=params, timeout_s=timeout_s
+            )
             page = Answer(self._transport.answer(response), "channels")
             for item in page.items("items"):
                 yield ChannelResource.parse(item.value)

@@ -10,7 +10,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
 from sluiceway import Beat, Gateway
 from sluiceway.confluent import Consumer, Producer
@@ -65,6 +65,19 @@ class Facade:
 def facade(url: str) -> Iterator[Facade]:
     with Gateway(url) as gateway:
         yield Facade(url, gateway)
+
+
+def at(name: str, partition: int = 0, offset: int = OFFSET_INVALID) -> TopicPartition:
+    return TopicPartition(name, partition, offset)
+
+
+def polled_until(holds: Callable[[], object], *consumers: Consumer) -> None:
+    """Poll, in turns, until it holds; what comes is thrown away."""
+    deadline_s = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline_s
+        for each in consumers:
+            each.poll(0.05)
 
 
 def taken(consumer: Consumer, count: int, timeout_s: float = 30) -> list[Message]:

@@ -5,10 +5,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from broker_calls import broker_at
+from confluent_facade import Facade, facade
 from real_topics import DEFINITION, Outage, Topics
 from scripted_gateway import Script, scripted
 
 from sluiceway import Beat, Channel, Gateway
+from sluiceway.broker import Broker
+from sluiceway.confluent import Consumer
 from sluiceway_gateway.embedded import KafkaServer
 
 
@@ -56,3 +60,31 @@ def new_channel(gateway_url: str) -> Iterator[Callable[..., Channel]]:
             return gateway.channel(name, schema=DEFINITION, beat=beat, **wishes)
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def site(gateway_url: str) -> Iterator[Facade]:
+    """The session's gateway, for code of confluent-kafka's shape."""
+    with facade(gateway_url) as made:
+        yield made
+
+
+@pytest.fixture
+def consumer(site: Facade) -> Iterator[Callable[..., Consumer]]:
+    """Make a consumer that is closed at the end."""
+    made: list[Consumer] = []
+
+    def make(**config: Any) -> Consumer:
+        made.append(site.consumer(**config))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(scope="session")
+def broker(gateway_url: str) -> Iterator[Broker]:
+    """A Broker of pykafka's shape, one for all: each has clients of Kafka's of its own."""
+    with broker_at(gateway_url) as broker:
+        yield broker

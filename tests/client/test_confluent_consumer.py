@@ -1,10 +1,10 @@
 """sluiceway.confluent.Consumer on partitions that it names: reading, places, commits."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_facade import Facade, KafkaError, codes, facade, offsets, raised, taken
+from confluent_facade import Facade, KafkaError, at, codes, offsets, raised, taken
 
 from sluiceway.confluent import (
     OFFSET_BEGINNING,
@@ -16,33 +16,10 @@ from sluiceway.confluent import (
 )
 
 
-@pytest.fixture(scope="module")
-def site(gateway_url: str) -> Iterator[Facade]:
-    with facade(gateway_url) as made:
-        yield made
-
-
 @pytest.fixture
 def name(site: Facade) -> str:
     """A channel of two partitions, with ten messages in each."""
     return site.channel(filled=10)
-
-
-@pytest.fixture
-def consumer(site: Facade) -> Iterator[Callable[..., Consumer]]:
-    made: list[Consumer] = []
-
-    def make(**config: Any) -> Consumer:
-        made.append(site.consumer(**config))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def at(name: str, partition: int = 0, offset: int = OFFSET_INVALID) -> TopicPartition:
-    return TopicPartition(name, partition, offset)
 
 
 def test_messages_of_assigned_partitions_come_under_the_channels_name(

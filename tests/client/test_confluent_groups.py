@@ -1,22 +1,26 @@
 """sluiceway.confluent.Consumer as a member of a group: joining, sharing, leaving."""
 
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import pytest
-from confluent_facade import BEAT, Facade, KafkaError, codes, facade, offsets, raised, taken
+from confluent_facade import (
+    BEAT,
+    Facade,
+    KafkaError,
+    at,
+    codes,
+    offsets,
+    polled_until,
+    raised,
+    taken,
+)
 
 from sluiceway.confluent import OFFSET_BEGINNING, Consumer, TopicPartition
+from waiting import until
 
 Heard = list[tuple[str, list[tuple[str, int]]]]
 EARLIEST = {"auto.offset.reset": "earliest"}
-
-
-@pytest.fixture(scope="module")
-def site(gateway_url: str) -> Iterator[Facade]:
-    with facade(gateway_url) as made:
-        yield made
 
 
 @pytest.fixture
@@ -25,33 +29,13 @@ def name(site: Facade) -> str:
 
 
 @pytest.fixture
-def consumer(site: Facade) -> Iterator[Callable[..., Consumer]]:
-    made: list[Consumer] = []
-
-    def make(**config: Any) -> Consumer:
-        made.append(site.consumer(**EARLIEST, **config))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def at(name: str, partition: int = 0, offset: int = -1001) -> TopicPartition:
-    return TopicPartition(name, partition, offset)
+def consumer(consumer: Callable[..., Consumer]) -> Callable[..., Consumer]:
+    """Make a consumer that begins with the first message."""
+    return partial(consumer, **EARLIEST)
 
 
 def hearing(heard: Heard, which: str) -> Callable[[Consumer, list[TopicPartition]], None]:
     return lambda _, parts: heard.append((which, [(p.topic, p.partition) for p in parts]))
-
-
-def until(holds: Callable[[], bool], *consumers: Consumer) -> None:
-    """Poll, in turns, until it holds; what comes is thrown away."""
-    deadline_s = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline_s
-        for each in consumers:
-            each.poll(0.05)
 
 
 def test_a_member_alone_has_all_and_goes_on_where_it_was(
@@ -68,7 +52,7 @@ def test_a_member_alone_has_all_and_goes_on_where_it_was(
     assert heard == [("on", both), ("off", both)]
     second = consumer()
     second.subscribe([name])
-    until(lambda: len(second.assignment()) == 2, second)
+    polled_until(lambda: len(second.assignment()) == 2, second)
     assert [each.offset for each in second.committed([at(name), at(name, 1)])] == [5, 5]
     assert second.poll(0.2) is None
 
@@ -82,8 +66,8 @@ def test_members_share_and_a_partition_passes_on_with_its_place(
     taken(first, 10)
     second = consumer(**{"enable.auto.commit": True})
     second.subscribe([name])
-    until(lambda: bool(second.assignment()), first, second)
-    until(lambda: len(first.assignment()) == 1, first, second)
+    polled_until(lambda: bool(second.assignment()), first, second)
+    polled_until(lambda: len(first.assignment()) == 1, first, second)
     (kept,), (passed,) = first.assignment(), second.assignment()
     assert {kept.partition, passed.partition} == {0, 1}
     assert heard == [("off", [(name, passed.partition)])]
@@ -92,7 +76,7 @@ def test_members_share_and_a_partition_passes_on_with_its_place(
     assert second.poll(0.2) is None
     second.unsubscribe()
     assert second.assignment() == []
-    until(lambda: len(first.assignment()) == 2, first)
+    polled_until(lambda: len(first.assignment()) == 2, first)
 
 
 def test_on_assign_says_where_to_begin(consumer: Callable[..., Consumer], name: str) -> None:
@@ -117,7 +101,7 @@ def test_several_channels_and_regexes_of_them(
     assert {message.topic() for message in taken(reader, 2)} == {other}
     assert len(reader.assignment()) == 3
     reader.subscribe([other])
-    until(lambda: [each.topic for each in reader.assignment()] == [other], reader)
+    polled_until(lambda: [each.topic for each in reader.assignment()] == [other], reader)
 
 
 def test_a_channel_that_is_not_there_is_an_event_and_is_read_once_it_is_there(
@@ -149,6 +133,8 @@ def test_who_assigns_does_not_subscribe_and_the_other_way_round(
     usual.subscribe([name])
     assert usual.assignment() == []
     assert raised(usual.assign, [at(name)]) == KafkaError._CONFLICT
+    usual.unassign()
+    polled_until(lambda: len(usual.assignment()) == 2, usual)
     for wrong in (name, [1], None):
         with pytest.raises(TypeError):
             usual.subscribe(wrong)  # type: ignore[arg-type]
@@ -206,4 +192,4 @@ def test_a_consumer_that_is_forgotten_leaves_its_group(site: Facade, name: str) 
     channel = site.gateway.channel(name)
     assert len([each for each in channel.endpoints() if each.lives]) == 1
     del reader
-    assert not [each for each in channel.endpoints() if each.lives]
+    until(lambda: not [each for each in channel.endpoints() if each.lives])

@@ -2,21 +2,19 @@
 
 import collections
 import gc
+import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from confluent_facade import NUMBER, Facade, KafkaError, facade, offsets, raised, taken
+from confluent_facade import NUMBER, Facade, KafkaError, offsets, raised, taken
 
 from sluiceway.confluent import Message, Producer, TopicPartition
 
 Told = list[tuple[int | None, str, int, int]]
-
-
-@pytest.fixture(scope="module")
-def site(gateway_url: str) -> Iterator[Facade]:
-    with facade(gateway_url) as made:
-        yield made
 
 
 @pytest.fixture
@@ -222,3 +220,63 @@ def test_a_producer_is_true_though_nothing_waits(site: Facade) -> None:
         assert isinstance(producer, Producer)
         assert bool(producer)
         assert (len(producer), producer.flush(), producer.poll(0)) == (0, 0, 0)
+
+
+def test_a_callback_that_raises_keeps_no_writer_from_its_end(site: Facade, name: str) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    producer = site.producer(on_delivery=fail)
+    for number in range(3):
+        producer.produce(name, b"%d" % number, partition=0)
+    with pytest.raises(ZeroDivisionError):
+        producer.close()
+    (writer,) = site.gateway.channel(name).endpoints()
+    assert (writer.state, writer.ends) == ("closed", {0: 3})
+
+
+def test_partitions_that_came_meanwhile_end_as_well(site: Facade, name: str) -> None:
+    channel = site.gateway.channel(name)
+    with site.producer() as producer:
+        producer.produce(name, b"0", partition=0)
+        channel.update(partitions=3)
+        producer._outlets.raw.list_topics(producer._by_name[name].topic, timeout=20)
+        producer.produce(name, b"2", partition=2)
+    with site.gateway.channel(name).reader() as reader:
+        assert sorted(record["value"] for record in reader) == [b"0", b"2"]
+
+
+def test_several_threads_make_one_writer_and_each_is_told_of_its_own(
+    site: Facade, name: str
+) -> None:
+    told: dict[int, set[int]] = {number: set() for number in range(4)}
+    producer = site.producer()
+    begin = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        def note(error: KafkaError | None, message: Message) -> None:
+            told[number].add(int(message.value() or b"") // 1000)
+
+        begin.wait(20)
+        for each in range(500):
+            producer.produce(name, b"%d" % (1000 * number + each), on_delivery=note)
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for done in [threads.submit(work, number) for number in range(4)]:
+                done.result(60)
+    finally:
+        sys.setswitchinterval(interval_s)
+    producer.close()
+    assert told == {number: {number} for number in range(4)}
+    (writer,) = site.gateway.channel(name).endpoints()
+    assert sum((writer.ends or {}).values()) == 2000
+
+
+def test_polling_before_the_first_message_waits(site: Facade, name: str) -> None:
+    with site.producer() as producer:
+        began_s = time.monotonic()
+        assert producer.poll(0.2) == 0
+        assert time.monotonic() - began_s >= 0.2

@@ -1,9 +1,6 @@
 """What a consumer reads, and as whom: partitions that it names, or a share of its group's."""
 
-import math
-import re
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -19,38 +16,31 @@ from sluiceway.confluent.fetching import Fetcher, Part
 from sluiceway.confluent.news import News
 from sluiceway.confluent.readers import Lone, Reader, Sharer, committed
 from sluiceway.confluent.settings import ConsumerSettings
+from sluiceway.confluent.subscription import Subscription
 from sluiceway.control import Control
 from sluiceway.errors import SluicewayError
 
 _RESET = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
-_AGAIN_S = 2.0
 
 
 class Assignment:
     """The channels and partitions of one consumer.
 
-    `readers` are its endpoints, by channel. `coming` has, while `on_assign` is called, where the
-    partitions that have come are to begin.
+    `readers` are its endpoints, by channel. While a callback of the group's is called, `coming` has
+    the partitions that have come, and `chosen` those of them that it has said the beginning of.
     """
 
     def __init__(self, settings: ConsumerSettings, *, news: News) -> None:
         self._settings = settings
         self._control = settings.control
         self._news = news
-        self._patterns: tuple[str, ...] = ()
-        self._tried_s: dict[str, float] = {}
-        self._told: dict[str, str] = {}
-        self.subscribed = False
+        self.subscription = Subscription(settings.control)
         self.fetcher = Fetcher(
             settings.kafka, settings.callbacks, reset=settings.reset, eof=settings.eof
         )
         self.readers: dict[str, Reader] = {}
-        self.coming: dict[Part, int] | None = None
-
-    def subscribe(self, names: Sequence[str]) -> None:
-        """Note the channels to join, and regexes of them."""
-        self._patterns, self._tried_s, self._told = tuple(names), {}, {}
-        self.subscribed = bool(names)
+        self.coming: tuple[Part, ...] | None = None
+        self.chosen: set[Part] = set()
 
     def sharers(self) -> list[Sharer]:
         """Return its memberships."""
@@ -63,23 +53,11 @@ class Assignment:
 
     def unwanted(self) -> list[Sharer]:
         """Return its memberships of channels that are not subscribed to any more."""
-        return [each for each in self.sharers() if not self._wants(each.channel)]
+        return [each for each in self.sharers() if not self.subscription.wants(each.channel)]
 
     def join(self) -> Iterator[tuple[str, SluicewayError]]:
         """Join at the channels where it is no member yet; give those where that cannot be, once."""
-        now_s = time.monotonic()
-        for name in self._patterns:
-            if name in self.readers or now_s < self._tried_s.get(name, 0.0):
-                continue
-            self._tried_s[name] = now_s + _AGAIN_S
-            try:
-                for channel in self._matching(name):
-                    self._join(channel)
-                self._told.pop(name, None)
-            except SluicewayError as error:
-                if self._told.get(name) != error.code:
-                    self._told[name] = error.code
-                    yield name, error
+        return self.subscription.join(self.readers, self._join, reading=bool(self.fetcher.begun))
 
     def starts(
         self, reader: Reader, parts: Mapping[Part, int]
@@ -110,28 +88,42 @@ class Assignment:
         return places, events
 
     def assign(self, wanted: Mapping[Part, int], keep: Collection[Part] = ()) -> list[Message]:
-        """Read these partitions and those to keep, and no others; see `starts` for the events."""
+        """Read these partitions and those to keep, and no others; see `starts` for the events.
+
+        Where it raises, all is as it was before.
+        """
         self._check(wanted)
-        for channel in {channel for channel, _ in wanted} - self.readers.keys():
-            lone = Lone(self._control, channel, self._settings.group)
-            self.readers[channel] = lone
-            self._met(lone)
         begins: dict[Part, int] = {}
         events: list[Message] = []
-        for part, given in wanted.items():
-            self.fetcher.check(part)
-            places, told = self.starts(self.readers[part[0]], {part: given})
-            begins |= places
-            events += told
+        try:
+            for channel, places in by_channel(wanted).items():
+                reader = self._lone(channel, places)
+                for partition, given in places.items():
+                    self.fetcher.check((channel, partition))
+                    found, told = self.starts(reader, {(channel, partition): given})
+                    begins |= found
+                    events += told
+            begins = self.fetcher.found(begins)
+        except BaseException:
+            leave_all({each.channel: self.readers.pop(each.channel) for each in self._idle()})
+            raise
         self.drop([part for part in self.lone_parts() if part not in keep])
         self.add(begins)
-        self._leave_idle()
+        self.leave(self._idle())
         return events
 
-    def choose(self, wanted: Mapping[Part, int]) -> None:
-        """Have partitions that have come begin elsewhere."""
-        coming = self.coming or {}
-        self.coming = coming | {part: at for part, at in wanted.items() if part in coming}
+    def choose(self, wanted: Mapping[Part, int]) -> list[Message]:
+        """Begin with partitions that have come, there; see `starts` for the events."""
+        chosen = {part: at for part, at in wanted.items() if part in (self.coming or ())}
+        events: list[Message] = []
+        for channel, places in by_channel(chosen).items():
+            parts = {(channel, partition): at for partition, at in places.items()}
+            begins, told = self.starts(self.readers[channel], parts)
+            self.fetcher.drop(list(begins))
+            self.add(begins)
+            events += told
+        self.chosen |= chosen.keys()
+        return events
 
     def add(self, begins: Mapping[Part, int]) -> None:
         """Read these partitions besides, from here."""
@@ -205,7 +197,7 @@ class Assignment:
         """End a membership that is none any more; the channel is not joined again by itself."""
         self.drop([part for part in self.fetcher.begun if part[0] == reader.channel])
         del self.readers[reader.channel]
-        self._tried_s[reader.channel] = math.inf
+        self.subscription.lose(reader.channel)
         leave_all({reader.channel: reader})
 
     def close(self) -> None:
@@ -218,30 +210,31 @@ class Assignment:
             if not channel or partition < 0:
                 raise refused(INVALID_ARG, f"{channel!r} [{partition}] is no partition")
 
-    def _leave_idle(self) -> None:
+    def _idle(self) -> list[Reader]:
         busy = {channel for channel, _ in self.fetcher.begun}
-        self.leave([each for name, each in self.readers.items() if name not in busy])
+        return [each for name, each in self.readers.items() if name not in busy]
+
+    def _lone(self, channel: str, places: Mapping[int, int]) -> Reader:
+        """Return who reads a channel by itself, knowing where the group stands there now."""
+        reader = self.readers.get(channel)
+        if isinstance(reader, Lone):
+            stored = [p for p, given in places.items() if given in (OFFSET_INVALID, OFFSET_STORED)]
+            if stored:
+                reader.learn(stored)
+            return reader
+        return self._met(Lone(self._control, channel, self._settings.group))
 
     def _join(self, channel: str) -> None:
-        # Who was put out of a channel comes back when it subscribes again.
-        if channel not in self.readers and self._tried_s.get(channel) != math.inf:
-            sharer = Sharer(self._control, channel, self._settings.group, news=self._news)
-            self.readers[channel] = sharer
-            self._met(sharer)
+        self._met(Sharer(self._control, channel, self._settings.group, news=self._news))
 
-    def _met(self, reader: Reader) -> None:
-        self.fetcher.meet(reader.connection)
-
-    def _matching(self, name: str) -> list[str]:
-        if not name.startswith("^"):
-            return [name]
-        return [each.name for each in self._control.channels() if re.match(name, each.name)]
-
-    def _wants(self, channel: str) -> bool:
-        return any(
-            re.match(name, channel) if name.startswith("^") else name == channel
-            for name in self._patterns
-        )
+    def _met(self, reader: Reader) -> Reader:
+        try:
+            self.fetcher.meet(reader.connection)
+        except BaseException as error:
+            reader.attachment.fail(error)
+            raise
+        self.readers[reader.channel] = reader
+        return reader
 
 
 def by_channel(places: Mapping[Part, int]) -> dict[str, dict[int, int]]:

@@ -1,17 +1,20 @@
 """Commits of a consumer: at once or by a thread of their own, and what is told of them."""
 
 import collections
+import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from sluiceway.confluent.failures import kafka_error
+from sluiceway.confluent.failures import FAIL, kafka_error
 from sluiceway.confluent.fetching import Part, listed
 from sluiceway.confluent.news import News
-from sluiceway.errors import SluicewayError
+from sluiceway.errors import GatewayUnavailable, SluicewayError
 
 __all__ = ["Committer"]
+
+LOGGER = logging.getLogger("sluiceway.confluent")
 
 OnCommit = Callable[[KafkaError | None, list[TopicPartition]], object]
 
@@ -35,6 +38,11 @@ class Committer:
         self.reports: collections.deque[tuple[KafkaError | None, list[TopicPartition]]] = (
             collections.deque()
         )
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, and nothing is on its way."""
+        return not (self._waiting or self._busy)
 
     def now(self, wanted: Mapping[Part, int]) -> dict[str, SluicewayError]:
         """Commit and return, by channel, what stood against it."""
@@ -87,16 +95,25 @@ class Committer:
                 if not asked:
                     return
                 self._busy = True
-            together: dict[Part, int] = {}
-            for each in asked:
-                together |= {part: max(at, together.get(part, at)) for part, at in each.items()}
             try:
-                failures = self.now(together)
+                self._commit(asked)
+            except Exception as error:
+                # Who waits for this thread would wait for ever.
+                LOGGER.exception("commits failed")
                 for each in asked:
-                    # Whose fault it is shows when each goes by itself.
-                    alone = self.now(each) if failures and len(asked) > 1 else failures
-                    self.report(each, alone)
+                    self.reports.append((KafkaError(FAIL, repr(error)), listed(each)))
+                self._news.set()
             finally:
                 with self._change:
                     self._busy = False
                     self._change.notify_all()
+
+    def _commit(self, asked: Sequence[dict[Part, int]]) -> None:
+        together: dict[Part, int] = {}
+        for each in asked:
+            together |= {part: max(at, together.get(part, at)) for part, at in each.items()}
+        failures = self.now(together)
+        # Whose fault it is shows when each goes by itself, unless it is nobody's.
+        away = all(isinstance(each, GatewayUnavailable) for each in failures.values())
+        for each in asked:
+            self.report(each, failures if away or len(asked) == 1 else self.now(each))

@@ -1,5 +1,7 @@
 """Consumer: confluent-kafka's, on channels."""
 
+import contextlib
+import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -12,6 +14,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from sluiceway.confluent.asking import Asking
 from sluiceway.confluent.failures import (
     CONFLICT,
     INVALID_ARG,
@@ -21,14 +24,14 @@ from sluiceway.confluent.failures import (
     refused,
 )
 from sluiceway.confluent.fetching import listed, parts_of
-from sluiceway.confluent.turns import OnPartitions, Turns
+from sluiceway.confluent.turns import OnPartitions
 
 __all__ = ["Consumer"]
 
 _SLICE_S = 0.1
 
 
-class Consumer(Turns):
+class Consumer(Asking):
     """Reads messages of channels as confluent-kafka's Consumer reads topics.
 
     The configuration is librdkafka's, but `bootstrap.servers` is the gateway's address (without
@@ -64,8 +67,8 @@ class Consumer(Turns):
             if self._settings.hpe:
                 raise refused(CONFLICT, "partitions are assigned: unassign() them, then subscribe")
             self._give_up_lone()
+        self._assignment.subscription.choose(topics)
         self._callbacks = callbacks
-        self._assignment.subscribe(topics)
         self._news.set()
 
     def unsubscribe(self) -> None:
@@ -81,14 +84,15 @@ class Consumer(Turns):
         self._require_open()
         wanted = parts_of(partitions)
         if self._assignment.coming is not None:
-            self._assignment.choose(wanted)
+            with kafkas_names():
+                self._events.extend(self._assignment.choose(wanted))
             return
         self._begin_with(wanted)
 
     def unassign(self) -> None:
         """Read no partition any more; in a callback of a subscription there is nothing to do."""
         self._require_open()
-        if self._assignment.coming is None and not self._assignment.subscribed:
+        if self._assignment.coming is None and not self._assignment.subscription:
             self._give_up_lone()
 
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
@@ -97,15 +101,19 @@ class Consumer(Turns):
         if self._assignment.coming is not None:
             self.assign(partitions)
             return
-        wanted = parts_of(partitions)
-        self._begin_with(wanted, keep=[p for p in self._lone_parts() if p not in wanted])
+        wanted, present = parts_of(partitions), self._lone_parts()
+        for channel, partition in wanted.keys() & set(present):
+            raise refused(CONFLICT, f"partition {partition} of {channel!r} is assigned already")
+        self._begin_with(wanted, keep=present)
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these partitions no more."""
         self._require_open()
-        if self._assignment.coming is None and not self._assignment.subscribed:
-            gone = parts_of(partitions)
-            self._begin_with({}, keep=[part for part in self._lone_parts() if part not in gone])
+        if self._assignment.coming is None and not self._assignment.subscription:
+            gone, present = parts_of(partitions), self._lone_parts()
+            for channel, partition in gone.keys() - set(present):
+                raise refused(INVALID_ARG, f"partition {partition} of {channel!r} is not assigned")
+            self._begin_with({}, keep=[part for part in present if part not in gone])
 
     def assignment(self) -> list[TopicPartition]:
         """Return the partitions that are read."""
@@ -117,7 +125,7 @@ class Consumer(Turns):
 
         `Message.error()` tells events from messages.
         """
-        fetcher = self._fetcher
+        fetcher = self._assignment.fetcher
         if time.monotonic() < self._news.turn_s and not self._events:
             # The hot path: what lies ready is handed out before anything else is looked at.
             message = fetcher.poll(0)
@@ -147,7 +155,10 @@ class Consumer(Turns):
         deadline_s = self._deadline(timeout)
         found: list[Message] = []
         while True:
-            if time.monotonic() >= self._news.turn_s:
+            # What is taken already is handed out before anybody commits it, or gives it away.
+            if found and self._pressing():
+                return found
+            if not found and time.monotonic() >= self._news.turn_s:
                 self._serve()
             while self._events and len(found) < num_messages:
                 found.append(self._events.popleft())
@@ -205,50 +216,6 @@ class Consumer(Turns):
         self._assignment.require(wanted)
         self._stored |= wanted
 
-    def committed(
-        self, partitions: Sequence[TopicPartition], timeout: float = -1
-    ) -> list[TopicPartition]:
-        """Return what the group has committed; OFFSET_INVALID where it is nothing."""
-        del timeout  # the gateway's own applies
-        self._require_open()
-        with kafkas_names():
-            return listed(self._assignment.committed(parts_of(partitions)))
-
-    def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Return the offset after the last message handed out.
-
-        Before the first it is OFFSET_INVALID; as HPE has it, 0.
-        """
-        self._require_open()
-        asked = parts_of(partitions)
-        found = self._assignment.fetcher.consumed(asked)
-        nothing = 0 if self._settings.hpe else OFFSET_INVALID
-        return listed({part: found.get(part, nothing) for part in asked})
-
-    def get_watermark_offsets(
-        self,
-        partition: TopicPartition,
-        timeout: float = -1,
-        cached: bool = False,
-    ) -> tuple[int, int] | None:
-        """Return the first offset of the partition and the one after its last."""
-        self._require_open()
-        ((part, _),) = parts_of([partition]).items()
-        with kafkas_names():
-            self._assignment.look_at(part)
-        return self._assignment.fetcher.watermarks(part, timeout, cached=cached)
-
-    def offsets_for_times(
-        self, partitions: Sequence[TopicPartition], timeout: float = 30
-    ) -> list[TopicPartition]:
-        """Return the first offset not older than each `offset`, which is a time in ms."""
-        self._require_open()
-        asked = parts_of(partitions)
-        with kafkas_names():
-            for part in asked:
-                self._assignment.look_at(part)
-        return self._assignment.fetcher.at_times(asked, timeout)
-
     def seek(self, partition: TopicPartition) -> None:
         """Go on reading at its offset; KafkaException _UNKNOWN_PARTITION if it is not assigned."""
         self._require_open()
@@ -266,25 +233,25 @@ class Consumer(Turns):
         self._require_open()
         self._assignment.fetcher.resume(list(parts_of(partitions)))
 
-    def memberid(self) -> str | None:
-        """Return the id of its endpoint at the first channel, if it has one."""
-        self._require_open()
-        return next((each.attachment.id for each in self._assignment.readers.values()), None)
-
     def close(self) -> None:
-        """Commit, if that is automatic, leave the group and let go of Kafka."""
+        """Commit, if that is automatic, leave the group and let go of Kafka.
+
+        All of it is tried, whatever a callback or the gateway raises, and then that comes out.
+        """
         if self._closed:
             return
-        try:
-            self._depart()
-            self._give_up_lone()
-            self._committer.end()
-            self._tell()
-        finally:
+        if os.getpid() != self._process:
+            # librdkafka's threads are the other process's: it would wait for them.
             self._closed = True
-            self._news.set()
-            self._leave()
-            self._assignment.close()
+            return
+        self._require_no_callback()
+        with contextlib.ExitStack() as last:
+            last.callback(self._assignment.close)
+            last.callback(self._end)
+            last.callback(self._tell)
+            last.callback(self._committer.end)
+            last.callback(self._give_up_lone)
+            last.callback(self._depart)
 
     def __enter__(self) -> Self:
         self._require_open()

@@ -34,6 +34,8 @@ INVALID_ARG: Final[int] = KafkaError._INVALID_ARG  # noqa: SLF001
 NO_OFFSET: Final[int] = KafkaError._NO_OFFSET  # noqa: SLF001
 STATE: Final[int] = KafkaError._STATE  # noqa: SLF001
 UNKNOWN_PARTITION: Final[int] = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
+FAIL: Final[int] = KafkaError._FAIL  # noqa: SLF001
+TIMED_OUT: Final[int] = KafkaError._TIMED_OUT  # noqa: SLF001
 AUTO_OFFSET_RESET: Final[int] = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
 
 _BY_CODE: Final = {
@@ -62,7 +64,7 @@ _BY_CLASS: Final[tuple[tuple[type[SluicewayError], int], ...]] = (
     (OffsetOutOfRange, KafkaError.OFFSET_OUT_OF_RANGE),
     (TopicGone, KafkaError.UNKNOWN_TOPIC_OR_PART),
     (KafkaUnavailable, KafkaError._ALL_BROKERS_DOWN),  # noqa: SLF001
-    (SluicewayTimeout, KafkaError._TIMED_OUT),  # noqa: SLF001
+    (SluicewayTimeout, TIMED_OUT),
     (GatewayError, KafkaError.UNKNOWN),
 )
 
@@ -72,7 +74,7 @@ def kafka_error(error: SluicewayError, *, fatal: bool = False) -> KafkaError:
     code = _BY_CODE.get(error.code) if isinstance(error, Conflict | ChannelNotFound) else None
     if code is None:
         known = (code for kind, code in _BY_CLASS if isinstance(error, kind))
-        code = next(known, KafkaError._FAIL)  # noqa: SLF001
+        code = next(known, FAIL)
     return KafkaError(code, str(error), fatal=fatal, retriable=error.retriable)
 
 

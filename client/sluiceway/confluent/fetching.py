@@ -100,10 +100,12 @@ class Fetcher:
         else:
             with nothing_to_collect():
                 messages = self._raw.consume(limit, timeout_s)
-        if len(self._names) == 1:
-            names: Iterable[str] = itertools.repeat(next(iter(self._names.values())))
+        if self._sole is not None:
+            names: Iterable[str] = itertools.repeat(self._sole)
         else:
-            names = [self._names[message.topic()] for message in messages]
+            # An event that is of no topic has no name, and takes one without harm.
+            topics = [message.topic() or "" for message in messages]
+            names = [self._names.get(topic, topic) for topic in topics]
         # The hot loop: one call a message, and none of Python's own.
         collections.deque(map(Message.set_topic, messages, names), maxlen=0)
         return list(messages)

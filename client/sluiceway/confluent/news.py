@@ -13,14 +13,17 @@ class News(threading.Event):
 
     def __init__(self) -> None:
         super().__init__()
+        self._both = threading.Lock()
         self.turn_s = 0.0
 
     def set(self) -> None:
         """Have the reader look at once."""
-        self.turn_s = 0.0
-        super().set()
+        with self._both:
+            self.turn_s = 0.0
+            super().set()
 
     def put_off(self, turn_s: float) -> None:
         """Look again at `turn_s`, unless something comes up."""
-        self.clear()
-        self.turn_s = turn_s
+        with self._both:
+            self.clear()
+            self.turn_s = turn_s

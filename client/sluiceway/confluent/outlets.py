@@ -1,13 +1,15 @@
 """The channels that a producer writes to, and the producer of librdkafka's behind them."""
 
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from sluiceway.confluent.failures import CONFLICT, kafkas_names, refused
+from sluiceway.confluent.failures import CONFLICT, STATE, TIMED_OUT, kafkas_names, refused
 from sluiceway.confluent.readers import attached
 from sluiceway.confluent.settings import ProducerSettings
 from sluiceway.errors import DeliveryFailed, SluicewayError
@@ -37,9 +39,11 @@ class Outlet:
             self.connection: Connection = self.attachment.attached.connection
             self.topic = self.connection.topic_name
             self.records = 0
-            # Who is told of deliveries, and what calls him: mostly one for all messages.
+            # Who is told of deliveries, and what calls him: the first who wanted to be, mostly for
+            # all messages. Put here once, as several threads may produce; then the latest other.
             self.told: OnDelivery | None = None
             self.telling: OnDelivery | None = None
+            self.latest: tuple[OnDelivery | None, OnDelivery | None] = (None, None)
             self.failed: KafkaError | None = None
             self.failures = 0
             self.identity = TopicIdentity(self.connection, settings.kafka)
@@ -71,7 +75,8 @@ class Outlet:
             return
         ends: Mapping[int, int] | None = None
         if self.records:
-            found = self.identity.ends(range(self.connection.partitions), timeout_s=_TIMEOUT_S)
+            # The channel may have grown, and Kafka's client goes to all partitions that there are.
+            found = self.identity.all_ends(timeout_s=_TIMEOUT_S)
             ends = {partition: end for partition, end in found.items() if end}
         attachment.leave(ends=ends)
 
@@ -80,7 +85,8 @@ class Outlets:
     """All channels of one producer.
 
     Until somebody wants to hear of deliveries, librdkafka reports failures alone, which is a third
-    of the work; `full` says that it reports all. Every failure is counted, whoever listens.
+    of the work; `full` says that it reports all. Every failure is counted, whoever listens. Who
+    opens one holds `turn`.
     """
 
     def __init__(self, settings: ProducerSettings) -> None:
@@ -88,12 +94,28 @@ class Outlets:
         self._names: dict[str, str] = {}
         self._kafka: Mapping[str, str] | None = None
         self._max_message_bytes = 0
+        self._process = os.getpid()
+        self.turn = threading.RLock()
+        self._before: list[Any] = []
+        self.made = threading.Event()
         self.raw: Any = None
         self.full = False
         self.by_name: dict[str, Outlet] = {}
 
+    def require_here(self) -> None:
+        """Raise KafkaException _STATE in a process that was forked: nothing is sent from there."""
+        if os.getpid() != self._process:
+            raise refused(
+                STATE,
+                f"this producer was made by the process {self._process}, and what is given to it "
+                "in one that was forked from it is not sent: make one here",
+            )
+
     def open(self, channel: str, *, full: bool) -> Outlet:
-        """Attach to a channel. Raises KafkaException."""
+        """Attach to a channel, by one thread at a time; it is to be put `by_name`.
+
+        Raises KafkaException.
+        """
         with kafkas_names():
             outlet = Outlet(self._settings, channel)
             connection = outlet.connection
@@ -107,14 +129,16 @@ class Outlets:
                 outlet.attachment.fail(error)
                 raise
         self._names[outlet.topic] = channel
-        self.by_name[channel] = outlet
         return outlet
 
     def widen(self) -> None:
         """Have all deliveries reported from now on; what is under way is waited for."""
-        if not self.full:
-            self.raw.flush(self._patience_s)
-            self._make(full=True)
+        with self.turn:
+            if not self.full:
+                self.raw.flush(self._patience_s)
+                # Another thread may be giving a message to it.
+                self._before.append(self.raw)
+                self._make(full=True)
 
     def telling(self, outlet: Outlet, told: OnDelivery) -> OnDelivery:
         """Return what is called for a delivery in the place of `told`, and calls it."""
@@ -147,12 +171,14 @@ class Outlets:
     def finish(self, error: BaseException | None = None) -> SluicewayError | None:
         """Wait for what is under way, tell the gateway of the ends; return what went wrong.
 
-        `error` is what the producer was left by.
+        `error` is what the producer was left by. Raises what a callback raised, when all is done.
         """
-        if self.raw is not None and self.raw.flush(self._patience_s):
-            timed_out = KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
-            for outlet in self.by_name.values():
-                outlet.failed = outlet.failed or timed_out
+        raised: Exception | None = None
+        for each in [*self._before, *([] if self.raw is None else [self.raw])]:
+            left, told = self._flushed(each)
+            raised = raised or told
+            for outlet in self.by_name.values() if left else ():
+                outlet.failed = outlet.failed or KafkaError(TIMED_OUT)
                 outlet.failures += 1
         failure: SluicewayError | None = None
         for name in list(self.by_name):
@@ -162,7 +188,19 @@ class Outlets:
                 LOGGER.warning("the end of the messages to %s is not told: %s", name, untold)
                 failure = failure or untold
         self._settings.control.close()
+        if raised is not None:
+            raise raised
         return failure
+
+    def _flushed(self, raw: Any) -> tuple[int, Exception | None]:
+        """Wait for what is under way; return how much is left, and what a callback raised."""
+        raised: Exception | None = None
+        while True:
+            try:
+                return raw.flush(self._patience_s), raised
+            except Exception as error:
+                # The others are called, too, and readers hear of the end.
+                raised = raised or error
 
     @property
     def _patience_s(self) -> float:
@@ -187,10 +225,14 @@ class Outlets:
         self.full = full
         own = {"on_delivery": self.noted, "delivery.report.only.error": not full}
         self.raw = made(Producer, config.over({**settings.callbacks, **own}))
+        self.made.set()
 
 
 def finish_quietly(outlets: Outlets) -> None:
     """End a producer that was forgotten, or that the process ends with."""
     began_s = time.monotonic()
-    outlets.finish()
+    try:
+        outlets.finish()
+    except Exception:
+        LOGGER.exception("a callback failed at the end of a producer that was not closed")
     LOGGER.debug("a producer that was not closed was ended in %.1f s", time.monotonic() - began_s)

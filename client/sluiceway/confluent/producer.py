@@ -2,7 +2,6 @@
 
 import collections
 import time
-import weakref
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -10,6 +9,7 @@ from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from sluiceway.confluent.aside import when_forgotten
 from sluiceway.confluent.failures import INVALID_ARG, kafka_error, kafkas_names, refused
 from sluiceway.confluent.outlets import Outlet, Outlets, finish_quietly
 from sluiceway.confluent.settings import producer_settings
@@ -41,7 +41,7 @@ class Producer:
         self._refused: collections.deque[Callable[[], object]] = collections.deque()
         self._closed = False
         self._told_s = 0.0
-        self._finish = weakref.finalize(self, finish_quietly, self._outlets)
+        self._finish = when_forgotten(self, finish_quietly, self._outlets)
 
     def produce(
         self,
@@ -80,6 +80,9 @@ class Producer:
         self._require_open()
         told = self._tell_refused()
         if self._outlets.raw is None:
+            # As with Kafka's: who polls in a thread of its own is held up by it.
+            self._outlets.made.wait(0 if told else None if timeout < 0 else timeout)
+        if self._outlets.raw is None:
             return told
         found: int = self._outlets.raw.poll(0 if told else timeout)
         return told + found
@@ -109,14 +112,17 @@ class Producer:
         """Flush, and tell the gateway where the messages end. May be repeated.
 
         Messages that failed make it a writer that failed. Raises KafkaException where the gateway
-        cannot be told.
+        cannot be told, and what a callback raised, when all is done.
         """
         if self._closed:
             return True
-        self._tell_refused()
         self._closed = True
         self._finish.detach()
-        failure = self._outlets.finish()
+        self._outlets.require_here()
+        try:
+            self._tell_refused()
+        finally:
+            failure = self._outlets.finish()
         if failure is not None:
             raise KafkaException(kafka_error(failure))
         return True
@@ -143,6 +149,7 @@ class Producer:
         if error is not None and not self._closed:
             self._closed = True
             self._finish.detach()
+            self._outlets.require_here()
             self._outlets.finish(error)
             return
         self.close()
@@ -151,8 +158,13 @@ class Producer:
         self._require_open()
         if not isinstance(topic, str):
             raise TypeError(f"topic is to be str, not {type(topic).__name__}")
-        outlet = self._outlets.open(topic, full=full and not self._settings.only_errors)
-        self._produce = self._outlets.raw.produce
+        with self._outlets.turn:
+            outlet = self._by_name.get(topic)
+            if outlet is None:
+                outlet = self._outlets.open(topic, full=full and not self._settings.only_errors)
+                self._produce = self._outlets.raw.produce
+                # At last, as other threads look there.
+                self._by_name[topic] = outlet
         return outlet
 
     def _produce_with(
@@ -172,14 +184,24 @@ class Producer:
                 self._produce = self._outlets.raw.produce
             if not callable(told):
                 raise TypeError("on_delivery is to be callable")
-            if told is not outlet.told:
-                outlet.told, outlet.telling = told, self._outlets.telling(outlet, told)
-            named["on_delivery"] = outlet.telling
+            named["on_delivery"] = self._telling(outlet, told)
         if timestamp:
             named["timestamp"] = timestamp
         if headers is not None:
             named["headers"] = headers
         self._produce(outlet.topic, value, key, partition, **named)
+
+    def _telling(self, outlet: Outlet, told: OnDelivery) -> OnDelivery:
+        """Return what calls `told`; the same for one who was the latest before, as for methods."""
+        latest, telling = outlet.latest
+        if telling is None or latest != told:
+            telling = self._outlets.telling(outlet, told)
+            outlet.latest = (told, telling)
+            if outlet.told is None:
+                # In this order: who sees the one has the other.
+                outlet.telling = telling
+                outlet.told = told
+        return telling
 
     def _allowed(
         self, outlet: Outlet, topic: str, value: Any, key: Any, told: OnDelivery | None
@@ -216,3 +238,4 @@ class Producer:
     def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError("Producer closed")
+        self._outlets.require_here()

@@ -9,7 +9,7 @@ from sluiceway.committing import Commits
 from sluiceway.confluent.news import News
 from sluiceway.control import Control
 from sluiceway.endpoint import Heard, Membership
-from sluiceway.errors import CommitBeyondRead, StaleGeneration
+from sluiceway.errors import CommitBeyondRead, GatewayUnavailable, StaleGeneration
 from sluiceway.position import Position
 from sluiceway.protocol import Connection
 from sluiceway.session import Session
@@ -151,6 +151,7 @@ class Lone(Reader):
         attachment = attached(control, channel, None)
         super().__init__(attachment, group)
         self._furthest: dict[int, int] = {}
+        self._doubtful: dict[int, Position] = {}
         try:
             self._before = committed(control, channel, group)
         except BaseException as error:
@@ -172,18 +173,41 @@ class Lone(Reader):
                     f"partition {partition}: offset {at} is past what was handed out, which is up "
                     f"to {furthest}; nothing was committed"
                 )
+        if self._doubtful:
+            self._clear_up()
         wanted = {p: at for p, at in positions_at(places).items() if self._before.get(p) != at}
         if not wanted:
             return
         attachment = self.attachment
-        attachment.session.calls.advance(
-            attachment.channel,
-            self._group,
-            {"uid": attachment.uid, "topic_id": self.connection.topic_id},
-            places=wanted,
-            before={p: at for p, at in self._before.items() if p in wanted},
-        )
+        try:
+            attachment.session.calls.advance(
+                attachment.channel,
+                self._group,
+                {"uid": attachment.uid, "topic_id": self.connection.topic_id},
+                places=wanted,
+                before={p: at for p, at in self._before.items() if p in wanted},
+            )
+        except GatewayUnavailable:
+            self._doubtful = wanted
+            raise
         self._before |= wanted
+
+    def learn(self, partitions: Collection[int]) -> None:
+        """Ask anew what the group has committed of partitions that are begun with again."""
+        stored = self._stored()
+        for partition in partitions:
+            self._before.pop(partition, None)
+            self._before |= {p: at for p, at in stored.items() if p == partition}
+
+    def _clear_up(self) -> None:
+        """Find out whether a commit counts whose answer did not come."""
+        stored = self._stored()
+        self._before |= {p: at for p, at in self._doubtful.items() if stored.get(p) == at}
+        self._doubtful = {}
+
+    def _stored(self) -> dict[int, Position]:
+        attachment = self.attachment
+        return attachment.session.calls.committed(attachment.channel, self._group, index=None)
 
     def known(self, partition: int) -> Position | None:
         """Return what is known to be committed, without asking."""

@@ -1,5 +1,6 @@
 """What a consumer or a producer was configured with, by librdkafka's names and a few of ours."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class Common:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings(Common):
-    """Of a consumer; `reset` is earliest, latest or error."""
+    """Of a consumer; `reset` is earliest, latest or error, `auto_commit_s` inf for never."""
 
     group: str
     auto_commit: bool
@@ -143,7 +144,7 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
     own = {
         "group": group,
         "auto_commit": given.flag("enable.auto.commit", default=True),
-        "auto_commit_s": max(0.05, given.number("auto.commit.interval.ms", 5000) / 1000),
+        "auto_commit_s": _interval_s(given.number("auto.commit.interval.ms", 5000)),
         "auto_store": given.flag("enable.auto.offset.store", default=True),
         "reset": given.choice("auto.offset.reset", _RESET, "latest"),
         "eof": given.flag("enable.partition.eof", default=False),
@@ -207,6 +208,11 @@ def _control(given: _Given) -> Control:
     listener = given.take("sluiceway.listener") or os.environ.get("SLUICEWAY_LISTENER")
     transport = Transport(url, token=token, ca=ca, timeout_s=30.0)
     return Control(transport, listener=listener)
+
+
+def _interval_s(interval_ms: int) -> float:
+    """Return what librdkafka takes it for: 0 is never, but when partitions go and at the end."""
+    return max(0.05, interval_ms / 1000) if interval_ms else math.inf
 
 
 def _wrong(name: str, value: object, expected: str) -> KafkaException:

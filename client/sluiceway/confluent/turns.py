@@ -1,18 +1,27 @@
 """What a consumer does in between: joining, letting go, committing, telling."""
 
 import collections
+import contextlib
 import logging
 import math
+import os
 import time
-import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
+from sluiceway.confluent.aside import when_forgotten
 from sluiceway.confluent.assignment import Assignment, leave_all
 from sluiceway.confluent.committer import Committer
-from sluiceway.confluent.failures import CONFLICT, INVALID_ARG, kafka_error, kafkas_names, refused
+from sluiceway.confluent.failures import (
+    CONFLICT,
+    INVALID_ARG,
+    STATE,
+    kafka_error,
+    kafkas_names,
+    refused,
+)
 from sluiceway.confluent.fetching import Part, listed, parts_of
 from sluiceway.confluent.news import News
 from sluiceway.confluent.readers import Lone, Sharer
@@ -33,9 +42,9 @@ class Turns:
 
     def __init__(self, config: object = None, /, **named: Any) -> None:
         settings = self._settings = consumer_settings(config, named)
+        self._process = os.getpid()
         self._news = News()
         self._assignment = Assignment(settings, news=self._news)
-        self._fetcher = self._assignment.fetcher
         self._committer = Committer(self._assignment.keep, news=self._news)
         self._events: collections.deque[Message] = collections.deque()
         self._stored: dict[Part, int] = {}
@@ -43,19 +52,29 @@ class Turns:
         self._closed = False
         self._commit_s = time.monotonic() + settings.auto_commit_s
         # What is forgotten without being closed leaves its group all the same.
-        self._leave = weakref.finalize(self, leave_all, self._assignment.readers, settings.control)
+        self._leave = when_forgotten(self, leave_all, self._assignment.readers, settings.control)
 
     def _serve(self) -> None:
         """Do what is due."""
         self._require_open()
         self._news.put_off(time.monotonic() + _TURN_S)
+        if self._assignment.coming is not None:
+            # A callback reads: the turn that it is called in goes on afterwards.
+            return
         if self._settings.auto_commit and time.monotonic() >= self._commit_s:
             self._commit_s = time.monotonic() + self._settings.auto_commit_s
-            self._commit_automatically(self._assignment.fetcher.begun)
+            if self._committer.idle and (wanted := self._uncommitted(self._parts())):
+                self._assignment.note()
+                # By the other thread: a gateway that is away keeps nobody from reading.
+                self._committer.soon(wanted)
         self._tell()
         self._assignment.note()
-        if self._assignment.subscribed:
+        if self._assignment.subscription:
             self._share_anew()
+
+    def _pressing(self) -> bool:
+        """Whether others wait for partitions, so that what was read is to be handed out first."""
+        return any(each.share.due for each in self._assignment.sharers())
 
     def _share_anew(self) -> None:
         """Join where it is no member yet, let go of what is another's, begin with what has come."""
@@ -79,34 +98,34 @@ class Turns:
             lost = share.look()
             try:
                 self._revoke(reader, [p for p in lost if p in reader.held], "revoke")
-            except BaseException:
-                # It was told; next time they go.
-                share.hurry()
-                raise
-            share.drop(lost)
-            share.take()
-        came = {(reader.channel, p): OFFSET_INVALID for p in share.partitions}
-        came = {part: at for part, at in came.items() if part[1] not in reader.held}
+            finally:
+                share.drop(lost)
+                share.take()
+        came = [(reader.channel, p) for p in share.partitions if p not in reader.held]
         if came:
             self._receive(reader, came)
 
-    def _receive(self, reader: Sharer, came: Mapping[Part, int]) -> None:
-        assignment = self._assignment
-        assignment.coming = dict(came)
-        try:
-            self._call("assign", came)
-            chosen = assignment.coming
-        finally:
-            assignment.coming = None
+    def _receive(self, reader: Sharer, came: Sequence[Part]) -> None:
+        """Begin with partitions that have come, also where `on_assign` raises, as with Kafka's."""
         known = {p: at for p, at in reader.share.positions.items() if (reader.channel, p) in came}
         reader.learn(known)
-        begins, events = assignment.starts(reader, chosen)
+        try:
+            with self._in_callback(came):
+                self._call("assign", dict.fromkeys(came, OFFSET_INVALID))
+        finally:
+            self._begin_rest(reader, came)
+
+    def _begin_rest(self, reader: Sharer, came: Sequence[Part]) -> None:
+        """Begin with what `on_assign` has said nothing of."""
+        assignment = self._assignment
+        rest = [part for part in came if part not in assignment.chosen]
+        begins, events = assignment.starts(reader, dict.fromkeys(rest, OFFSET_INVALID))
         assignment.add(begins)
         reader.held = tuple(sorted({*reader.held, *(p for _, p in came)}))
         self._events.extend(events)
 
     def _revoke(self, reader: Sharer, lost: Collection[int], how: str) -> None:
-        """Let go of partitions, committed and announced before."""
+        """Let go of partitions, committed and announced before; also where a callback raises."""
         parts = [(reader.channel, p) for p in lost]
         if not parts:
             return
@@ -114,49 +133,54 @@ class Turns:
             how = "revoke"
         if self._settings.auto_commit:
             self._commit_automatically(parts)
-        self._assignment.coming = {}
         try:
-            self._call(how, dict.fromkeys(parts, OFFSET_INVALID))
+            with self._in_callback(()):
+                self._call(how, dict.fromkeys(parts, OFFSET_INVALID))
         finally:
-            self._assignment.coming = None
-        self._committer.settle()
-        for part in parts:
-            self._stored.pop(part, None)
-        self._assignment.drop(parts)
-        reader.held = tuple(p for p in reader.held if p not in lost)
+            self._committer.settle()
+            for part in parts:
+                self._stored.pop(part, None)
+            self._assignment.drop(parts)
+            reader.held = tuple(p for p in reader.held if p not in lost)
 
     def _lose(self, reader: Sharer, error: SluicewayError) -> None:
         """End a membership that the gateway does not know any more."""
-        self._revoke(reader, reader.held, "lost")
         event = Message(topic=reader.channel, error=kafka_error(error, fatal=True))
-        self._events.append(event)
-        self._assignment.lose(reader)
+        try:
+            self._revoke(reader, reader.held, "lost")
+        finally:
+            self._events.append(event)
+            self._assignment.lose(reader)
 
     def _part(self, reader: Sharer) -> None:
         """Leave a group in good order."""
-        self._revoke(reader, reader.held, "revoke")
-        with kafkas_names():
-            self._assignment.leave([reader])
+        try:
+            self._revoke(reader, reader.held, "revoke")
+        finally:
+            with kafkas_names():
+                self._assignment.leave([reader])
 
     def _depart(self) -> None:
         """Leave the group at all channels."""
-        self._assignment.subscribe(())
-        for each in self._assignment.sharers():
-            self._part(each)
-        self._callbacks = {}
+        self._require_no_callback()
+        self._assignment.subscription.choose(())
+        with contextlib.ExitStack() as all_of_them:
+            all_of_them.callback(self._callbacks.clear)
+            for each in reversed(self._assignment.sharers()):
+                all_of_them.callback(self._part, each)
 
     def _begin_with(self, wanted: Mapping[Part, int], keep: Collection[Part] = ()) -> None:
         """Read partitions that the caller names, and no others but those to keep."""
-        if self._assignment.subscribed:
+        if self._assignment.subscription:
             raise refused(CONFLICT, "channels are subscribed to: unsubscribe(), then assign")
         gone = [part for part in self._lone_parts() if part not in keep]
         if self._settings.auto_commit:
             self._commit_automatically(gone)
         self._committer.settle()
-        for part in gone:
-            self._stored.pop(part, None)
         with kafkas_names():
             self._events.extend(self._assignment.assign(wanted, keep))
+        for part in gone:
+            self._stored.pop(part, None)
         self._news.set()
 
     def _lone_parts(self) -> list[Part]:
@@ -167,22 +191,29 @@ class Turns:
             self._begin_with({})
 
     def _commit_automatically(self, parts: Collection[Part]) -> None:
-        """Commit what was handed out of these partitions, where that is not committed yet."""
+        """Commit what was handed out of partitions that go; who wants to hear of it does."""
+        self._committer.settle()
+        wanted = self._uncommitted(parts)
+        if wanted:
+            self._assignment.note()
+            self._committer.report(wanted, self._committer.now(wanted))
+
+    def _uncommitted(self, parts: Collection[Part]) -> dict[Part, int]:
+        """Return what was handed out of these partitions, where that is not committed yet."""
         wanted = {}
         for part, at in self._consumed(parts).items():
             known = self._assignment.readers[part[0]].known(part[1])
             # After a seek back, what is kept stays until reading has come past it again.
             if known is None or known.offset < at:
                 wanted[part] = at
-        if not wanted:
-            return
-        self._assignment.note()
-        # What fails now is made up for by the next one; who wants to hear of it does.
-        self._committer.report(wanted, self._committer.now(wanted))
+        return wanted
+
+    def _parts(self) -> list[Part]:
+        return list(self._assignment.fetcher.begun)
 
     def _consumed(self, parts: Collection[Part] | None = None) -> dict[Part, int]:
         """Return what a commit without arguments keeps, of these partitions or all."""
-        begun = list(self._assignment.fetcher.begun)
+        begun = self._parts()
         chosen = set(begun if parts is None else parts)
         asked = [part for part in begun if part in chosen]
         if not self._settings.auto_store:
@@ -206,6 +237,16 @@ class Turns:
         wanted = parts_of(offsets)
         return {part: at for part, at in wanted.items() if at >= 0}
 
+    @contextlib.contextmanager
+    def _in_callback(self, came: Sequence[Part]) -> Iterator[None]:
+        """Let `assign` say, in the block, where partitions that have come begin."""
+        assignment = self._assignment
+        assignment.coming, assignment.chosen = tuple(came), set()
+        try:
+            yield
+        finally:
+            assignment.coming = None
+
     def _call(self, which: str, parts: Mapping[Part, int]) -> None:
         callback = self._callbacks.get(which)
         if callback is not None:
@@ -227,6 +268,25 @@ class Turns:
             return math.inf
         return time.monotonic() + timeout
 
+    def _end(self) -> None:
+        """Leave what could not be left in good order, in silence; nothing is done after that."""
+        self._closed = True
+        self._news.set()
+        self._leave.detach()
+        leave_all(self._assignment.readers)
+
+    def _require_no_callback(self) -> None:
+        if self._assignment.coming is not None:
+            raise refused(
+                STATE, "a callback of this consumer's is at work: do it when poll returns"
+            )
+
     def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError("Consumer closed")
+        if os.getpid() != self._process:
+            raise refused(
+                STATE,
+                f"this consumer was made by the process {self._process}, and cannot be used in one "
+                "that was forked from it: make one here",
+            )
