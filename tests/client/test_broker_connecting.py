@@ -149,6 +149,8 @@ broker = broker_at(url)
 with Gateway(url) as gateway:
     channel = gateway.channel(name)
     produced(broker, channel, encoded(channel, 2))
+    # Which is not waited for, but at the end.
+    produced(broker, channel, encoded(channel, 1000), required_acks=0)
 """
 
 
@@ -164,7 +166,7 @@ def test_a_program_that_ends_without_closing_has_said_that_it_ended(
         timeout=60,
     )
     (writer,) = channel.endpoints()
-    assert (writer.state, writer.ends) == ("closed", {0: 2})
+    assert (writer.state, writer.ends) == ("closed", {0: 1002})
 
 
 def test_a_program_that_an_exception_ends_has_not_finished(

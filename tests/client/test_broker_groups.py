@@ -1,11 +1,13 @@
 """Groups and their offsets by pykafka's Broker: joining, sharing, beating, leaving, committing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from broker_calls import broker_at, commit, committed, encoded, fetched, produced
+from relay import relay
 
 from sluiceway import Beat, Channel
 from sluiceway.broker import (
@@ -18,6 +20,7 @@ from sluiceway.broker.exceptions import (
     InconsistentGroupProtocol,
     OffsetOutOfRangeError,
     RebalanceInProgress,
+    SocketDisconnectedError,
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
@@ -63,13 +66,6 @@ class Member:
             generation=self.generation,
             member=self.id,
         )
-
-
-@pytest.fixture(scope="module")
-def broker(gateway_url: str) -> Iterator[Broker]:
-    """One for all: each has clients of Kafka's of its own."""
-    with broker_at(gateway_url) as broker:
-        yield broker
 
 
 @pytest.fixture
@@ -343,3 +339,39 @@ def test_what_makes_no_sense_about_a_group_is_an_error_of_the_call(
 ) -> None:
     with pytest.raises(OptionError, match=words):
         ask(broker)
+
+
+def test_threads_of_one_process_that_commit_do_not_take_each_other_for_strangers(
+    gateway_url: str, new_channel: NewChannel
+) -> None:
+    channel = new_channel(partitions=4)
+    with broker_at(gateway_url) as broker, ThreadPoolExecutor(4) as threads:
+        for partition in range(4):
+            produced(broker, channel, encoded(channel, 10), partition)
+            fetched(broker, channel, partition=partition)
+
+        def work(partition: int) -> set[int]:
+            told = [commit(broker, channel, b"t", at, partition=partition) for at in range(1, 11)]
+            return {each.err for each in told}
+
+        assert list(threads.map(work, range(4))) == [{0}] * 4
+        assert [committed(broker, channel, b"t", p).offset for p in range(4)] == [10] * 4
+
+
+def test_a_commit_of_no_member_without_an_answer_is_made_up_for_by_the_next(
+    gateway_url: str, new_channel: NewChannel
+) -> None:
+    channel = new_channel()
+    with (
+        relay(gateway_url) as way,
+        broker_at(way.url, offsets_channel_socket_timeout_ms=500) as broker,
+    ):
+        produced(broker, channel, encoded(channel, 10))
+        fetched(broker, channel)
+        assert commit(broker, channel, b"d", 2).err == 0
+        way.deaf = True
+        with pytest.raises(SocketDisconnectedError):
+            commit(broker, channel, b"d", 5)
+        way.deaf = False
+        assert commit(broker, channel, b"d", 9).err == 0
+        assert committed(broker, channel, b"d").offset == 9

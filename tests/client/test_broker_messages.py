@@ -3,7 +3,7 @@
 import datetime as dt
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -31,13 +31,6 @@ from sluiceway.broker.exceptions import (
 from sluiceway.errors import OptionError
 
 NewChannel = Callable[..., Channel]
-
-
-@pytest.fixture(scope="module")
-def broker(gateway_url: str) -> Iterator[Broker]:
-    """One for all: each has clients of Kafka's of its own."""
-    with broker_at(gateway_url) as broker:
-        yield broker
 
 
 @pytest.fixture
@@ -362,3 +355,29 @@ def test_what_makes_no_sense_is_an_error_of_the_call(
 ) -> None:
     with pytest.raises(OptionError, match=words):
         ask(broker)
+
+
+def test_partitions_that_came_meanwhile_are_read_to_their_end(
+    gateway_url: str, new_channel: NewChannel
+) -> None:
+    channel = new_channel()
+    with broker_at(gateway_url) as broker:
+        produced(broker, channel, encoded(channel, 1))
+        channel.update(partitions=2)
+        assert produced(broker, channel, encoded(channel, 1, 1), partition=1).err == 0
+    with channel.reader() as reader:
+        assert len(list(reader)) == 2
+
+
+def test_what_nobody_waited_for_and_was_not_written_makes_a_writer_that_failed(
+    gateway_url: str,
+) -> None:
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(f"lost-{uuid.uuid4().hex[:8]}", format="bytes")
+        with broker_at(gateway_url) as broker:
+            produced(broker, channel, [b"x"], required_acks=0)
+            channel.update(config={"max.message.bytes": "1024"})
+            produced(broker, channel, [b"x" * 5000, b"y" * 5000], required_acks=0)
+        (writer,) = channel.endpoints()
+        assert writer.state == "error"
+        assert "MSG_SIZE_TOO_LARGE" in str(writer.cause)

@@ -73,6 +73,7 @@ class Connected:
         )
         self._raises = raise_errors
         self._lock = threading.Lock()
+        self._offsets_turn = threading.Lock()
         self._handler: RequestHandler | None = None
         self._offsets_handler: RequestHandler | None = None
         self._outlets: Outlets | None = None
@@ -200,7 +201,6 @@ class Connected:
             offsets, self._offsets_handler = self._offsets_handler, None
         try:
             if handler is not None and self._outlets is not None:
-                self._producing.flush()
                 self._outlets.close(error)
         finally:
             if handler is not None:
@@ -232,9 +232,11 @@ class Connected:
 
     def _online_for_offsets(self) -> RequestHandler:
         """Connect for offsets if it is not; raises SocketDisconnectedError."""
-        handler = self._offsets_handler
-        if handler is None or not handler.running:
-            self.connect_offsets_channel()
+        # Another thread may be doing so, and is not to be cut off.
+        with self._offsets_turn:
+            handler = self._offsets_handler
+            if handler is None or not handler.running:
+                self.connect_offsets_channel()
         return _running(self._offsets_handler, "connect_offsets_channel()")
 
     def _asked(self, handler: RequestHandler, request: Callable[[], R]) -> R:

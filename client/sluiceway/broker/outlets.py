@@ -1,12 +1,14 @@
 """The writers that stand for what a Broker produces: readers see them, and where they ended."""
 
 import atexit
+import os
 import sys
 import threading
+from collections.abc import Callable
 
 from sluiceway.attachment import Attachment
 from sluiceway.broker.handler import RequestHandler
-from sluiceway.errors import KafkaFailure, SluicewayError, TopicGone
+from sluiceway.errors import DeliveryFailed, KafkaFailure, SluicewayError, TopicGone
 from sluiceway.protocol import Connection
 from sluiceway.session import Session
 
@@ -21,11 +23,15 @@ class Outlets:
     """One writer for each channel that a Broker produces to, from its first message on.
 
     Closing says where the records end. A process that ends without that closes them too, as
-    failed ones if an exception ended it: what it was told to be written is there.
+    failed ones if an exception ended it: what it was told to be written is there. `flush` waits
+    for what nobody waited for.
     """
 
     def __init__(self, handler: RequestHandler) -> None:
         self.handler = handler
+        self.flush: Callable[[], None] = _nothing
+        self._process = os.getpid()
+        self._lost: dict[str, tuple[int, str]] = {}
         self._lock = threading.Lock()
         self._writers: dict[str, tuple[Connection, Attachment]] = {}
 
@@ -53,8 +59,21 @@ class Outlets:
         _, attachment = self._writers[connection.channel_uid]
         attachment.start(attachment.movement.records + messages)
 
+    def lose(self, connection: Connection, reason: str) -> None:
+        """Note a message that was not written, and that nobody has waited for."""
+        lost, first = self._lost.get(connection.channel_uid, (0, reason))
+        self._lost[connection.channel_uid] = (lost + 1, first)
+
+    def lose_all(self, reason: str) -> None:
+        """Note that of messages to any channel it is not known whether they are written."""
+        for connection, _ in self._writers.values():
+            self.lose(connection, reason)
+
     def close(self, error: BaseException | None = None, *, timeout_s: float | None = None) -> None:
         """Close all writers; raises what the first that was not closed met, after all others."""
+        if os.getpid() != self._process:
+            return
+        self.flush()
         timeout_s = self.handler.timeout_s if timeout_s is None else timeout_s
         with self._lock:
             writers, self._writers = list(self._writers.values()), {}
@@ -76,12 +95,18 @@ class Outlets:
         error: BaseException | None,
         timeout_s: float,
     ) -> None:
+        lost, reason = self._lost.pop(connection.channel_uid, (0, ""))
+        if lost:
+            written = attachment.movement.records - lost
+            error = error or DeliveryFailed(
+                partition=None, reason=reason, written_records=written, failed_records=lost
+            )
         if error is not None:
             attachment.fail(error)
             return
         identity = self.handler.identity(connection)
         try:
-            found = identity.ends(range(connection.partitions), timeout_s=timeout_s)
+            found = identity.all_ends(timeout_s=timeout_s)
         except KafkaFailure:
             try:
                 identity.verify(timeout_s=timeout_s)
@@ -91,6 +116,10 @@ class Outlets:
                 return
             raise
         attachment.leave(ends={partition: end for partition, end in found.items() if end})
+
+
+def _nothing() -> None:
+    """Nothing was sent yet."""
 
 
 @atexit.register

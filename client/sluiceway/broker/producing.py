@@ -1,12 +1,13 @@
 """Producing: messages as they are, acknowledged before the call returns."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluiceway.broker.codes import Refusal, of_kafka, of_topic
 from sluiceway.broker.exceptions import (
@@ -34,6 +35,7 @@ _COMPRESSIONS = {
     CompressionType.SNAPPY: "snappy",
     CompressionType.LZ4: "lz4",
 }
+_UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 - a public code
 _GRACE_S = 10.0
 _SLICE_S = 0.25
 
@@ -45,6 +47,8 @@ class _Part:
     messages: list[Any]
     compression: str
     connection: Connection
+    lose: Callable[[Connection, str], None] | None = None
+    """Who hears of messages that are not written, where nobody waits for them."""
     waiting: int = 0
     first: int = -1
     refusal: Refusal | None = None
@@ -54,6 +58,8 @@ class _Part:
         self.waiting -= 1
         if error is not None:
             self.refusal = self.refusal or of_kafka(error, "a message")
+            if self.lose is not None:
+                self.lose(self.connection, of_kafka(error, "a message").reason)
         elif self.first < 0 or message.offset() < self.first:
             self.first = message.offset()
 
@@ -67,11 +73,13 @@ class Producing:
         self._lock = threading.Lock()
         self._producers: dict[MaskedProperties, Any] = {}
         self._checks: dict[str, WireBytes] = {}
+        outlets.flush = self.flush
 
     def produce(self, request: Any) -> ProduceResponse | None:
         """Send a request's messages; `Broker.produce_messages` says how."""
         if type(request.timeout) is not int or not 0 < request.timeout <= 86_400_000:
             raise OptionError(f"timeout is {request.timeout!r}; it takes milliseconds from 1")
+        wait = request.required_acks != 0
         topics: ByName[dict[int, ProducePartitionResponse]] = ByName()
         parts: dict[tuple[bytes, int], _Part] = {}
         for name, partitions in request.msets.items():
@@ -82,7 +90,7 @@ class Producing:
                     topics.setdefault(topic, {})[partition] = _refused(part)
                 elif part.messages:
                     parts[topic, partition] = part
-        wait = request.required_acks != 0
+                    part.lose = None if wait else self._outlets.lose
         with self._lock:
             self._send(parts, request.timeout, wait=wait)
         if not wait:
@@ -99,7 +107,8 @@ class Producing:
         """Wait until all is acknowledged that was not waited for."""
         with self._lock:
             for each in self._producers.values():
-                each.flush(_GRACE_S)
+                if each.flush(_GRACE_S):
+                    self._outlets.lose_all(f"Kafka said nothing of them for {_GRACE_S:g} s")
 
     def _part(self, topic: bytes, partition: int, given: Any) -> _Part | Refusal:
         """Return what goes to a partition, or why nothing of it does."""
@@ -181,11 +190,12 @@ class Producing:
 def _produce(producer: Any, part: _Part, partition: int, message: Any, patience_s: float) -> None:
     at = {} if message.timestamp is None else {"timestamp": int(message.timestamp)}
     deadline_s = time.monotonic() + patience_s
+    topic, looked = part.connection.topic_name, False
     while True:
         try:
             part.waiting += 1
             producer.produce(
-                part.connection.topic_name,
+                topic,
                 message.value,
                 message.partition_key,
                 partition,
@@ -200,10 +210,20 @@ def _produce(producer: Any, part: _Part, partition: int, message: Any, patience_
             producer.poll(_SLICE_S)
         except KafkaException as error:
             part.waiting -= 1
+            if error.args[0].code() == _UNKNOWN_PARTITION and not looked:
+                # The channel has grown: the gateway knows, and librdkafka looks every few minutes.
+                looked = _has_looked(producer, topic, patience_s)
+                continue
             part.refusal = of_kafka(error.args[0], "a message")
             return
         else:
             return
+
+
+def _has_looked(producer: Any, topic: str, timeout_s: float) -> bool:
+    with contextlib.suppress(KafkaException):
+        producer.list_topics(topic, timeout=timeout_s)
+    return True
 
 
 def _refused(refusal: Refusal) -> ProducePartitionResponse:

@@ -2,12 +2,13 @@
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from sluiceway.broker.codes import Refusal
 from sluiceway.broker.exceptions import OffsetOutOfRangeError
 from sluiceway.endpoint_calls import EndpointCalls
+from sluiceway.errors import GatewayUnavailable
 from sluiceway.position import Position
 from sluiceway.protocol import Connection
 
@@ -62,27 +63,30 @@ class Alone:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[int, str, str], dict[int, Position]] = {}
+        self._turns: dict[Hashable, threading.Lock] = {}
+        self._known: dict[Hashable, dict[int, Position]] = {}
+        self._doubtful: dict[Hashable, dict[int, Position]] = {}
 
     def learn(self, connection: Connection, group: str, found: Mapping[int, Position]) -> None:
         """Note where a group stands, as somebody has asked."""
         with self._lock:
-            self._known[os.getpid(), connection.channel_uid, group] = dict(found)
+            self._known[_key(connection, group)] = dict(found)
+            self._doubtful.pop(_key(connection, group), None)
 
     def known(
         self, calls: EndpointCalls, connection: Connection, group: str
     ) -> Mapping[int, Position]:
         """Return where the group stands as far as is known; asks if nothing is."""
-        key = (os.getpid(), connection.channel_uid, group)
-        found = self._known.get(key)
-        if found is None:
-            self.learn(
-                connection,
-                group,
-                calls.committed(connection.channel_name, group, index=None),
-            )
-            found = self._known[key]
-        return found
+        key = _key(connection, group)
+        found, doubtful = self._known.get(key), self._doubtful.get(key)
+        if found is not None and not doubtful:
+            return found
+        stored = calls.committed(connection.channel_name, group, index=None)
+        if found is not None and doubtful:
+            # Whether a commit counts whose answer did not come; what others did is theirs.
+            stored = found | {p: at for p, at in doubtful.items() if stored.get(p) == at}
+        self.learn(connection, group, stored)
+        return stored
 
     def commit(
         self,
@@ -92,16 +96,30 @@ class Alone:
         places: Mapping[int, int],
     ) -> None:
         """Commit the next offsets to read, all or none; raises GatewayError."""
-        before = self.known(calls, connection, group)
-        after = {p: Position(offset=offset) for p, offset in places.items()}
-        calls.advance(
-            connection.channel_name,
-            group,
-            {"uid": connection.channel_uid, "topic_id": connection.topic_id},
-            places=after,
-            before={p: before[p] for p in places if p in before},
-        )
-        self.learn(connection, group, {**before, **after})
+        key = _key(connection, group)
+        with self._lock:
+            turn = self._turns.setdefault(key, threading.Lock())
+        # One after the other: each says where the one before has left it.
+        with turn:
+            before = self.known(calls, connection, group)
+            after = {p: Position(offset=offset) for p, offset in places.items()}
+            try:
+                calls.advance(
+                    connection.channel_name,
+                    group,
+                    {"uid": connection.channel_uid, "topic_id": connection.topic_id},
+                    places=after,
+                    before={p: before[p] for p in places if p in before},
+                )
+            except GatewayUnavailable:
+                with self._lock:
+                    self._doubtful[key] = after
+                raise
+            self.learn(connection, group, {**before, **after})
+
+
+def _key(connection: Connection, group: str) -> Hashable:
+    return os.getpid(), connection.channel_uid, group
 
 
 def beyond(
