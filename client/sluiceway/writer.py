@@ -242,8 +242,7 @@ class ChannelWriter(Presence):
             return None
         if not self.accepted_records and not self._attachment.attached.took_over:
             return None
-        # A channel that has grown meanwhile: keys go to all the partitions that it has.
-        ends = self._identity.all_ends(timeout_s=self._timeout_s)
+        ends = self._identity.ends(range(self.connection.partitions), timeout_s=self._timeout_s)
         return {partition: end for partition, end in ends.items() if end}
 
     def _fail(self, error: BaseException) -> None:

@@ -359,19 +359,19 @@ def test_threads_of_one_process_that_commit_do_not_take_each_other_for_strangers
 
 
 def test_a_commit_of_no_member_without_an_answer_is_made_up_for_by_the_next(
-    gateway_url: str, new_channel: NewChannel
+    gateway_url: str, new_channel: NewChannel, broker: Broker
 ) -> None:
     channel = new_channel()
     with (
         relay(gateway_url) as way,
-        broker_at(way.url, offsets_channel_socket_timeout_ms=500) as broker,
+        broker_at(way.url, offsets_channel_socket_timeout_ms=500) as cut_off,
     ):
         produced(broker, channel, encoded(channel, 10))
         fetched(broker, channel)
-        assert commit(broker, channel, b"d", 2).err == 0
+        assert commit(cut_off, channel, b"d", 2).err == 0
         way.deaf = True
         with pytest.raises(SocketDisconnectedError):
-            commit(broker, channel, b"d", 5)
+            commit(cut_off, channel, b"d", 5)
         way.deaf = False
-        assert commit(broker, channel, b"d", 9).err == 0
+        assert commit(cut_off, channel, b"d", 9).err == 0
         assert committed(broker, channel, b"d").offset == 9

@@ -180,15 +180,3 @@ def test_an_adopted_topic_has_no_end_that_anybody_knows(
             channel.reader()
         write(channel, 10)
         assert len(list(channel.reader(until="now"))) == 10
-
-
-def test_keys_that_went_to_partitions_which_came_meanwhile_are_read(channel: Channel) -> None:
-    with channel.writer(key="id") as writer:
-        writer.write(readings(1))
-        writer.flush()
-        channel.update(partitions=16)
-        # Its client of Kafka's hears of them as it does by itself after some minutes.
-        writer._delivery._producer.list_topics(channel.connection("read").topic_name, timeout=20)
-        writer.write(readings(100, 1))
-    with channel.reader() as reader:
-        assert by_id(list(reader)) == readings(101)
