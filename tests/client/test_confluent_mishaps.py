@@ -107,11 +107,13 @@ def test_what_consume_holds_is_handed_out_before_others_get_the_partition(
     held: list[Any] = []
     holding = threading.Thread(target=lambda: held.extend(first.consume(1000, 25)))
     holding.start()
+    both = [at(name, 0), at(name, 1)]
+    until(lambda: sum(each.offset for each in first.position(both)) == 20)
     second = consumer(**config)
     second.subscribe([name])
     # It comes back long before its time, for the sake of the other one.
     polled_until(lambda: not holding.is_alive(), second)
-    assert offsets(held)
+    assert sum(map(len, offsets(held).values())) == 20
     assert len(first.assignment()) == 2
 
 
