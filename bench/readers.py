@@ -1,8 +1,9 @@
 """How long it takes until every reader of a group has its first record: static places, or Kafka's.
 
 The topic is there, with a partition and a record for each reader. The readers are spread over as
-many processes on all sides, and each has a Kafka client of its own. The clock starts when the
-processes stand ready, with everything imported; attaching, or joining, is part of what is measured.
+many processes on all sides, and each has a Kafka client of its own, but on the side `shared`, where
+those of a process share one. The clock starts when the processes stand ready, with everything
+imported; attaching, or joining, is part of what is measured.
 On the other sides, confluent-kafka subscribes in a group of Kafka's own, by the classic protocol
 and by the new one (`group.protocol=consumer`), on a broker with Kafka's own settings for groups.
 
@@ -51,7 +52,7 @@ class Place:
     readers: int
 
 
-def read(place: Place, group: str, indexes: Sequence[int], first: Any) -> None:
+def read(shared: bool, place: Place, group: str, indexes: Sequence[int], first: Any) -> None:
     """Open readers of a channel and note when each has its first record."""
     service = place.service
     gateway = Gateway(service.url, token=service.token, timeout_s=GIVE_UP_S)
@@ -59,7 +60,12 @@ def read(place: Place, group: str, indexes: Sequence[int], first: Any) -> None:
 
     def begin(index: int) -> None:
         reader = channel.reader(
-            group=group, index=index, size=place.readers, until=None, timeout_s=GIVE_UP_S
+            group=group,
+            index=index,
+            size=place.readers,
+            until=None,
+            timeout_s=GIVE_UP_S,
+            share_connection=shared,
         )
         if reader.read(1, timeout=GIVE_UP_S):
             first(index, reader)
@@ -118,8 +124,9 @@ def work(side: str, place: Place, group: str, indexes: Sequence[int], ready: Any
     import pyarrow  # noqa: F401
 
     ready.wait()
-    begin, given = (read, ()) if side == "sluiceway" else (consume, (side,))
-    threading.Thread(target=begin, args=(*given, place, group, indexes, first), daemon=True).start()
+    ours = side in ("sluiceway", "shared")
+    begin, how = (read, side == "shared") if ours else (consume, side)
+    threading.Thread(target=begin, args=(how, place, group, indexes, first), daemon=True).start()
     complete.wait(GIVE_UP_S)
     with lock:
         out.put((dict(times), rss_mb()))
@@ -208,14 +215,15 @@ def main() -> None:
         for number in numbers:
             place = prepared(service, kafka.bootstrap_servers, number)
             sides: dict[str, Side] = {}
-            for side in ("sluiceway", "classic", "consumer"):
+            for side in ("sluiceway", "shared", "classic", "consumer"):
                 sides[f"{side}_{number}"] = groups[f"{side}_{number}"] = Group(side, place)
             measured |= measure(sides, rounds=asked.rounds)
     # One time over another is the speed of the other over that of the one.
     ratios = {
-        f"first_record_{number}_to_{other}": Ratio(
-            side=f"{other}_{number}", to=f"sluiceway_{number}", goal=0.33, at_most=True
+        f"{name}_{number}_to_{other}": Ratio(
+            side=f"{other}_{number}", to=f"{side}_{number}", goal=0.33, at_most=True
         )
+        for side, name in (("sluiceway", "first_record"), ("shared", "shared"))
         for number in numbers
         for other in ("classic", "consumer")
     }

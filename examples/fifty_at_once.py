@@ -1,8 +1,9 @@
 """Fifty readers start at once on one channel, each with a partition of its own, and none waits.
 
 Which partitions a member has follows from its index and the group's size alone, so nobody
-negotiates, and nobody pauses when another comes. The channel grows to the group's size. A second
-group, in the mode `broadcast`, gives every record to each of its members. Member 0 closes last.
+negotiates, and nobody pauses when another comes. The channel grows to the group's size. As all
+are in one process, they share their connections to Kafka. A second group, in the mode `broadcast`,
+gives every record to each of its members. Member 0 closes last.
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/fifty_at_once.py
 """
@@ -32,7 +33,9 @@ def checks() -> Iterator[Check]:
 
 def read(channel: Channel, index: int, all_have_one: Barrier) -> tuple[int, int, tuple[int, ...]]:
     """Read all that is this member's: return how much before the others had any, and in all."""
-    with channel.reader(group="inspectors", index=index, size=READERS) as reader:
+    with channel.reader(
+        group="inspectors", index=index, size=READERS, share_connection=True
+    ) as reader:
         before = len(reader.read(1, timeout=None))
         # Each holds its first record here, while none has more.
         all_have_one.wait(60)

@@ -115,6 +115,7 @@ class Channel(ChannelCompany):
         close_timeout_s: float = 600.0,
         on_assign: OnPartitions | None = None,
         on_revoke: OnPartitions | None = None,
+        share_connection: bool = False,
         config: Mapping[str, object] | None = None,
     ) -> ChannelReader:
         """Open a reader; ChannelReader says what the other arguments mean.
@@ -152,6 +153,7 @@ class Channel(ChannelCompany):
                 attachment=attachment,
                 writers=writers,
                 on_lost_writer=on_lost_writer,
+                share_connection=share_connection,
             )
         except BaseException as error:
             if attachment is not None:

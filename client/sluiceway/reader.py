@@ -19,7 +19,7 @@ from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
 from sluiceway.growing import Growing
 from sluiceway.intake import Intake
 from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.kafka.stream import MessageStream
+from sluiceway.kafka.opening import opened
 from sluiceway.position import Position
 from sluiceway.protocol import Connection
 from sluiceway.schema import Schema
@@ -59,6 +59,7 @@ class ChannelReader(Growing):
         attachment: Attachment | None = None,
         writers: int = 1,
         on_lost_writer: OnLostWriter = "raise",
+        share_connection: bool = False,
     ) -> None:
         """Open a reader.
 
@@ -66,8 +67,9 @@ class ChannelReader(Growing):
         a datetime with a time zone (the first message not older), or a Position or offset for
         each partition (those left out start earliest). `on_corrupt="skip"` passes over messages
         that are none of the channel's and counts them. `timeout_s` bounds how long Kafka may be
-        silent; `config` has further Kafka properties of a consumer. `refresh` asks the gateway for
-        the connection anew, for messages of a schema that came after it.
+        silent; `config` has further Kafka properties of a consumer. With `share_connection` it
+        fetches by connections that it has in common with others of its process. `refresh` asks the
+        gateway for the connection anew, for messages of a schema that came after it.
 
         `attachment` is what makes it an endpoint, whose partitions and committed positions it
         takes. With `until="finished"`, `writers` is how many have to come at least, and
@@ -78,8 +80,6 @@ class ChannelReader(Growing):
         config = MaskedProperties(config or {})
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt is {on_corrupt!r}; it takes 'raise' or 'skip'")
-        if not isinstance(timeout_s, int | float) or not 1 <= timeout_s <= 86_400:
-            raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds from 1 to 86400")
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
         self._attachment = attachment
@@ -88,15 +88,15 @@ class ChannelReader(Growing):
             chosen = attachment.attached.partitions
         else:
             chosen = extent.chosen_partitions(partitions, connection.partitions)
-        # A thousand members that wait ask their broker twice a second, and not ten times.
-        config = MaskedProperties({"fetch.wait.max.ms": 500} if grouped else {}).over(config)
-        self._stream = MessageStream(connection, config, timeout_s=timeout_s)
+        self._stream = opened(
+            connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
+        )
         self._commits = Commits(attachment, topic_id=connection.topic_id)
         self._closed = False
         self._failure: SluicewayError | None = None
         try:
-            # Members of a group are opened many at a time, and commit with the topic's id.
-            self._stream.verify(max_age_s=1.0 if grouped else 0.0)
+            # These are opened many at a time; a group's members commit with the topic's id.
+            self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
             committed = {} if attachment is None else attachment.attached.positions
             self._ending = self._made_ending(until, chosen, writers, on_lost_writer)
             self._intake = Intake(

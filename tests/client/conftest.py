@@ -10,7 +10,7 @@ from confluent_facade import Facade, facade
 from real_topics import DEFINITION, Outage, Topics
 from scripted_gateway import Script, scripted
 
-from sluiceway import Beat, Channel, Gateway
+from sluiceway import Beat, Channel, ChannelReader, Gateway
 from sluiceway.broker import Broker
 from sluiceway.confluent import Consumer
 from sluiceway_gateway.embedded import KafkaServer
@@ -24,6 +24,15 @@ def topics(kafka: KafkaServer) -> Topics:
 @pytest.fixture(params=["avro", "arrow"])
 def each_format(request: pytest.FixtureRequest) -> str:
     name: str = request.param
+    return name
+
+
+@pytest.fixture(params=["own", "shared"])
+def each_stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let readers fetch by connections of their own, and by common ones."""
+    name: str = request.param
+    for opening in (ChannelReader.__init__, Channel.reader):
+        monkeypatch.setitem(opening.__kwdefaults__, "share_connection", name == "shared")
     return name
 
 

@@ -39,6 +39,7 @@ def channel(new_channel: NewChannel) -> Channel:
     return new_channel(partitions=4, beat=Beat(interval_ms=100, patience_ms=60_000))
 
 
+@pytest.mark.usefixtures("each_stream")
 def test_who_comes_is_given_a_share_and_nothing_is_read_twice(
     new_channel: NewChannel, each_format: str
 ) -> None:
@@ -143,6 +144,7 @@ def test_members_beyond_the_partitions_have_nothing_and_end(new_channel: NewChan
     assert channel.refresh().partitions == 1
 
 
+@pytest.mark.usefixtures("each_stream")
 def test_partitions_that_come_later_are_shared_too(new_channel: NewChannel) -> None:
     channel = new_channel(partitions=1)
     write(channel, 10)

@@ -38,6 +38,7 @@ def channel(new_channel: NewChannel) -> Channel:
     return new_channel(partitions=2)
 
 
+@pytest.mark.usefixtures("each_stream")
 def test_yesterdays_channel_is_read_to_its_end(new_channel: NewChannel, each_format: str) -> None:
     channel = new_channel(partitions=2, format=each_format)
     write(channel, 100)
@@ -69,6 +70,7 @@ def test_all_writers_that_are_asked_for_have_to_finish(channel: Channel) -> None
         assert by_id(list(reader)) == readings(50, 50)
 
 
+@pytest.mark.usefixtures("each_stream")
 def test_a_writer_that_comes_before_all_is_read_puts_the_end_off(channel: Channel) -> None:
     write(channel, 50)
     with channel.writer() as writer, channel.reader() as reader:

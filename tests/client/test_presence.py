@@ -145,11 +145,16 @@ FORKING = """
     warnings.simplefilter("ignore", DeprecationWarning)
     gateway = Gateway(sys.argv[1])
     channel = gateway.channel(sys.argv[2])
-    with channel.reader(group="delays", until="now") as reader:
+    with (
+        channel.reader(until="now", share_connection=True) as sharing,
+        channel.reader(group="delays", until="now") as reader,
+    ):
         assert len(reader.read(3, timeout=None)) == 3
+        assert len(sharing.read(3, timeout=None)) == 3
         child = os.fork()
         if child == 0:
-            for use in (reader.commit, lambda: reader.read(1)):
+            uses = (reader.commit, lambda: reader.read(1), lambda: sharing.seek({0: 0}))
+            for use in uses:
                 try:
                     use()
                 except EndpointClosed as error:
@@ -158,12 +163,13 @@ FORKING = """
                     os._exit(1)
             # Leaving in the child is not the end of the parent's reader.
             reader.close()
+            sharing.close()
             reader._attachment.fail(ValueError("the child's"))
             assert reader._attachment._present
             inherited = gateway._control._transport._http
             channel.refresh()
             assert gateway._control._transport._http is not inherited
-            with channel.reader(group="others") as other:
+            with channel.reader(group="others", share_connection=True) as other:
                 assert len(list(other)) == 10
                 other.commit()
             os._exit(0)
@@ -171,6 +177,7 @@ FORKING = """
         states = {each.place: each.state for each in channel.endpoints() if each.role == "reader"}
         assert states["delays[0]"] in ("opened", "started"), states
         assert states["others[0]"] == "closed"
+        assert len(list(sharing)) == 7
         reader.commit()
 """
 

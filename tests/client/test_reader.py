@@ -17,6 +17,7 @@ from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
 
 Written = Callable[..., Connection]
+BOTH = pytest.mark.usefixtures("each_stream")
 
 
 @pytest.fixture
@@ -41,6 +42,7 @@ def by_id(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: record["id"])
 
 
+@BOTH
 def test_records_batches_and_lists_are_taken_from_the_same_place(
     written: Written, each_format: str
 ) -> None:
@@ -62,6 +64,7 @@ def test_records_batches_and_lists_are_taken_from_the_same_place(
     assert by_id(found) == readings(200)
 
 
+@BOTH
 def test_until_now_leaves_out_what_is_written_after_the_opening(
     written: Written, each_format: str
 ) -> None:
@@ -75,6 +78,7 @@ def test_until_now_leaves_out_what_is_written_after_the_opening(
         assert sum(reader.lag().values()) > 0
 
 
+@BOTH
 def test_until_none_goes_on_with_what_is_written(written: Written, each_format: str) -> None:
     connection = written(each_format)
     with ChannelReader(connection, until=None) as reader:
@@ -86,6 +90,7 @@ def test_until_none_goes_on_with_what_is_written(written: Written, each_format: 
         assert not reader.finished
 
 
+@BOTH
 def test_an_end_for_each_partition_can_be_given(written: Written) -> None:
     connection = written("avro", partition=1)
     with ChannelReader(connection, until={1: 30}, start={1: 10}, partitions=[1]) as reader:
@@ -96,6 +101,7 @@ def test_an_end_for_each_partition_can_be_given(written: Written) -> None:
         assert list(reader) == []
 
 
+@BOTH
 def test_reading_starts_where_it_is_told(written: Written) -> None:
     connection = written("avro", 20, partition=0)
     for start, first in ((0, 0), ({0: 5}, 5), ({0: Position(offset=7)}, 7), ({0: 20}, 20)):
@@ -107,6 +113,7 @@ def test_reading_starts_where_it_is_told(written: Written) -> None:
         assert reader.position() == {0: Position(offset=20), 1: Position(offset=0)}
 
 
+@BOTH
 def test_reading_starts_at_a_time(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1)
     with ChannelWriter(connection) as writer:
@@ -127,6 +134,7 @@ def test_reading_starts_at_a_time(topics: Topics) -> None:
             reader.seek_to_time(datetime(2026, 1, 1))  # noqa: DTZ001
 
 
+@BOTH
 def test_seeking_moves_the_named_partitions_only_and_takes_effect_inside_a_loop(
     written: Written, each_format: str
 ) -> None:
@@ -148,6 +156,7 @@ def test_a_chosen_partition_is_read_alone(written: Written) -> None:
         assert set(reader.position()) == {2}
 
 
+@BOTH
 def test_lag_counts_the_messages_to_come(written: Written) -> None:
     connection = written("avro", 30, partition=0)
     with ChannelReader(connection, until="now") as reader:
@@ -168,6 +177,7 @@ def test_lag_waits_for_no_fetch(written: Written) -> None:
         assert time.monotonic() - asked_s < 10
 
 
+@BOTH
 def test_transaction_markers_do_not_hold_up_the_end(topics: Topics, written: Written) -> None:
     connection = written("avro", 3, partition=0)
     value = topics.messages(connection)[0][0].value()
@@ -241,6 +251,7 @@ def test_a_count_of_records_is_positive(written: Written) -> None:
                 reader.read(wrong)  # type: ignore[arg-type]
 
 
+@BOTH
 def test_a_closed_reader_says_so_and_closing_again_is_fine(written: Written) -> None:
     reader = ChannelReader(written(), until="now")
     reader.close()

@@ -11,6 +11,7 @@ from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
 
+BOTH = pytest.mark.usefixtures("each_stream")
 FOREIGN = [b"", b"{}", b"\0\0\0\0\x08abc", b"SLWA\x01\0\0\0\0\0\0\x07\0\0\0\x01", None]
 
 
@@ -25,6 +26,7 @@ def with_foreign(topics: Topics, format_: str, value: bytes | None) -> Connectio
     return connection
 
 
+@BOTH
 @pytest.mark.parametrize("value", FOREIGN)
 def test_a_foreign_message_is_an_error_with_its_place_after_the_records_before_it(
     topics: Topics, each_format: str, value: bytes | None
@@ -74,6 +76,7 @@ def test_iterating_delivers_all_records_before_the_foreign_message(topics: Topic
         assert reader.position() == {0: Position(offset=20)}
 
 
+@BOTH
 def test_truncated_records_are_an_error_before_positions_move(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1)
     with ChannelWriter(connection) as writer:
@@ -86,6 +89,7 @@ def test_truncated_records_are_an_error_before_positions_move(topics: Topics) ->
         assert list(reader) == readings(30, 20)
 
 
+@BOTH
 def test_truncation_under_a_reader_is_an_error_before_positions_move(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1)
     with ChannelWriter(connection) as writer:
@@ -103,6 +107,7 @@ def test_truncation_under_a_reader_is_an_error_before_positions_move(topics: Top
         assert list(reader) == readings(30, 20)
 
 
+@BOTH
 def test_a_deleted_topic_is_gone(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1)
     with ChannelReader(connection, until=None, timeout_s=2) as reader:
@@ -132,20 +137,26 @@ def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(outage: Outag
     connection = outage.topics.connect("avro", partitions=1)
     with ChannelWriter(connection) as writer:
         writer.write(readings(30))
-    with ChannelReader(connection, until=None, timeout_s=2) as reader:
-        assert reader.read(10, timeout=None) == readings(10)
+    with (
+        ChannelReader(connection, until=None, timeout_s=2) as own,
+        ChannelReader(connection, until=None, timeout_s=2, share_connection=True) as sharing,
+    ):
+        for reader in (own, sharing):
+            assert reader.read(10, timeout=None) == readings(10)
         outage.begin()
-        rest = reader.read(20, timeout=None)
-        assert rest == readings(20, 10)
-        with pytest.raises(KafkaUnavailable, match="try again"):
-            reader.read(1, timeout=None)
-        assert reader.position() == {0: Position(offset=30)}
-        with pytest.raises(KafkaUnavailable):
-            reader.lag()
+        for reader in (own, sharing):
+            assert reader.read(20, timeout=None) == readings(20, 10)
+            with pytest.raises(KafkaUnavailable, match="try again"):
+                reader.read(1, timeout=None)
+            assert reader.position() == {0: Position(offset=30)}
+        for call in (own.lag, sharing.lag, lambda: sharing.seek({0: 0})):
+            with pytest.raises(KafkaUnavailable):
+                call()
         outage.end()
         with ChannelWriter(connection) as writer:
             writer.write(readings(5, 30))
-        assert reader.read(5, timeout=60) == readings(5, 30)
+        for reader in (own, sharing):
+            assert reader.read(5, timeout=60) == readings(5, 30)
 
 
 def test_kafka_away_at_the_opening_is_an_error_in_time(outage: Outage) -> None:

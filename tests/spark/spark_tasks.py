@@ -6,7 +6,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from sluiceway.channel import Channel
-from sluiceway.kafka.stream import MessageStream
+from sluiceway.kafka.own import OwnStream
 from sluiceway.protocol import Connection
 from sluiceway_gateway.embedded import KafkaServer
 
@@ -46,7 +46,7 @@ def all_ids(channel: Channel) -> list[int]:
 
 def messages_of(connection: Connection) -> list[Message]:
     """Return a topic's messages as they lie in Kafka, partition by partition."""
-    stream = MessageStream(connection, timeout_s=30)
+    stream = OwnStream(connection, timeout_s=30)
     messages: list[Message] = []
     for partition, end in stream.ends(range(connection.partitions)).items():
         stream.assign({partition: 0})

@@ -26,7 +26,10 @@ from sluiceway.kafka.properties import admin_config
 from sluiceway.pauses import Pauses
 from sluiceway.protocol import Connection
 
-__all__ = ["TopicIdentity"]
+__all__ = ["EARLIEST", "LATEST", "TopicIdentity"]
+
+LATEST, EARLIEST = -1, -2
+"""What Kafka's ListOffsets takes in the place of a time."""
 
 # Kafka writes topic ids in the base64 that is safe in URLs, librdkafka in the other one.
 _URL_SAFE = str.maketrans("+/", "-_")
@@ -123,8 +126,18 @@ class TopicIdentity:
 
         `committed`: as far as no transaction is open, which is how far readers can read.
         """
+        times = dict.fromkeys(partitions, LATEST)
+        return self.offsets(times, timeout_s=timeout_s, committed=committed)
+
+    def offsets(
+        self, times: Mapping[int, int], *, timeout_s: float, committed: bool
+    ) -> dict[int, int]:
+        """Return the first offset not older than each partition's time (ms); -1 if there is none.
+
+        EARLIEST and LATEST are times, too. Raises KafkaUnavailable and TopicGone.
+        """
         name = self._connection.topic_name
-        asked = {TopicPartition(name, p): OffsetSpec.latest() for p in partitions}
+        asked = {TopicPartition(name, p): _spec(time_ms) for p, time_ms in times.items()}
         try:
             found = self._admin.list_offsets(
                 asked, isolation_level=_ISOLATION[committed], request_timeout=timeout_s
@@ -140,7 +153,7 @@ class TopicIdentity:
             raise translated(error.args[0], doing=_DOING, topic=name) from error
         except TimeoutError as error:
             raise KafkaUnavailable(
-                f"Kafka did not tell the ends of the topic {name} within {timeout_s:g} s; "
+                f"Kafka did not tell the offsets of the topic {name} within {timeout_s:g} s; "
                 "try again when the brokers are back"
             ) from error
 
@@ -214,3 +227,9 @@ class TopicIdentity:
                     raise
             self._admin.poll(0)
             self._complaints.refuse(_DOING, self._connection.topic_name)
+
+
+def _spec(time_ms: int) -> OffsetSpec:
+    if time_ms == LATEST:
+        return OffsetSpec.latest()
+    return OffsetSpec.earliest() if time_ms == EARLIEST else OffsetSpec.for_timestamp(time_ms)

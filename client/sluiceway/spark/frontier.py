@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from sluiceway.kafka.stream import MessageStream
+from sluiceway.kafka.own import OwnStream
 from sluiceway.spark.bounds import offsets_at, ranges_between
 from sluiceway.spark.checkpoint import StreamOffset
 from sluiceway.spark.links import Link
@@ -30,7 +30,7 @@ class Frontier:
     def __init__(self, link: Link, options: StreamOptions) -> None:
         self._link = link
         self._options = options
-        self._stream = MessageStream(
+        self._stream = OwnStream(
             link.last, {**_TUNING, **options.kafka}, timeout_s=options.poll_timeout_ms / 1000
         )
 

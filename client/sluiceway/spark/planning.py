@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sluiceway.errors import OffsetOutOfRange
+from sluiceway.kafka.own import OwnStream
 from sluiceway.kafka.stream import MessageStream
 from sluiceway.spark.bounds import AtTime, Bound, OffsetRange, OnLoss, refuse_loss, resolve
 from sluiceway.spark.links import Known, Link
@@ -40,7 +41,7 @@ def plan(link: Link, options: ReadOptions) -> list[Share]:
     """
     connection = link.last
     timeout_s = min(_ASK_TIMEOUT_S, options.poll_timeout_ms / 1000)
-    stream = MessageStream(connection, options.kafka, timeout_s=timeout_s)
+    stream = OwnStream(connection, options.kafka, timeout_s=timeout_s)
     try:
         stream.verify()
         partitions = range(connection.partitions)

@@ -14,7 +14,7 @@ from sluiceway.codecs import Corrupt
 from sluiceway.decoding import decoder_for, refusal
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.kafka.stream import MessageStream
+from sluiceway.kafka.own import OwnStream
 from sluiceway.protocol import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.arrow import held
@@ -30,7 +30,7 @@ from sluiceway.spark.work import Job
 from sluiceway.spark.worker import ClientPool, settle
 
 LOGGER = logging.getLogger(__name__)
-STREAMS: ClientPool[MessageStream] = ClientPool(close=MessageStream.close)
+STREAMS: ClientPool[OwnStream] = ClientPool(close=OwnStream.close)
 
 _TUNING: Final[dict[str, object]] = {
     # What is fetched ahead of a task; together with a chunk, this is a task's memory.
@@ -87,7 +87,7 @@ def records(share: Share, options: SourceOptions, columns: StructType) -> Iterat
     key = (connection.topic_name, connection.topic_id, properties)
     timeout_s = options.poll_timeout_ms / 1000
     with STREAMS.borrow(
-        key, lambda: MessageStream(connection, config, timeout_s=min(30.0, timeout_s))
+        key, lambda: OwnStream(connection, config, timeout_s=min(30.0, timeout_s))
     ) as stream:
         chunks = Chunks(
             stream,
