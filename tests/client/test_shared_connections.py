@@ -162,6 +162,26 @@ def test_whoever_waits_consumes_for_all_and_another_goes_on_when_it_has_its_own(
         each.close()
 
 
+def test_who_has_what_it_waited_for_leaves_consuming_to_another_at_once(topics: Topics) -> None:
+    connection = topics.connect("avro", partitions=2)
+    streams = [stream_of(shared(connection, until=None, partitions=[p])) for p in (0, 1)]
+    for each in streams:
+        # The ends of both, which are events.
+        until(lambda each=each: each.take(1, 1).ends)  # type: ignore[misc]
+    carrier = streams[0]._carrier()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(streams[0].take, 1, 60)
+        until(lambda: carrier._consuming)
+        second = threads.submit(streams[1].take, 1, 60)
+        until(lambda: carrier._waiting)
+        write(connection, 1, partition=0)
+        assert len(first.result(20).messages) == 1
+        write(connection, 1, partition=1)
+        assert len(second.result(20).messages) == 1
+    for each in streams:
+        each.close()
+
+
 def test_a_reader_can_be_used_by_several_threads_in_turn_and_others_be_closed_meanwhile(
     topics: Topics,
 ) -> None:
@@ -239,7 +259,8 @@ def test_partitions_that_a_topic_got_since_are_known_to_the_consumer_that_is_the
         admin = AdminClient({"bootstrap.servers": topics.bootstrap_servers})
         grown = admin.create_partitions([NewPartitions(connection.topic_name, 3)])
         grown[connection.topic_name].result(30)
-        until(lambda: old._stream.meet_new_partitions() == 3)
+        name = connection.topic_name
+        until(lambda: len(admin.list_topics(name).topics[name].partitions) == 3)
         write(replace(connection, partitions=3), 30)
         with shared(replace(connection, partitions=3), until="now", partitions=[2]) as new:
             assert carrier_of(new) is carrier_of(old)
