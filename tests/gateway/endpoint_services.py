@@ -2,6 +2,8 @@
 
 import itertools
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,11 +21,24 @@ from sluiceway_gateway.services.sharing import Shares
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.store import channels, schemas
 from sluiceway_gateway.store.due import remove
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.store.engine import Database, WriteTransaction
 
 PARTITIONS = 4
 SCHEMA = '{"fields":[],"name":"R","type":"record"}'
 _numbers = itertools.count(1)
+
+
+def before_each_commit(database: Database, do: Callable[[], object]) -> None:
+    """From now on, call `do` at the end of each transaction that writes, before it is committed."""
+    write = database.write
+
+    @contextmanager
+    def watched() -> Iterator[WriteTransaction]:
+        with write() as tx:
+            yield tx
+            do()
+
+    database.write = watched  # type: ignore[method-assign]
 
 
 @dataclass

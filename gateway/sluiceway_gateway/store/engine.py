@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event
+from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, InvalidSettings
 from sluiceway_gateway.store.failures import translated
 from sluiceway_gateway.store.prepared import Each, Lookup
-
-_WRITES = "sluiceway_writes"
+from sluiceway_gateway.store.sqlite import SqliteWriter, set_up
 
 
 class ReadTransaction:
@@ -64,7 +63,7 @@ class Database:
         """
         self._url = _parsed(url)
         self._wait_s = wait_ms / 1000
-        self._writers = threading.Lock() if self.dialect == "sqlite" else None
+        self._writers = threading.Lock()
         arguments: dict[str, Any]
         if self.dialect == "sqlite":
             arguments = {"timeout": self._wait_s, "check_same_thread": False}
@@ -84,9 +83,10 @@ class Database:
             pool_pre_ping=self.dialect == "postgresql",
             hide_parameters=True,
         )
+        self._writer: SqliteWriter | None = None
         if self.dialect == "sqlite":
-            event.listen(self._engine, "connect", _prepare_sqlite)
-            event.listen(self._engine, "begin", _begin_sqlite)
+            set_up(self._engine)
+            self._writer = SqliteWriter(self._engine)
 
     @property
     def dialect(self) -> str:
@@ -123,21 +123,25 @@ class Database:
         comes from the commit, it may have happened all the same: repeat with the
         same idempotency key.
         """
-        with self._turn(), translated(), self._engine.connect() as connection:
-            connection = connection.execution_options(**{_WRITES: True})
-            with connection.begin():
+        if self._writer is None:
+            with translated(), self._engine.begin() as connection:
+                yield WriteTransaction(connection)
+        else:
+            with self._turn(), translated(), self._writer.transaction() as connection:
                 yield WriteTransaction(connection)
 
     def close(self) -> None:
         """Close all connections that are not in use."""
         self._engine.dispose()
+        if self._writer is not None and self._writers.acquire(blocking=False):
+            try:
+                self._writer.close()
+            finally:
+                self._writers.release()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait for this process's other writers, where the database takes one at a time."""
-        if self._writers is None:
-            yield
-            return
+        """Wait for this process's other writers, as SQLite takes one at a time."""
         if not self._writers.acquire(timeout=self._wait_s):
             raise DatabaseUnavailable(
                 "The database is busy with other changes; send the request again."
@@ -162,18 +166,3 @@ def _parsed(text: str) -> URL:
     if not url.database or url.database == ":memory:":
         raise InvalidSettings("a database in memory would be lost on exit; give sqlite:///PATH")
     return url
-
-
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # Transactions are begun by _begin_sqlite, not by the driver's own rules.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITES, False)
-    # Not by SQLAlchemy, whose way takes ten times as long as SQLite's.
-    connection.connection.cursor().execute("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from endpoint_services import PARTITIONS, Services
+from endpoint_services import PARTITIONS, Services, before_each_commit
 from pydantic import SecretStr
-from sqlalchemy import event, select, text
+from sqlalchemy import select, text
 
 from sluiceway_gateway.domain.endpoint import ANONYMOUS, Mode, Role
 from sluiceway_gateway.domain.errors import (
@@ -60,7 +60,7 @@ class Crowd:
         """Have all of these wait behind one at another channel, so that they go together."""
         arrived, free = threading.Event(), threading.Event()
 
-        def hold_up(_connection: object) -> None:
+        def hold_up() -> None:
             arrived.set()
             assert free.wait(30)
 
@@ -70,7 +70,7 @@ class Crowd:
             asked=an_instance(role=Role.WRITER),
             by=LOOPBACK,
         )
-        event.listen(self.database.engine, "commit", hold_up)
+        before_each_commit(self.database, hold_up)
         try:
             self.attachment.attach_soon(first)
             assert arrived.wait(30)
@@ -110,7 +110,7 @@ def crowd(database: Database) -> Iterator[Crowd]:
 
 def test_those_that_wait_share_one_transaction(crowd: Crowd) -> None:
     commits: list[object] = []
-    event.listen(crowd.database.engine, "commit", commits.append)
+    before_each_commit(crowd.database, lambda: commits.append(None))
     futures = crowd.together(*(crowd.coming(**member(index)) for index in range(PARTITIONS)))
     attached = [each.result(30) for each in futures]
     assert [list(each.partitions) for each in attached] == [[0], [1], [2], [3]]

@@ -7,9 +7,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
-from endpoint_services import PARTITIONS, Services
+from endpoint_services import PARTITIONS, Services, before_each_commit
 from pydantic import SecretStr
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from sluiceway_gateway.domain.endpoint import Endpoint, Role
 from sluiceway_gateway.domain.errors import (
@@ -78,12 +78,12 @@ class Group:
         """Have all of these wait behind another one, so that they go in one transaction."""
         arrived, free = threading.Event(), threading.Event()
 
-        def hold_up(_connection: object) -> None:
+        def hold_up() -> None:
             arrived.set()
             assert free.wait(30)
 
         blocker = self.commit(0, 1, offset=0)
-        event.listen(self.database.engine, "commit", hold_up)
+        before_each_commit(self.database, hold_up)
         try:
             self.offsets.commit_soon(blocker, by=LOOPBACK)
             assert arrived.wait(30)
@@ -105,7 +105,7 @@ def group(database: Database) -> Iterator[Group]:
 
 def test_those_that_wait_share_one_transaction(group: Group) -> None:
     transactions: list[object] = []
-    event.listen(group.database.engine, "commit", transactions.append)
+    before_each_commit(group.database, lambda: transactions.append(None))
     futures = group.together(*(group.commit(index, 5) for index in (1, 2, 3)))
     outcomes = [each.result(30) for each in futures]
     assert [each.number for each in outcomes] == [5, 5, 5]

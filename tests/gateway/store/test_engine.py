@@ -32,10 +32,11 @@ def test_a_password_is_never_shown() -> None:
 
 def test_sqlite_keeps_what_it_committed_through_a_power_cut(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'a.db'}")
-    with database.read() as tx:
-        assert tx.execute(text("PRAGMA synchronous")).scalar_one() == 2
-        assert tx.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
-        assert tx.execute(text("PRAGMA foreign_keys")).scalar_one() == 1
+    for begun in (database.read, database.write):
+        with begun() as tx:
+            assert tx.execute(text("PRAGMA synchronous")).scalar_one() == 2
+            assert tx.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+            assert tx.execute(text("PRAGMA foreign_keys")).scalar_one() == 1
     database.close()
 
 
@@ -49,6 +50,45 @@ def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
         fail()
     with database.read() as tx:
         assert leases.current(tx, "l") is None
+
+
+@pytest.mark.parametrize("failure", [RuntimeError(), sqlite3.OperationalError(), None])
+def test_what_comes_after_a_failed_transaction_is_not_part_of_it(
+    database: Database, failure: Exception | None
+) -> None:
+    def fail() -> None:
+        with database.write() as tx:
+            leases.acquire(tx, "failed", "me", 60_000)
+            if failure is not None:
+                raise failure
+            tx.execute(text("SELECT * FROM nowhere"))
+
+    for name in ("l", "m"):
+        with pytest.raises((RuntimeError, DatabaseUnavailable)):
+            fail()
+        with database.write() as tx:
+            leases.acquire(tx, name, "me", 60_000)
+    with database.read() as tx:
+        found = [leases.current(tx, name) is not None for name in ("failed", "l", "m")]
+    assert found == [False, True, True]
+
+
+def test_sqlites_writer_takes_no_readers_place_and_is_there_again_after_it_was_closed(
+    tmp_path: Path,
+) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'a.db'}", pool_size=1, wait_ms=50)
+    for _ in range(2):
+        with database.write() as tx:
+            tx.execute(text("CREATE TABLE IF NOT EXISTS t (x INTEGER)"))
+            tx.execute(text("INSERT INTO t VALUES (1)"))
+            # One that is in use stays open.
+            database.close()
+            with database.read() as other:
+                assert other.dialect == "sqlite"
+        database.close()
+    with database.read() as tx:
+        assert tx.execute(text("SELECT count(*) FROM t")).scalar_one() == 2
+    database.close()
 
 
 def test_a_reader_is_not_held_up_by_a_writer(database: Database) -> None:

@@ -1,0 +1,73 @@
+"""SQLite's connections: how each is set up, and the one that this process writes by."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import DBAPIError
+
+
+def set_up(engine: Engine) -> None:
+    """Have an engine's connections be set up, and their transactions begun, as is right here."""
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", _begin)
+
+
+def _prepare(connection: Any, _record: object) -> None:
+    # Transactions are begun by _begin and by the writer, not by the driver's own rules.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    # Not by SQLAlchemy, whose way takes ten times as long as SQLite's; the writer has begun before.
+    driver: Any = connection.connection.dbapi_connection
+    if not driver.in_transaction:
+        driver.execute("BEGIN")
+
+
+class SqliteWriter:
+    """The connection that all of a process's changes are made by, one transaction at a time.
+
+    It is kept, and its transactions are the driver's: to take one from a pool, and SQLAlchemy's
+    transaction around SQLite's, cost as much as all statements of a commit.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Open no connection yet."""
+        self._engine = engine
+        self._connection: Connection | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Begin a transaction that is committed, durably, when the block ends well.
+
+        Whoever calls sees to it that there is one at a time. Raises what the driver raises.
+        """
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            # None of the pool's, so that it takes no reader's place.
+            self._connection.detach()
+        driver: Any = self._connection.connection.dbapi_connection
+        try:
+            driver.execute("BEGIN IMMEDIATE")
+            yield self._connection
+            driver.commit()
+        except (sqlite3.Error, DBAPIError):
+            # Who knows what it is good for: the next one gets another.
+            self.close()
+            raise
+        except BaseException:
+            driver.rollback()
+            raise
+
+    def close(self) -> None:
+        """Close the connection; what was not committed is undone. The next one opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
