@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import Row, bindparam, select, update
 
 from sluiceway_gateway.domain.endpoint import Endpoint
 from sluiceway_gateway.domain.errors import EndpointNotFound, SluicewayGatewayError
@@ -15,25 +16,12 @@ from sluiceway_gateway.store import endpoints as endpoint_store
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.groups import group_of, of_its_group
 from sluiceway_gateway.store.positions import Placed, Whose, put, stored_at, whose
-from sluiceway_gateway.store.prepared import Each, Lookup
+from sluiceway_gateway.store.prepared import Each, Recollection
 from sluiceway_gateway.store.sharing import living
 from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints
 
+_MOST_KEPT = 10_000
 # Commits come so often that their statements are put together once.
-_AROUND = Lookup(
-    select(
-        endpoints.c.id.label("endpoint_id"),
-        endpoint_groups,
-        channels.c.name.label("channel_name"),
-        channels.c.topic_id,
-        channels.c.topic_partitions,
-        channels.c.partitions,
-    )
-    .join(endpoint_groups, of_its_group())
-    .join(channels, channels.c.uid == endpoints.c.channel_uid)
-    .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
-    keys="ids",
-)
 _COUNT = Each(
     update(endpoints)
     .where(
@@ -112,24 +100,46 @@ def commit(
 
 @dataclass(frozen=True, kw_only=True)
 class _Surroundings:
+    endpoint: str
+    """Its id."""
     channel: str
     group: Group
     topic_id: str | None
     partitions: int
 
 
+def _surroundings_of(row: Row[Any]) -> _Surroundings:
+    return _Surroundings(
+        endpoint=row.endpoint_id,
+        channel=row.channel_name,
+        group=group_of(row),
+        topic_id=row.topic_id,
+        partitions=max(row.partitions, row.topic_partitions or 0),
+    )
+
+
+# Read each time, but mostly the same from one commit of an endpoint to the next.
+_AROUND = Recollection(
+    select(
+        endpoints.c.id.label("endpoint_id"),
+        endpoint_groups,
+        channels.c.name.label("channel_name"),
+        channels.c.topic_id,
+        channels.c.topic_partitions,
+        channels.c.partitions,
+    )
+    .join(endpoint_groups, of_its_group())
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
+    keys="ids",
+    make=_surroundings_of,
+    most=_MOST_KEPT,
+)
+
+
 def _surroundings(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, _Surroundings]:
     """Return, by endpoint, its group, and its channel with its topic."""
-    rows = tx.look_up(_AROUND, list(held))
-    return {
-        row.endpoint_id: _Surroundings(
-            channel=row.channel_name,
-            group=group_of(row),
-            topic_id=row.topic_id,
-            partitions=max(row.partitions, row.topic_partitions or 0),
-        )
-        for row in rows
-    }
+    return {each.endpoint: each for each in tx.look_up(_AROUND, list(held))}
 
 
 def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tuple[Member, ...]]:

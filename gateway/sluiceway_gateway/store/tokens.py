@@ -9,19 +9,15 @@ from sqlalchemy import Row, bindparam, func, select, update
 from sluiceway_gateway.domain.scope import Scope
 from sluiceway_gateway.domain.token import Token
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.store.prepared import Lookup
+from sluiceway_gateway.store.prepared import Recollection
 from sluiceway_gateway.store.tables import tokens
 
-# Asked with every request, so it is put together once.
-_OF_IDS = Lookup(
-    select(tokens).where(tokens.c.id.in_(bindparam("ids", expanding=True))), keys="ids"
-)
+_MOST_KEPT = 10_000
 
 
 def of_ids(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Token]:
     """Return the tokens of these ids, valid or not, by id."""
-    rows = tx.look_up(_OF_IDS, list(ids))
-    return {row.id: _token_of(row) for row in rows}
+    return {each.id: each for each in tx.look_up(_OF_IDS, list(ids))}
 
 
 def exist(tx: ReadTransaction) -> bool:
@@ -73,3 +69,13 @@ def _token_of(row: Row[Any]) -> Token:
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
     )
+
+
+# Asked with every request, so it is put together once; a row is read each time, and made into a
+# token when it is not as it was.
+_OF_IDS = Recollection(
+    select(tokens).where(tokens.c.id.in_(bindparam("ids", expanding=True))),
+    keys="ids",
+    make=_token_of,
+    most=_MOST_KEPT,
+)
