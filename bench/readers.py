@@ -6,6 +6,8 @@ those of a process share one. The clock starts when the processes stand ready, w
 imported; attaching, or joining, is part of what is measured.
 On the other sides, confluent-kafka subscribes in a group of Kafka's own, by the classic protocol
 and by the new one (`group.protocol=consumer`), on a broker with Kafka's own settings for groups.
+On the side `assigned` each is told its partition, and nobody agrees on anything: what one client
+a reader costs by itself.
 
 `--readers 20` shows how another number does, and writes nothing.
 """
@@ -75,8 +77,11 @@ def read(shared: bool, place: Place, group: str, indexes: Sequence[int], first: 
 
 
 def consume(protocol: str, place: Place, group: str, indexes: Sequence[int], first: Any) -> None:
-    """Subscribe consumers of a topic and note when each has its first record; never ends."""
-    from confluent_kafka import Consumer
+    """Subscribe consumers of a topic, or assign them; note when each has its first record.
+
+    Never ends.
+    """
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     def begin(indexes: Sequence[int]) -> None:
         consumers = {}
@@ -85,13 +90,16 @@ def consume(protocol: str, place: Place, group: str, indexes: Sequence[int], fir
                 {
                     "bootstrap.servers": place.bootstrap_servers,
                     "group.id": group,
-                    "group.protocol": protocol,
+                    "group.protocol": "consumer" if protocol == "consumer" else "classic",
                     "auto.offset.reset": "earliest",
                     "enable.auto.commit": False,
                     "log_level": 0,
                 }
             )
-            consumer.subscribe([place.topic])
+            if protocol == "assigned":
+                consumer.assign([TopicPartition(place.topic, index, OFFSET_BEGINNING)])
+            else:
+                consumer.subscribe([place.topic])
             consumers[index] = consumer
         # On and on: who is not polled lets go of nothing, and the others wait.
         while consumers:
@@ -124,12 +132,13 @@ def work(side: str, place: Place, group: str, indexes: Sequence[int], ready: Any
     import pyarrow  # noqa: F401
 
     ready.wait()
+    worked_s = time.process_time()
     ours = side in ("sluiceway", "shared")
     begin, how = (read, side == "shared") if ours else (consume, side)
     threading.Thread(target=begin, args=(how, place, group, indexes, first), daemon=True).start()
     complete.wait(GIVE_UP_S)
     with lock:
-        out.put((dict(times), rss_mb()))
+        out.put((dict(times), rss_mb(), time.process_time() - worked_s))
     ready.wait()
     # Nobody measures how they leave.
     os._exit(0)
@@ -143,12 +152,13 @@ def rss_mb() -> int:
 
 @dataclass
 class Group:
-    """One side at one number of readers; remembers who gave up, and the memory that it took."""
+    """One side at one number of readers; remembers who gave up, and what it took."""
 
     side: str
     place: Place
     missing: int = 0
     memory_mb: int = 0
+    clients_cpu_s: float = 0.0
 
     def __call__(self) -> Measured:
         """Start all readers once, and return how long it took the last of them."""
@@ -169,8 +179,9 @@ class Group:
         ready.wait()
         for each in processes:
             each.join()
-        times = [moment for part, _ in found for moment in part.values()]
-        self.memory_mb = max(self.memory_mb, sum(memory for _, memory in found))
+        times = [moment for part, _, _ in found for moment in part.values()]
+        self.memory_mb = max(self.memory_mb, sum(memory for _, memory, _ in found))
+        self.clients_cpu_s = max(self.clients_cpu_s, sum(cpu_s for _, _, cpu_s in found))
         missing = self.place.readers - len(times)
         self.missing = max(self.missing, missing)
         took_s = GIVE_UP_S if missing else max(times) - started_s
@@ -215,7 +226,7 @@ def main() -> None:
         for number in numbers:
             place = prepared(service, kafka.bootstrap_servers, number)
             sides: dict[str, Side] = {}
-            for side in ("sluiceway", "shared", "classic", "consumer"):
+            for side in ("sluiceway", "shared", "assigned", "classic", "consumer"):
                 sides[f"{side}_{number}"] = groups[f"{side}_{number}"] = Group(side, place)
             measured |= measure(sides, rounds=asked.rounds)
     # One time over another is the speed of the other over that of the one.
@@ -227,6 +238,12 @@ def main() -> None:
         for number in numbers
         for other in ("classic", "consumer")
     }
+    ratios |= {
+        f"first_record_{number}_to_assigned": Ratio(
+            side=f"assigned_{number}", to=f"sluiceway_{number}", goal=None
+        )
+        for number in numbers
+    }
     settings = {
         "processes": PROCESSES,
         "threads": THREADS,
@@ -234,11 +251,13 @@ def main() -> None:
         "broker": GROUPS,
         "gave_up_after_s": GIVE_UP_S,
         "readers_without_a_record": {name: e.missing for name, e in groups.items() if e.missing},
+        "clients_cpu_s": {name: round(each.clients_cpu_s, 1) for name, each in groups.items()},
         "memory_mb": {name: each.memory_mb for name, each in groups.items()},
     }
     title = f"The first record of every reader, {PROCESSES} processes"
     name = None if asked.readers else "readers"
     report(name, measured, ratios, title=title, settings=settings, unit="readers")
+    print("processor time of all clients, s:", settings["clients_cpu_s"])
     print("memory of all processes, MB:", settings["memory_mb"])
     if settings["readers_without_a_record"]:
         print(f"given up after {GIVE_UP_S:g} s:", settings["readers_without_a_record"])
