@@ -18,6 +18,7 @@ from sluiceway_gateway.domain.errors import (
     Fenced,
     Forbidden,
     GoesBack,
+    StaleGeneration,
     Unauthenticated,
 )
 from sluiceway_gateway.domain.position import Commit, Position
@@ -25,7 +26,7 @@ from sluiceway_gateway.domain.scope import Principal
 from sluiceway_gateway.services.offsets import Offsets
 from sluiceway_gateway.services.places import Asked
 from sluiceway_gateway.services.tokens import LOOPBACK, Credentials, Tokens
-from sluiceway_gateway.store import endpoints
+from sluiceway_gateway.store import endpoints, groups
 from sluiceway_gateway.store.commits import Outcome
 from sluiceway_gateway.store.engine import Database
 
@@ -178,6 +179,17 @@ def test_credentials_are_looked_at_in_the_transaction(group: Group) -> None:
             group.offsets.commit_soon(group.commit(2), by=nobody).result(30)
     assert group.stands() == {1: 1}
     assert "slw_" not in repr(by("read"))
+
+
+def test_a_group_that_became_another_one_is_seen_by_the_next_commit(group: Group) -> None:
+    assert group.offsets.commit(group.commit(1), principal=LOOPBACK).number == 1
+    with group.database.write() as tx:
+        found = groups.find(tx, group.uid, Role.READER, "g")
+        assert found is not None
+        groups.save(tx, replace(found, generation=found.generation + 1))
+    with pytest.raises(StaleGeneration):
+        group.offsets.commit(group.commit(1, 2), principal=LOOPBACK)
+    assert group.stands() == {1: 1}
 
 
 def test_what_the_driver_says_of_the_database_is_told_as_unavailable(group: Group) -> None:
