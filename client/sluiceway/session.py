@@ -15,6 +15,7 @@ from sluiceway.endpoint import Heard
 from sluiceway.endpoint_calls import BeatAnswer, EndpointCalls
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
 from sluiceway.forgotten import Farewell, Forgotten
+from sluiceway.tracebacks import forget_frames
 
 __all__ = ["Companion", "Member", "Session"]
 
@@ -229,15 +230,15 @@ class Session:
             with self._lock:
                 self._rest_if_alone()
                 if self._calls is not calls:
+                    # Not by who leaves: a request under way would leave its connection open.
+                    calls.close()
                     return
             try:
                 self._forgotten.tell(calls)
                 self.beat(calls)
             except Exception:
-                # Without this thread all endpoints would be found lost; but the last may have
-                # left in the middle of a beat, and closed the connections.
-                if self._calls is calls:
-                    LOGGER.exception("a beat failed; the next one is tried in its turn")
+                # Without this thread all endpoints would be found lost.
+                LOGGER.exception("a beat failed; the next one is tried in its turn")
 
     def _begin(self) -> None:
         if self._calls is None:
@@ -253,13 +254,14 @@ class Session:
     def _rest_if_alone(self) -> None:
         busy = self._members or self._companions or self._forgotten.any_left
         if not busy and self._calls is not None:
-            self._calls.close()
             self._calls = None
             self._pause_s = _FIRST_PAUSE_S
             self._away_since_s = self._failure = None
             self._wake.set()
 
     def _note_away(self, error: GatewayError) -> None:
+        # Its frames hold the members, which the program may forget meanwhile.
+        forget_frames(error)
         self._failure = error
         if self._away_since_s is None:
             self._away_since_s = self._monotonic()

@@ -2,7 +2,9 @@
 
 import gc
 import logging
+import socket
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +16,7 @@ from sluiceway.endpoint import Heard
 from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import GatewayError, GatewayUnavailable
 from sluiceway.session import Session
+from sluiceway.transport import Transport
 
 
 class Told:
@@ -189,6 +192,48 @@ def test_a_member_that_the_program_forgot_beats_no_more(
     script.answer(200, {"next_ms": 700, "endpoints": [word(kept)]})
     session.beat(calls)
     assert [each["id"] for each in script.bodies[0]["endpoints"]] == [kept.id]
+
+
+def test_a_member_that_is_forgotten_while_the_gateway_is_away_is_held_by_nobody(
+    session: Session, calls: EndpointCalls, script: Script
+) -> None:
+    member = Told(1)
+    session.enter(member)
+    for _ in range(60):
+        script.problem(503, "database_unavailable", retriable=True)
+    session.beat(calls)
+    gone = weakref.ref(member)
+    del member
+    gc.collect()
+    assert gone() is None
+
+
+def test_who_leaves_while_a_beat_connects_leaves_no_connection(
+    gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connects, left = threading.Event(), threading.Event()
+    made: list[socket.socket] = []
+    connect = socket.create_connection
+
+    def connecting(*where: Any, **options: Any) -> socket.socket:
+        connects.set()
+        assert left.wait(20)
+        made.append(connect(*where, **options))
+        return made[-1]
+
+    monkeypatch.setattr(socket, "create_connection", connecting)
+    before = set(threading.enumerate())
+    member = Told(1)
+    session = Session(EndpointCalls(Transport(gateway_url)), grace_s=60)
+    session.enter(member)
+    session.hurry()
+    assert connects.wait(20)
+    (beating,) = set(threading.enumerate()) - before
+    session.leave(member)
+    left.set()
+    beating.join(20)
+    assert not beating.is_alive()
+    assert [each.fileno() for each in made] == [-1]
 
 
 def test_one_process_has_one_session_with_a_gateway_as_one_principal(script: Script) -> None:

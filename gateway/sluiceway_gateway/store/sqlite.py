@@ -28,7 +28,9 @@ def _begin(connection: Connection) -> None:
     # Not by SQLAlchemy, whose way takes ten times as long as SQLite's; the writer has begun before.
     driver: Any = connection.connection.dbapi_connection
     if not driver.in_transaction:
-        driver.execute("BEGIN")
+        # Migrations have no writer, but connections and settings of their own.
+        writes = connection.get_execution_options().get("sluiceway_writes", False)
+        driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 class SqliteWriter:
