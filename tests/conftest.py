@@ -14,6 +14,7 @@ import structlog
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from compiled import share_compiled
 from databases import Databases, Postgres, SQLite, running_postgres
 from serving import serving
 from sluiceway_gateway.embedded import KafkaServer
@@ -31,6 +32,8 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - made names within
 _ROOM_BYTES = 10 << 30
 if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
+
+share_compiled()
 
 _HERE = Path(__file__).parent
 _TOGETHER = ("spark", "security", "cluster")
