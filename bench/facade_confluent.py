@@ -20,7 +20,7 @@ from sluiceway.confluent import Consumer, Producer
 from sluiceway.kafka.properties import consumer_config, producer_config
 from sluiceway.protocol import Connection
 
-MESSAGES = 1_000_000
+MESSAGES = 2_000_000
 PARTITIONS = 4
 AT_ONCE = 10_000
 VALUE = b"x" * 100

@@ -60,9 +60,10 @@ class Producer:
         for a channel that is not there (UNKNOWN_TOPIC_OR_PART), and _INVALID_ARG for a value that
         the channel cannot have.
         """
-        outlet = self._by_name.get(topic)
         told = on_delivery or callback or self._default
-        if outlet is None:
+        try:
+            outlet = self._by_name[topic]
+        except KeyError:
             outlet = self._opened(topic, full=told is not None)
         if (value is None or outlet.checks) and not self._allowed(outlet, topic, value, key, told):
             return
