@@ -28,7 +28,7 @@ api = schemathesis.openapi.from_dict(DOCUMENT).exclude(path_regex=ENDLESS)
 without_kafka = schemathesis.openapi.from_dict(DOCUMENT).exclude(path_regex=ENDLESS)
 without_kafka.config.phases.coverage.enabled = False
 few = settings(
-    max_examples=25,
+    max_examples=settings.default.max_examples // 4,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],

@@ -1,4 +1,4 @@
-"""Spark on two executors of its own, as on a cluster, and channels to use it on."""
+"""Spark on an executor of its own, as on a cluster, and channels to use it on."""
 
 import itertools
 import os
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session whose executors are processes, so that pickling and imports are real."""
+    """A session whose executor is a process, so that pickling and imports are real."""
     directory = tmp_path_factory.mktemp("spark")
     environment = {
         "PYSPARK_PYTHON": sys.executable,
@@ -54,7 +54,7 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
         for name, value in environment.items():
             patch.setenv(name, value)
         session = (
-            SparkSession.builder.master("local-cluster[2,1,1024]")
+            SparkSession.builder.master("local-cluster[1,2,1024]")
             .appName("sluiceway tests")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
