@@ -27,7 +27,7 @@ os.environ["JAVA_TOOL_OPTIONS"] = (
 )
 
 # Brokers and databases write whatever they are told to the disk, which no test asks back after a
-# loss of power. In memory it takes a third less of the processors.
+# loss of power. In memory that costs the processors less.
 _MEMORY = Path("/dev/shm")  # noqa: S108 - made names within
 _ROOM_BYTES = 10 << 30
 if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:

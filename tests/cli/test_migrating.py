@@ -1,6 +1,5 @@
 """Migrations in processes of their own, and what `serve` says of databases that are not ours."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from sqlalchemy import make_url, text
 
 from sluiceway_gateway.store import revision
 from sluiceway_gateway.store.engine import Database
+from waiting import until
 
 
 @contextmanager
@@ -41,6 +41,10 @@ def opened(process: Process) -> set[str]:
     return found
 
 
+def all_run(processes: list[Process]) -> bool:
+    return all(each.running() for each in processes)
+
+
 def test_of_two_migrations_at_once_one_does_the_work_and_the_other_finds_it_done(
     empty_database_url: str,
 ) -> None:
@@ -49,11 +53,8 @@ def test_of_two_migrations_at_once_one_does_the_work_and_the_other_finds_it_done
     with ExitStack() as stack:
         with locked(database) as waits:
             both = [stack.enter_context(process("migrate", **variables)) for _ in range(2)]
-            deadline = time.monotonic() + 60
-            while not all(waits(each) for each in both):
-                assert all(each.running() for each in both), [each.text for each in both]
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until(lambda: all(waits(each) for each in both) or not all_run(both), 60)
+            assert all_run(both), [each.text for each in both]
         assert [each.wait() for each in both] == [0, 0], [each.text for each in both]
     revision.check(database)
     database.close()

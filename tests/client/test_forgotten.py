@@ -3,7 +3,6 @@
 import gc
 import logging
 import os
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,7 @@ from sluiceway.endpoint import Endpoint
 from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import WriterFailed
 from sluiceway.forgotten import Farewell, Forgotten
+from waiting import until
 
 NewChannel = Callable[..., Channel]
 FAREWELL = Farewell(name="the writer x", channel="a", id="1" * 32, uid="2" * 32, epoch=3)
@@ -106,12 +106,13 @@ def test_one_that_its_own_callback_holds_is_told_of_when_it_is_collected(
     made.on_status(lambda _, held=made: held.payload)  # type: ignore[misc]
     gone = weakref.ref(made)
     del made
-    deadline_s = time.monotonic() + 60
-    while gone() is not None:
-        assert time.monotonic() < deadline_s
+
+    def is_collected() -> bool:
         gc.collect()
-        # A beat that is on its way holds it.
-        time.sleep(0.05)
+        return gone() is None
+
+    # A beat that is on its way holds it.
+    until(is_collected, 60)
     assert failed(channel, "writer").cause is not None
 
 

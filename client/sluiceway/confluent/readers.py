@@ -194,10 +194,8 @@ class Lone(Reader):
 
     def learn(self, partitions: Collection[int]) -> None:
         """Ask anew what the group has committed of partitions that are begun with again."""
-        stored = self._stored()
-        for partition in partitions:
-            self._before.pop(partition, None)
-            self._before |= {p: at for p, at in stored.items() if p == partition}
+        kept = {p: at for p, at in self._before.items() if p not in partitions}
+        self._before = kept | {p: at for p, at in self._stored().items() if p in partitions}
 
     def _clear_up(self) -> None:
         """Find out whether a commit counts whose answer did not come."""
