@@ -1,5 +1,6 @@
 """The real parts that tests run against: a Kafka broker, PostgreSQL, a gateway."""
 
+import gc
 import os
 import shutil
 import signal
@@ -79,6 +80,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _turn(file: str) -> tuple[int, int]:
     found = (turn for turn, each in enumerate(_LONG) if file == each or file.startswith(f"{each}/"))
     return next(found, len(_LONG)), zlib.crc32(file.encode())
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over modules and tests, of which none becomes garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 # By `pytest --hypothesis-profile thorough` property tests look ten times as long.

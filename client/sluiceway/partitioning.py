@@ -1,7 +1,7 @@
 """Which partition a record goes to."""
 
 import itertools
-import random
+import secrets
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,8 @@ class Placement:
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
         self.turns: Iterator[int]
-        self.begin(random.randrange(partitions))  # noqa: S311 - nothing depends on it being secret
+        # Not by `random`, which a job may seed, the same in each of its processes.
+        self.begin(secrets.randbelow(partitions))
 
     def begin(self, partition: int) -> None:
         """Let the next one that goes round go to this partition."""

@@ -28,6 +28,8 @@ DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
 _KNOCK_S = 2.0
+# Many repeat at once, and are to spread; what a job seeds `random` with would keep them together.
+_LOTS = random.SystemRandom()
 
 
 class Transport:
@@ -120,7 +122,7 @@ class Transport:
             left_s = deadline_s - self._monotonic()
             if left_s <= pause_s:
                 raise failure from cause
-            self._sleep(pause_s * random.uniform(0.8, 1.0))  # noqa: S311 - to spread, not to hide
+            self._sleep(pause_s * _LOTS.uniform(0.8, 1.0))
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
 
     def answer(self, response: httpx.Response) -> Any:

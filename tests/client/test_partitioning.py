@@ -1,6 +1,7 @@
 """Which partition a record goes to."""
 
 import itertools
+import random
 from collections import Counter
 from typing import Any
 
@@ -135,3 +136,10 @@ def test_a_partitioners_nonsense_names_the_record(given: Any) -> None:
 def test_a_key_functions_nonsense_names_the_record(given: Any) -> None:
     with pytest.raises(OptionError, match="for record 1;"):
         place(key=lambda record: given if record["id"] == 1 else None).places(batch("a", "b"), 0)
+
+
+def test_what_is_drawn_by_lot_is_not_what_a_job_seeded() -> None:
+    random.seed(7)
+    before = random.getstate()
+    assert {next(place().turns) for _ in range(200)} == {0, 1, 2, 3}
+    assert random.getstate() == before

@@ -1,5 +1,6 @@
 """How the client talks to a gateway: against a real server that answers by script."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,16 @@ def test_what_may_heal_is_repeated_as_one_change(script: Script) -> None:
     assert len({headers["Idempotency-Key"] for *_, headers in script.requests}) == 1
     assert len(script.requests) == 3
     assert script.pauses_s[0] >= 0.8
+
+
+def test_what_a_job_seeded_has_no_part_in_when_it_is_repeated(script: Script) -> None:
+    random.seed(7)
+    before = random.getstate()
+    script.problem(503, "database_unavailable", retriable=True)
+    script.answer(200, CHANNEL)
+    script.control().channel("flights")
+    assert len(script.pauses_s) == 1
+    assert random.getstate() == before
 
 
 def test_calls_are_told_apart_by_their_request_ids(script: Script) -> None:

@@ -19,6 +19,10 @@ from sluiceway_gateway.store.failures import translated
 from sluiceway_gateway.store.prepared import Each, Lookup
 from sluiceway_gateway.store.sqlite import SqliteWriter, set_up
 
+# Within a transaction nothing but the database is waited for. One that is idle for so long is of a
+# gateway that stands still, paused or stopped, and whose locks would keep the others from its work.
+_IDLE_MS = 5_000
+
 
 class ReadTransaction:
     """A transaction that sees one state of the database and changes nothing."""
@@ -72,7 +76,7 @@ class Database:
                 "connect_timeout": max(1, round(self._wait_s)),
                 "application_name": "sluiceway-gateway",
                 "options": f"-c lock_timeout={wait_ms} -c statement_timeout={wait_ms * 2} "
-                f"-c idle_in_transaction_session_timeout={wait_ms * 6}",
+                f"-c idle_in_transaction_session_timeout={_IDLE_MS}",
             }
         self._engine = create_engine(
             self._url,

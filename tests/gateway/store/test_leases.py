@@ -1,3 +1,9 @@
+import time
+
+import pytest
+
+from databases import Postgres
+from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.store import leases
 from sluiceway_gateway.store.engine import Database
 from waiting import until
@@ -59,3 +65,23 @@ def test_a_holder_that_comes_back_too_late_has_a_new_epoch(database: Database) -
 
     until(ended)
     assert take(database, "a") == first + 1
+
+
+def test_who_stands_still_within_a_transaction_holds_nobody_up_for_long(
+    postgres: Postgres,
+) -> None:
+    """As a process does that is paused, of which PostgreSQL sees nothing else."""
+    url = postgres.migrated()
+    paused, other = Database(url), Database(url, wait_ms=10_000)
+    began = time.monotonic()
+
+    def stand_still() -> None:
+        with paused.write() as tx:
+            assert leases.acquire(tx, "loops", "paused", LONG_MS)
+            assert take(other, "other") is not None
+
+    with pytest.raises(DatabaseUnavailable):
+        stand_still()
+    assert time.monotonic() - began < 9
+    paused.close()
+    other.close()
