@@ -3,7 +3,6 @@
 import gc
 import os
 import shutil
-import signal
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -14,11 +13,12 @@ import pytest
 import structlog
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from compiled import share_compiled
 from databases import Databases, Postgres, SQLite, running_postgres
 from serving import serving
-from sluiceway_gateway.embedded import KafkaServer
+from shared_kafka import SharedKafka, kafka_of
 
 # For all Java that tests start, brokers and Spark's executors, which live for seconds: to optimise
 # their code, or to verify it, would cost more than it saves.
@@ -104,14 +104,15 @@ def _logs() -> None:
     )
 
 
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell each of the processes that share the tests which broker is theirs."""
+    node.workerinput["kafka"] = kafka_of(node.config).bootstrap_servers
+
+
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+def kafka(request: pytest.FixtureRequest) -> SharedKafka:
     """A real broker for the whole run; `.bootstrap_servers` is its address."""
-    with KafkaServer.start(tmp_path_factory.mktemp("kafka"), heap_mb=384) as server:
-        yield server
-        # Nobody reads its data again, and to close the logs of all tests in order takes half a
-        # minute.
-        os.kill(server.pid, signal.SIGKILL)
+    return kafka_of(request.config)
 
 
 @pytest.fixture(scope="session")
@@ -147,7 +148,7 @@ def empty_database_url(databases: Databases) -> str:
 
 
 @pytest.fixture(scope="session")
-def gateway_url(kafka: KafkaServer, sqlite: SQLite) -> Iterator[str]:
+def gateway_url(kafka: SharedKafka, sqlite: SQLite) -> Iterator[str]:
     """A gateway on a real uvicorn, SQLite and the session's broker, its loops running."""
     from sluiceway_gateway.app import create_app
     from sluiceway_gateway.settings import Settings

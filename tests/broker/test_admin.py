@@ -5,18 +5,19 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Producer
 
+from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.domain.errors import KafkaUnavailable
 from sluiceway_gateway.domain.plan import AlterConfig, CreateTopic, GrowPartitions
 from sluiceway_gateway.domain.rejection import Cause, Rejection
 from sluiceway_gateway.domain.topic import ObservedTopic, Watermarks
-from sluiceway_gateway.embedded import KafkaServer, free_ports
+from sluiceway_gateway.embedded import free_ports
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def admin(kafka: KafkaServer) -> Iterator[Kafka]:
+def admin(kafka: SharedKafka) -> Iterator[Kafka]:
     client = Kafka(kafka.bootstrap_servers)
     yield client
     client.close()
@@ -54,7 +55,7 @@ def cause(rejection: Rejection | None) -> Cause:
 
 
 def test_the_cluster_has_one_broker_that_is_its_controller(
-    admin: Kafka, kafka: KafkaServer
+    admin: Kafka, kafka: SharedKafka
 ) -> None:
     cluster = admin.describe_cluster()
     assert cluster.cluster_id
@@ -143,7 +144,7 @@ def test_acting_on_an_absent_topic_is_told(admin: Kafka, name: str) -> None:
 
 
 def test_metadata_and_watermarks_follow_what_was_written(
-    admin: Kafka, kafka: KafkaServer, name: str
+    admin: Kafka, kafka: SharedKafka, name: str
 ) -> None:
     create(admin, name, 2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

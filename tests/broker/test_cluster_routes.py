@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import Producer
 
 from serving import serving
+from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.embedded import KafkaServer, free_ports
+from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.settings import Settings
@@ -51,7 +52,7 @@ def problem(answer: httpx.Response, status: int, code: str) -> str:
 
 
 def test_the_cluster_shows_its_brokers_and_controller(
-    http: httpx.Client, kafka: KafkaServer
+    http: httpx.Client, kafka: SharedKafka
 ) -> None:
     cluster = http.get("/v1/cluster").json()
     assert cluster["cluster_id"]
@@ -61,7 +62,7 @@ def test_the_cluster_shows_its_brokers_and_controller(
 
 
 def test_a_topic_shows_its_partitions_and_watermarks(
-    http: httpx.Client, kafka: KafkaServer
+    http: httpx.Client, kafka: SharedKafka
 ) -> None:
     topic = ready(http, f"watermarks-{next(_numbers)}", partitions=2)["status"]["topic"]
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -107,7 +108,7 @@ def test_without_kafka_the_cluster_is_unavailable(tmp_path: Path, path: str) -> 
 
 
 @pytest.fixture
-def guarded(kafka: KafkaServer, tmp_path: Path) -> Iterator[tuple[httpx.Client, Tokens]]:
+def guarded(kafka: SharedKafka, tmp_path: Path) -> Iterator[tuple[httpx.Client, Tokens]]:
     """A gateway with tokens, and the tokens."""
     settings = Settings(
         database_url=f"sqlite:///{tmp_path / 'gateway.db'}",

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Producer
 from running import Run, Sluiceway
 
+from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway_gateway.cli import channels
 from sluiceway_gateway.cli.tail import plain
-from sluiceway_gateway.embedded import KafkaServer
 
 SCHEMA = {
     "type": "record",
@@ -227,7 +227,7 @@ def _after(event: threading.Event, module: str) -> Callable[..., None]:
 
 
 def test_tail_tells_of_a_foreign_message_or_passes_over_it(
-    command: Command, gateway_url: str, kafka: KafkaServer, name: str
+    command: Command, gateway_url: str, kafka: SharedKafka, name: str
 ) -> None:
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(name, SCHEMA)

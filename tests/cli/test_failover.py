@@ -8,8 +8,8 @@ import pytest
 from process import Process, process
 
 from databases import Postgres
+from shared_kafka import SharedKafka
 from sluiceway import Gateway
-from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.store import leases
 from sluiceway_gateway.store.engine import Database
 
@@ -19,7 +19,7 @@ SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_another_replica_takes_over_when_the_leader_is_gone(
-    kafka: KafkaServer, postgres: Postgres, number: signal.Signals
+    kafka: SharedKafka, postgres: Postgres, number: signal.Signals
 ) -> None:
     url = postgres.migrated()
     variables = {

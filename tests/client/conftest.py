@@ -10,14 +10,14 @@ from confluent_facade import Facade, facade
 from real_topics import DEFINITION, Outage, Topics
 from scripted_gateway import Script, scripted
 
+from shared_kafka import SharedKafka
 from sluiceway import Beat, Channel, ChannelReader, Gateway
 from sluiceway.broker import Broker
 from sluiceway.confluent import Consumer
-from sluiceway_gateway.embedded import KafkaServer
 
 
 @pytest.fixture(scope="session")
-def topics(kafka: KafkaServer) -> Topics:
+def topics(kafka: SharedKafka) -> Topics:
     return Topics(kafka.bootstrap_servers)
 
 

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway.errors import (
     ChannelClosed,
@@ -17,7 +18,6 @@ from sluiceway.errors import (
     InvalidRequest,
     SchemaMismatch,
 )
-from sluiceway_gateway.embedded import KafkaServer
 
 
 @dataclass
@@ -56,7 +56,7 @@ def name() -> str:
 
 
 @pytest.fixture
-def topic(kafka: KafkaServer) -> str:
+def topic(kafka: SharedKafka) -> str:
     """The name of a topic that somebody made."""
     name = f"foreign-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
@@ -196,7 +196,7 @@ def test_adopting_is_refused_by_name(gateway: Gateway, name: str, topic: str) ->
 
 
 def test_foreign_messages_in_an_adopted_topic_are_told_or_passed_over(
-    gateway: Gateway, name: str, topic: str, kafka: KafkaServer
+    gateway: Gateway, name: str, topic: str, kafka: SharedKafka
 ) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b"not one of ours")

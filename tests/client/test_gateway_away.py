@@ -12,10 +12,10 @@ import pytest
 from real_topics import DEFINITION, readings
 
 from serving import serving
+from shared_kafka import SharedKafka
 from sluiceway import Beat, Gateway
 from sluiceway.errors import GatewayUnavailable
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import Settings
 
@@ -23,7 +23,7 @@ from sluiceway_gateway.settings import Settings
 class Fragile:
     """A gateway that can be stopped and comes back with its address and its database."""
 
-    def __init__(self, database: Path, kafka: KafkaServer) -> None:
+    def __init__(self, database: Path, kafka: SharedKafka) -> None:
         self._settings = Settings(
             database_url=f"sqlite:///{database}",
             kafka_bootstrap_servers=kafka.bootstrap_servers,
@@ -42,7 +42,7 @@ class Fragile:
 
 
 @pytest.fixture
-def fragile(kafka: KafkaServer, tmp_path: Path) -> Iterator[Fragile]:
+def fragile(kafka: SharedKafka, tmp_path: Path) -> Iterator[Fragile]:
     fragile = Fragile(tmp_path / "gateway.db", kafka)
     yield fragile
     fragile.stop()

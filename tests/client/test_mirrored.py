@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from kafka_tools import described
 from real_topics import readings
 
+from shared_kafka import SharedKafka
 from sluiceway import Channel
-from sluiceway_gateway.embedded import KafkaServer
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def group() -> str:
 
 
 @pytest.fixture
-def tool(kafka: KafkaServer, group: str) -> Iterator[Consumer]:
+def tool(kafka: SharedKafka, group: str) -> Iterator[Consumer]:
     """What asks for the group's offsets, as tools do; it joins nothing."""
     consumer = Consumer(
         {
@@ -34,7 +34,7 @@ def tool(kafka: KafkaServer, group: str) -> Iterator[Consumer]:
 
 
 def test_commits_show_in_kafkas_own_group_offsets(
-    new_channel: Callable[..., Channel], tool: Consumer, group: str, kafka: KafkaServer
+    new_channel: Callable[..., Channel], tool: Consumer, group: str, kafka: SharedKafka
 ) -> None:
     channel = new_channel(mirrored=True)
     assert channel.refresh().mirrored

@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from serving import serving
+from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.protocol import Retention
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import Settings
 
@@ -32,7 +32,7 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def start(kafka: KafkaServer, prefix: str) -> Start:
+def start(kafka: SharedKafka, prefix: str) -> Start:
     """Run a gateway on a SQLite file, brought to the revision first."""
 
     @contextmanager
@@ -60,7 +60,7 @@ def written(gateway: Gateway, name: str, **options: Any) -> str:
     return channel.status.topic.name
 
 
-def held(kafka: KafkaServer, topic: str) -> int:
+def held(kafka: SharedKafka, topic: str) -> int:
     """Return how many messages a topic of one partition still has."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "looks"})
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
@@ -73,7 +73,7 @@ def reconciled(gateway: Gateway) -> None:
     gateway.channel(f"after-{uuid.uuid4().hex[:8]}", SCHEMA)
 
 
-def test_a_lost_database_loses_no_record(kafka: KafkaServer, start: Start, tmp_path: Path) -> None:
+def test_a_lost_database_loses_no_record(kafka: SharedKafka, start: Start, tmp_path: Path) -> None:
     with start(tmp_path / "lost.db") as gateway:
         old = written(gateway, "orders")
     with start(tmp_path / "new.db") as gateway:
@@ -92,7 +92,7 @@ def test_a_lost_database_loses_no_record(kafka: KafkaServer, start: Start, tmp_p
 
 
 def test_a_restored_backup_touches_no_topic_that_it_does_not_know(
-    kafka: KafkaServer, start: Start, tmp_path: Path
+    kafka: SharedKafka, start: Start, tmp_path: Path
 ) -> None:
     backup = tmp_path / "backup.db"
     with start(tmp_path / "gateway.db") as gateway:

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from serving import serving
+from shared_kafka import SharedKafka
 from sluiceway._version import __version__
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.settings import Settings
 
 RECORDINGS = sorted((Path(__file__).parent / "recorded").glob("client-*.json"))
@@ -22,7 +22,7 @@ UIDS = re.compile(r"<uid(8?) (\d+)>")
 
 
 @pytest.fixture
-def http(database_url: str, kafka: KafkaServer) -> Iterator[httpx.Client]:
+def http(database_url: str, kafka: SharedKafka) -> Iterator[httpx.Client]:
     """A client of today's gateway, on an empty database and a real broker."""
     settings = Settings(database_url=database_url, kafka_bootstrap_servers=kafka.bootstrap_servers)
     with serving(create_app(settings)) as url, httpx.Client(base_url=url, timeout=60) as http:

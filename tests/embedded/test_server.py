@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from shared_kafka import SharedKafka
 from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer, free_ports
 from waiting import until
 
@@ -105,7 +106,7 @@ def test_a_broker_that_ends_at_its_start_says_why_and_leaves_nothing(tmp_path: P
         )
 
 
-def test_a_port_in_use_is_named(tmp_path: Path, kafka: KafkaServer) -> None:
+def test_a_port_in_use_is_named(tmp_path: Path, kafka: SharedKafka) -> None:
     with pytest.raises(BrokerStartFailed, match="Address already in use"):
         KafkaServer.start(tmp_path, port=kafka.port, heap_mb=HEAP_MB)
 

@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from serving import serving
+from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import Settings
 
@@ -64,7 +64,7 @@ def gateway(
     """A gateway with tokens, and Kafka as the parameter says."""
     servers, timeout_ms = "127.0.0.1:1", 100
     if request.param == "up":
-        kafka: KafkaServer = request.getfixturevalue("kafka")
+        kafka: SharedKafka = request.getfixturevalue("kafka")
         servers, timeout_ms = kafka.bootstrap_servers, 10_000
     configuration = Settings(
         database_url=f"sqlite:///{tmp_path_factory.mktemp('fuzzed') / 'gateway.db'}",

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from rig import Operator, Rig
 
+from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.store.engine import Database
 
 
@@ -18,7 +18,7 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
-def admin(kafka: KafkaServer) -> Iterator[Kafka]:
+def admin(kafka: SharedKafka) -> Iterator[Kafka]:
     client = Kafka(kafka.bootstrap_servers)
     yield client
     client.close()
@@ -30,5 +30,5 @@ def rig(database: Database, admin: Kafka) -> Rig:
 
 
 @pytest.fixture(scope="session")
-def operator(kafka: KafkaServer) -> Operator:
+def operator(kafka: SharedKafka) -> Operator:
     return Operator(kafka.bootstrap_servers)

@@ -11,10 +11,10 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from rig import Rig
 
+from shared_kafka import SharedKafka
 from sluiceway_gateway.domain.channel import Channel
 from sluiceway_gateway.domain.errors import KafkaUnavailable
 from sluiceway_gateway.domain.position import Position
-from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.services.mirroring import Mirror
 from sluiceway_gateway.store import positions
 from sluiceway_gateway.store.positions import Placed
@@ -63,7 +63,7 @@ class Site:
 
 
 @pytest.fixture(scope="session")
-def tools(kafka: KafkaServer) -> AdminClient:
+def tools(kafka: SharedKafka) -> AdminClient:
     return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 3})
 
 
@@ -131,7 +131,7 @@ def test_positions_of_another_topic_are_left_out(site: Site) -> None:
 
 
 def test_a_group_with_members_of_kafkas_own_is_told_of_and_tried_again(
-    site: Site, kafka: KafkaServer, caplog: pytest.LogCaptureFixture
+    site: Site, kafka: SharedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     consumer = Consumer(

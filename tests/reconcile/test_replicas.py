@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from rig import Operator, Rig
 
+from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.broker.observation import Observation
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.domain.plan import CreateTopic
-from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.loops import Leader, Loop, Loops
 from sluiceway_gateway.services.reconcile import Counts
 from sluiceway_gateway.settings import Settings
@@ -42,7 +42,7 @@ class Interrupted(Kafka):
 
 
 @pytest.fixture
-def interrupted(kafka: KafkaServer) -> Iterator[Interrupted]:
+def interrupted(kafka: SharedKafka) -> Iterator[Interrupted]:
     client = Interrupted(kafka.bootstrap_servers)
     yield client
     client.close()

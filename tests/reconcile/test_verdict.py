@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rig import RESYNC_S, Rig, condition, status
 
+from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka, Observation
 from sluiceway_gateway.domain.channel import (
     Channel,
@@ -20,7 +21,6 @@ from sluiceway_gateway.domain.plan import plan
 from sluiceway_gateway.domain.rejection import Cause, Rejection
 from sluiceway_gateway.domain.topic import ObservedTopic
 from sluiceway_gateway.domain.verdict import away, desired_topic, judge, unreachable
-from sluiceway_gateway.embedded import KafkaServer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAME = "rig.one-00000000"
@@ -118,7 +118,7 @@ class Secretive(Kafka):
 
 @pytest.mark.parametrize("deleting", [False, True])
 def test_a_topic_that_kafka_does_not_show_is_neither_missing_nor_touched(
-    rig: Rig, kafka: KafkaServer, deleting: bool
+    rig: Rig, kafka: SharedKafka, deleting: bool
 ) -> None:
     channel = rig.ready()
     new = rig.add()

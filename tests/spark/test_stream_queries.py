@@ -11,13 +11,17 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import Row
-from spark_tasks import SCHEMA, all_ids, fill, ids_in, messages_of
+from spark_tasks import SCHEMA, Fragile, all_ids, fill, ids_in, messages_of
 
+import sluiceway.spark
+from databases import SQLite
+from serving import serving
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.spark import admission
 from sluiceway.spark.stamps import HEADER
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.settings import Settings
 
 TIMEOUT_S = 120
 
@@ -117,20 +121,30 @@ def test_a_batch_that_is_replayed_is_the_same_batch_of_another_attempt(
 
 
 def test_a_running_query_outlives_a_broker_that_stands_still(
-    spark: SparkSession, inlet: Channel, outlet: Channel, start: Run, kafka: KafkaServer
+    spark: SparkSession, fragile: Fragile, sqlite: SQLite, start: Run
 ) -> None:
-    fill(inlet, range(5))
-    query = start(stream(spark, inlet), outlet)
-    until(query, lambda: all_ids(outlet) == [*range(5)])
-    os.kill(kafka.pid, signal.SIGSTOP)
-    try:
-        # Idle, Spark asks for the end every few milliseconds; now the first of these never ends.
-        until(query, lambda: all("Getting offsets" in query.status["message"] for _ in range(50)))
-    finally:
-        os.kill(kafka.pid, signal.SIGCONT)
-    fill(inlet, range(5, 10))
+    server, _ = fragile
+    servers = server.bootstrap_servers
+    app = create_app(Settings(database_url=sqlite.migrated(), kafka_bootstrap_servers=servers))
+    with serving(app) as url, Gateway(url) as gateway:
+        sluiceway.spark.register(spark, gateway=url)
+        inlet, outlet = (gateway.channel(each, SCHEMA, partitions=2) for each in ("in", "out"))
+        fill(inlet, range(5))
+        query = start(stream(spark, inlet), outlet)
+        until(query, lambda: all_ids(outlet) == [*range(5)])
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            # Idle, Spark asks for the end every few milliseconds; now the first of these never
+            # ends.
+            until(
+                query, lambda: all("Getting offsets" in query.status["message"] for _ in range(50))
+            )
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        fill(inlet, range(5, 10))
 
-    until(query, lambda: all_ids(outlet) == [*range(10)])
+        until(query, lambda: all_ids(outlet) == [*range(10)])
+        query.stop()
 
 
 def test_a_channel_made_anew_is_not_read_by_an_old_checkpoint(

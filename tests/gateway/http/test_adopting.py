@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from gateway_rig import NOBODY, SCHEMA, Rig, code, running
 
+from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.services.reconcile import Reconciler
 from sluiceway_gateway.store.engine import Database
 
@@ -19,7 +19,7 @@ WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string",
 
 
 @pytest.fixture
-def near(database: Database, database_url: str, kafka: KafkaServer) -> Iterator[Rig]:
+def near(database: Database, database_url: str, kafka: SharedKafka) -> Iterator[Rig]:
     """A gateway that reaches Kafka, its loops held off."""
     servers = kafka.bootstrap_servers
     with running(
@@ -29,7 +29,7 @@ def near(database: Database, database_url: str, kafka: KafkaServer) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def operator(kafka: KafkaServer) -> AdminClient:
+def operator(kafka: SharedKafka) -> AdminClient:
     return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
 
@@ -44,7 +44,7 @@ def topic(operator: AdminClient) -> str:
 
 
 @pytest.fixture
-def reconciler(near: Rig, kafka: KafkaServer) -> Iterator[Reconciler]:
+def reconciler(near: Rig, kafka: SharedKafka) -> Iterator[Reconciler]:
     admin = Kafka(kafka.bootstrap_servers)
     yield Reconciler(
         database=near.database, kafka=admin, clock=near.clock, resync_s=0, wait=lambda _s: None

@@ -9,7 +9,7 @@ from attaching import fresh_id
 from confluent_kafka import Producer
 from gateway_rig import SCHEMA
 
-from sluiceway_gateway.embedded import KafkaServer
+from shared_kafka import SharedKafka
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def until_list(channel: Any, holds: Any) -> Any:
 
 
 def test_a_writer_that_dies_is_lost_and_the_ends_of_its_topic_are_kept(
-    channel: Any, kafka: KafkaServer
+    channel: Any, kafka: SharedKafka
 ) -> None:
     topic = channel[1]["status"]["topic"]["name"]
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

@@ -3,12 +3,12 @@ from collections.abc import Iterator
 import pytest
 from gateway_rig import Rig, code, running
 
-from sluiceway_gateway.embedded import KafkaServer
+from shared_kafka import SharedKafka
 from sluiceway_gateway.store.engine import Database
 
 
 @pytest.fixture
-def rig_with_kafka(database: Database, database_url: str, kafka: KafkaServer) -> Iterator[Rig]:
+def rig_with_kafka(database: Database, database_url: str, kafka: SharedKafka) -> Iterator[Rig]:
     """A gateway that reaches Kafka, its loops held off."""
     servers = kafka.bootstrap_servers
     with running(

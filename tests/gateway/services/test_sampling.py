@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from gateway_rig import NOBODY, Rig
 
+from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.domain.progress import WINDOW
-from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.services.sampling import IDLE_S, SampleCounts, Sampler
 from sluiceway_gateway.store import samples
 from waiting import until
@@ -23,7 +23,7 @@ EVERY_S = 5.0
 class Looks:
     """A sampler whose time the test turns, and the channel that it looks at."""
 
-    def __init__(self, flights: Site, kafka: KafkaServer) -> None:
+    def __init__(self, flights: Site, kafka: SharedKafka) -> None:
         self.flights = flights
         self.topic = flights.rig.http.get(flights.path).json()["status"]["topic"]["name"]
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
@@ -76,7 +76,7 @@ def flights(rig: Rig) -> Site:
 
 
 @pytest.fixture
-def looks(flights: Site, kafka: KafkaServer) -> Looks:
+def looks(flights: Site, kafka: SharedKafka) -> Looks:
     return Looks(flights, kafka)
 
 
