@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from sluiceway_gateway.domain.plan import CreateTopic
 from sluiceway_gateway.loops import Leader, Loop, Loops
 from sluiceway_gateway.services.reconcile import Counts
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.store.engine import Database, WriteTransaction
 
 
 class Interrupted(Kafka):
@@ -145,7 +146,26 @@ def test_one_replica_leads_and_another_takes_over_when_it_resigns(database: Data
     second.resign()
     assert first.leads(), "resigning without the lease changes nothing"
     first.resign()
+    seconds.now += second.patience_s
     assert [second.leads(), first.leads()] == [True, False]
+
+
+def test_a_replica_asks_once_for_all_of_its_loops(database: Database) -> None:
+    seconds, asked = Seconds(), 0
+    first, second = leader(database, "a", seconds), leader(database, "b", seconds)
+    assert first.leads()
+    write = database.write
+
+    def counted() -> AbstractContextManager[WriteTransaction]:
+        nonlocal asked
+        asked += 1
+        return write()
+
+    database.write = counted  # type: ignore[method-assign]
+    for times in (1, 2):
+        assert [second.leads() for _ in range(7)] == [False] * 7
+        assert asked == times
+        seconds.now += second.patience_s
 
 
 def test_another_replica_takes_over_when_a_lease_ends(database: Database) -> None:
@@ -156,6 +176,7 @@ def test_another_replica_takes_over_when_a_lease_ends(database: Database) -> Non
     began = time.monotonic()
     while not other.leads():
         assert time.monotonic() - began < 30
+        seconds.now += other.patience_s
     assert time.monotonic() - began > 0.2
     seconds.now += dead.renewal_s
     assert not dead.leads(), "it notices at its next renewal"

@@ -1,5 +1,6 @@
 """Which replica runs the loops: the one that holds a lease in the database."""
 
+import math
 import threading
 from collections.abc import Callable
 
@@ -35,7 +36,7 @@ class Leader:
         self._lease_ms = lease_ms
         self._monotonic = monotonic
         self._lease: Lease | None = None
-        self._renewed_s = 0.0
+        self._asked_s = -math.inf
         self._turn = threading.Lock()
 
     @property
@@ -70,12 +71,14 @@ class Leader:
 
     def _leads(self) -> bool:
         now_s = self._monotonic()
-        if self._lease is not None and now_s - self._renewed_s < self.renewal_s:
-            return True
+        # Without the lease each of the loops asks once in its patience, and one answer is for all.
+        lasting_s = self.patience_s / 2 if self._lease is None else self.renewal_s
+        if now_s - self._asked_s < lasting_s:
+            return self._lease is not None
         before, self._lease = self._lease, None
         with self._database.write() as tx:
             lease = acquire(tx, self._name, self._holder, self._lease_ms)
-        self._lease, self._renewed_s = lease, now_s
+        self._lease, self._asked_s = lease, now_s
         if (lease and lease.epoch) != (before and before.epoch):
             _log.info("leadership changed", lease=self._name, leads=lease is not None)
         return lease is not None

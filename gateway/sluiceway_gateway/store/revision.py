@@ -1,6 +1,7 @@
 """The database's schema revision: upgrading to ours, and refusing another one."""
 
 import sqlite3
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -29,6 +30,7 @@ def migrations_path() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "migrations"
 
 
+@cache
 def head() -> str:
     """Return the revision that this version of the gateway works on."""
     revision = ScriptDirectory.from_config(_config()).get_current_head()
