@@ -88,8 +88,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# By `pytest --hypothesis-profile thorough` property tests look ten times as long.
-hypothesis.settings.register_profile("usual", max_examples=40)
+# By `pytest --hypothesis-profile thorough` property tests look sixteen times as long.
+hypothesis.settings.register_profile("usual", max_examples=25)
 hypothesis.settings.register_profile("thorough", max_examples=400)
 hypothesis.settings.load_profile("usual")
 

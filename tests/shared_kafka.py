@@ -50,7 +50,7 @@ def _until_unconfigured(config: pytest.Config) -> SharedKafka:
 
 @contextmanager
 def _running(directory: Path) -> Iterator[SharedKafka]:
-    with KafkaServer.start(directory, heap_mb=384) as server:
+    with KafkaServer.start(directory, heap_mb=1024) as server:
         yield SharedKafka(server.bootstrap_servers)
         # Nobody reads its data again, and to close the logs of all tests in order takes half a
         # minute.

@@ -5,15 +5,15 @@ from typing import Any
 import httpx
 import pytest
 from gateway_rig import SCHEMA, Rig, code
+from sqlalchemy import select
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.domain.channel import (
     MAX_SCHEMA_CHARACTERS,
     MAX_SCHEMA_VERSIONS,
     Phase,
-    SchemaVersion,
 )
-from sluiceway_gateway.store import channels, schemas
+from sluiceway_gateway.store import channels, tables
 
 PATH = "/v1/channels/flights"
 
@@ -156,15 +156,23 @@ def fill(rig: Rig, count: int, definition: Callable[[int], dict[str, Any]]) -> N
     with rig.database.write() as tx:
         channel = channels.hold(tx, "flights")
         assert channel is not None
-        for number in range(channel.schema_version + 1, count + 1):
-            schema = Schema.parse(definition(number))
-            id_ = schemas.register(
-                tx, fingerprint=schema.fingerprint, definition=schema.canonical, now=rig.clock.now
-            )
-            version = SchemaVersion(
-                id=id_, version=number, definition=schema.canonical, created_at=rig.clock.now
-            )
-            schemas.assign(tx, channel_uid=channel.uid, version=version)
+        made = {
+            number: Schema.parse(definition(number))
+            for number in range(channel.schema_version + 1, count + 1)
+        }
+        rows = [
+            {"fingerprint": each.fingerprint, "definition": each.canonical}
+            for each in made.values()
+        ]
+        now = {"created_at": rig.clock.now}
+        tx.execute(tables.schemas.insert().values(now), rows)
+        of = tx.execute(select(tables.schemas.c.fingerprint, tables.schemas.c.id))
+        ids = {row.fingerprint: row.id for row in of}
+        versions = [
+            {"version": number, "schema_id": ids[each.fingerprint]} for number, each in made.items()
+        ]
+        mine = {"channel_uid": channel.uid, **now}
+        tx.execute(tables.channel_schemas.insert().values(mine), versions)
 
 
 def test_a_channel_keeps_a_thousand_versions_and_no_more(rig: Rig) -> None:
