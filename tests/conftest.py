@@ -1,6 +1,5 @@
 """The real parts that tests run against: a Kafka broker, PostgreSQL, a gateway."""
 
-import gc
 import os
 import shutil
 import tempfile
@@ -80,12 +79,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _turn(file: str) -> tuple[int, int]:
     found = (turn for turn, each in enumerate(_LONG) if file == each or file.startswith(f"{each}/"))
     return next(found, len(_LONG)), zlib.crc32(file.encode())
-
-
-def pytest_collection_finish() -> None:
-    """Have the garbage collector pass over modules and tests, of which none becomes garbage."""
-    gc.collect()
-    gc.freeze()
 
 
 # By `pytest --hypothesis-profile thorough` property tests look sixteen times as long.

@@ -85,9 +85,13 @@ def test_a_write_is_seen_while_it_runs_and_its_end_ends_readers(
 ) -> None:
     gate = tmp_path / "gate"
 
+    def at_work(each: Endpoint) -> bool:
+        # On a busy machine a beat comes late, and the next one makes up for it.
+        return each.counters.get("tasks_running") == 2 and each.health == "healthy"
+
     def watch() -> Endpoint:
         try:
-            return seen(channel, "writer", lambda each: each.counters.get("tasks_running") == 2)
+            return seen(channel, "writer", at_work)
         finally:
             gate.touch()
 
@@ -96,7 +100,7 @@ def test_a_write_is_seen_while_it_runs_and_its_end_ends_readers(
         watching = pool.submit(watch)
         save(held_up(rows(spark, 100), gate), channel)
     running = watching.result()
-    assert (running.state, running.health, running.group) == ("started", "healthy", None)
+    assert (running.state, running.group) == ("started", None)
     assert running.title is not None
     assert running.title.startswith("sluiceway tests (")
 
