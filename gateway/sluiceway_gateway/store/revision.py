@@ -106,6 +106,7 @@ def _lock_postgresql(connection: Connection, wait_s: float) -> None:
     """Wait for our turn; after that, for other transactions no longer than requests can bear."""
     bound = text("SELECT set_config('lock_timeout', :ms, true)")
     connection.execute(text("SET LOCAL statement_timeout = 0"))
+    connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
     connection.execute(bound.bindparams(ms=str(round(wait_s * 1000))))
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)").bindparams(lock=_LOCK))
     connection.execute(bound.bindparams(ms=str(_TABLE_WAIT_MS)))

@@ -6,6 +6,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import CheckConstraint, inspect, text
 
+from databases import Postgres
 from sluiceway_gateway.domain.errors import WrongRevision
 from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.store import revision
@@ -72,3 +73,12 @@ def test_times_come_back_aware_and_in_utc(database: Database) -> None:
     with database.write() as tx:
         schemas.register(tx, fingerprint="f", definition="d", now=now)
         assert tx.execute(table.select()).one().created_at == now
+
+
+def test_a_migration_may_think_as_long_as_it_likes(postgres: Postgres) -> None:
+    database = Database(postgres.empty())
+    with database.engine.begin() as connection:
+        revision._lock_postgresql(connection, wait_s=1)
+        for bound in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            assert connection.execute(text(f"SHOW {bound}")).scalar_one() == "0"
+    database.close()
