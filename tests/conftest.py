@@ -81,8 +81,8 @@ def _turn(file: str) -> tuple[int, int]:
     return next(found, len(_LONG)), zlib.crc32(file.encode())
 
 
-# By `pytest --hypothesis-profile thorough` property tests look sixteen times as long.
-hypothesis.settings.register_profile("usual", max_examples=25)
+# By `pytest --hypothesis-profile thorough` property tests look ten times as long.
+hypothesis.settings.register_profile("usual", max_examples=40)
 hypothesis.settings.register_profile("thorough", max_examples=400)
 hypothesis.settings.load_profile("usual")
 

@@ -7,8 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,15 +42,9 @@ def _until_unconfigured(config: pytest.Config) -> SharedKafka:
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="sluiceway-kafka-"))
         stack.callback(shutil.rmtree, directory)
-        broker = stack.enter_context(_running(directory))
-        config.add_cleanup(stack.pop_all().close)
-    return broker
-
-
-@contextmanager
-def _running(directory: Path) -> Iterator[SharedKafka]:
-    with KafkaServer.start(directory, heap_mb=1024) as server:
-        yield SharedKafka(server.bootstrap_servers)
+        server = stack.enter_context(KafkaServer.start(directory, heap_mb=1024))
         # Nobody reads its data again, and to close the logs of all tests in order takes half a
         # minute.
-        os.kill(server.pid, signal.SIGKILL)
+        stack.callback(os.kill, server.pid, signal.SIGKILL)
+        config.add_cleanup(stack.pop_all().close)
+    return SharedKafka(server.bootstrap_servers)

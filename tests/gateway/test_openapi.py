@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import settings
 
 from serving import serving
 from shared_kafka import SharedKafka
@@ -27,7 +28,7 @@ CHANNEL = "fuzzed"
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 HERE = Path(__file__).parent
 TOKEN_KEY = "0123456789abcdef" * 2
-EXAMPLES = 10
+EXAMPLES = settings.default.max_examples // 4
 # How the limits of each field are answered does not hang on Kafka: without it, random requests do.
 PHASES = {"up": "coverage,fuzzing", "down": "fuzzing"}
 # Streams of events have no end; test_status_events.py reads them.
