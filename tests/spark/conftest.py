@@ -18,8 +18,8 @@ import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.protocol import Connection, SchemaVersion
 from sluiceway.schema import Schema
-from sluiceway_gateway.demo.spark_home import spark_home
 from sluiceway_gateway.embedded import KafkaServer
+from spark_environment import spark_environment
 
 _numbers = itertools.count(1)
 _HERE = Path(__file__).parent
@@ -44,14 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session whose executor is a process, so that pickling and imports are real."""
     directory = tmp_path_factory.mktemp("spark")
-    environment = {
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(spark_home(directory / "home")),
-        "SPARK_LOCAL_DIRS": str(directory / "local"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
+        for name, value in spark_environment(directory).items():
             patch.setenv(name, value)
         session = (
             SparkSession.builder.master("local-cluster[1,2,1024]")
