@@ -4,7 +4,7 @@ As with silence, what counts is this replica's own monotonic time since it first
 behind; after a gap of its own it counts anew.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -34,13 +34,11 @@ class Overdue:
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
 
-    def run_once(self, now_s: float, *, late_ms: float) -> int:
-        """Look at who is behind, `late_ms` after it was due; return who is waited for no more.
+    def judge(self, found: Sequence[Behind], now_s: float, *, late_ms: float) -> int:
+        """Judge who was found behind, `late_ms` after it was due; return who is waited for no more.
 
         Raises DatabaseUnavailable.
         """
-        with self._database.read() as tx:
-            found = sharing.behind(tx)
         self._seen = {each.endpoint: self._sight(each, now_s, late_ms) for each in found}
         over = {
             each.endpoint: each

@@ -25,6 +25,7 @@ from sluiceway_gateway.store.beats import (
     pulses,
 )
 from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.store.sharing import behind
 
 _log = structlog.get_logger(__name__)
 
@@ -84,6 +85,7 @@ class Reaper:
         with self._database.read() as tx:
             found = pulses(tx)
             unfinished = lost_writers(tx)
+            slow = behind(tx)
         late_ms = 0.0 if self._due_s is None else (now_s - self._due_s) * 1000
         self._seen = {each.endpoint: self._sight(each, now_s, late_ms) for each in found}
         pause_s = min([_PAUSE_S, *(each.interval_ms / 2000 for each in found)])
@@ -99,7 +101,7 @@ class Reaper:
             suspect=written.count(Health.SUSPECT),
             lost=written.count(Health.LOST),
             ends=self._note_ends(unfinished, now_s),
-            overdue=self._overdue.run_once(now_s, late_ms=late_ms),
+            overdue=self._overdue.judge(slow, now_s, late_ms=late_ms),
             pause_s=0.0 if Health.LOST in written else pause_s,
         )
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, bindparam, select, update
+from sqlalchemy import bindparam, select, update
 
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State
@@ -89,6 +89,23 @@ _PULSES = (
         endpoints.c.health != str(Health.LOST),
     )
 )
+_LOST_AND_UNSEEN = (
+    ~endpoints.c.superseded,
+    endpoints.c.role == str(Role.WRITER),
+    endpoints.c.health == str(Health.LOST),
+    endpoints.c.state != str(State.CLOSED),
+    endpoints.c.lost_at.is_(None),
+)
+_LOST_WRITERS = (
+    select(
+        endpoints.c.id,
+        endpoints.c.channel_uid,
+        channels.c.topic_name,
+        channels.c.topic_partitions,
+    )
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .where(*_LOST_AND_UNSEEN, channels.c.topic_partitions.is_not(None))
+)
 
 
 def surroundings(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Surroundings]:
@@ -132,16 +149,7 @@ def pulses(tx: ReadTransaction) -> list[Pulse]:
 
 def lost_writers(tx: ReadTransaction) -> list[LostWriter]:
     """Return the lost writers of topics whose ends were not looked at since."""
-    rows = tx.execute(
-        select(
-            endpoints.c.id,
-            endpoints.c.channel_uid,
-            channels.c.topic_name,
-            channels.c.topic_partitions,
-        )
-        .join(channels, channels.c.uid == endpoints.c.channel_uid)
-        .where(*_lost_and_unseen(), channels.c.topic_partitions.is_not(None))
-    )
+    rows = tx.execute(_LOST_WRITERS)
     return [
         LostWriter(
             endpoint=row.id,
@@ -157,17 +165,7 @@ def note_ends(tx: WriteTransaction, endpoint_id: str, ends: Mapping[int, int]) -
     """Write down where the topic ended when the writer was lost; False if it is back meanwhile."""
     noted = tx.execute(
         update(endpoints)
-        .where(endpoints.c.id == endpoint_id, *_lost_and_unseen())
+        .where(endpoints.c.id == endpoint_id, *_LOST_AND_UNSEEN)
         .values(lost_at={str(each): offset for each, offset in ends.items()})
     )
     return noted.rowcount == 1
-
-
-def _lost_and_unseen() -> tuple[ColumnElement[bool], ...]:
-    return (
-        ~endpoints.c.superseded,
-        endpoints.c.role == str(Role.WRITER),
-        endpoints.c.health == str(Health.LOST),
-        endpoints.c.state != str(State.CLOSED),
-        endpoints.c.lost_at.is_(None),
-    )

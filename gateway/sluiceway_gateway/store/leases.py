@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, or_, select, update
+from sqlalchemy import BigInteger, Row, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import GenericFunction
@@ -29,41 +29,49 @@ def _postgresql_now(_element: database_now_ms, _compiler: Any, **_options: Any) 
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
+_NOW = database_now_ms()
+_NAMED = leases.c.name == bindparam("lease")
+_UNTIL = _NOW + bindparam("lease_ms", type_=BigInteger)
+# Every gateway renews or asks all the time, so these are put together once.
+_CURRENT = select(leases).where(_NAMED, leases.c.expires_ms > _NOW)
+_KEEP = (
+    update(leases)
+    .where(_NAMED, leases.c.holder == bindparam("by"), leases.c.expires_ms > _NOW)
+    .values(expires_ms=_UNTIL)
+    .returning(leases)
+)
+
+
+def _take(insert: Any) -> Any:
+    return (
+        insert(leases)
+        .values(name=bindparam("lease"), holder=bindparam("by"), epoch=1, expires_ms=_UNTIL)
+        .on_conflict_do_update(
+            index_elements=["name"],
+            set_={"holder": bindparam("by"), "epoch": leases.c.epoch + 1, "expires_ms": _UNTIL},
+            where=leases.c.expires_ms <= _NOW,
+        )
+        .returning(leases)
+    )
+
+
+_TAKE = {"sqlite": _take(sqlite.insert), "postgresql": _take(postgresql.insert)}
+
+
 def acquire(tx: WriteTransaction, name: str, holder: str, lease_ms: int) -> Lease | None:
     """Take the lease or keep it, for `lease_ms` from now; None while another holds it.
 
     Keeping it keeps the epoch, unless it had ended: then it might have been
     somebody else's in between, and the epoch goes up.
     """
-    now = database_now_ms()
-    insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
-    tx.execute(
-        insert(leases)
-        .values(name=name, holder="", epoch=1, expires_ms=0)
-        .on_conflict_do_nothing(index_elements=["name"])
-    )
-    kept = tx.execute(
-        update(leases)
-        .where(leases.c.name == name, leases.c.holder == holder, leases.c.expires_ms > now)
-        .values(expires_ms=now + lease_ms)
-    )
-    if kept.rowcount != 1:
-        taken = tx.execute(
-            update(leases)
-            .where(leases.c.name == name, or_(leases.c.expires_ms <= now, leases.c.holder == ""))
-            .values(holder=holder, epoch=leases.c.epoch + 1, expires_ms=now + lease_ms)
-        )
-        if taken.rowcount != 1:
-            return None
-    return current(tx, name)
+    asked = {"lease": name, "by": holder, "lease_ms": lease_ms}
+    kept = tx.execute(_KEEP, asked).one_or_none()
+    return _lease(kept or tx.execute(_TAKE[tx.dialect], asked).one_or_none())
 
 
 def current(tx: ReadTransaction, name: str) -> Lease | None:
     """Return the lease as it stands, if it has not ended."""
-    row = tx.execute(
-        select(leases).where(leases.c.name == name, leases.c.expires_ms > database_now_ms())
-    ).one_or_none()
-    return row and Lease(name=row.name, holder=row.holder, epoch=row.epoch)
+    return _lease(tx.execute(_CURRENT, {"lease": name}).one_or_none())
 
 
 def release(tx: WriteTransaction, lease: Lease) -> bool:
@@ -78,3 +86,7 @@ def release(tx: WriteTransaction, lease: Lease) -> bool:
         .values(expires_ms=0)
     )
     return freed.rowcount == 1
+
+
+def _lease(row: Row[Any] | None) -> Lease | None:
+    return None if row is None else Lease(name=row.name, holder=row.holder, epoch=row.epoch)

@@ -21,7 +21,7 @@ _LIVE = (
     endpoints.c.state.in_(sorted(map(str, OPEN))),
     endpoints.c.health != str(Health.LOST),
 )
-# Commits come so often that this is put together once.
+# Commits come so often, and so does the reaper, that these are put together once.
 _MEMBERS = (
     select(
         endpoints.c.id,
@@ -37,6 +37,23 @@ _MEMBERS = (
         *_LIVE,
     )
     .order_by(endpoints.c.epoch)
+)
+_BEHIND = (
+    select(
+        endpoints.c.id,
+        endpoints.c.channel_uid,
+        endpoints.c.generation,
+        channels.c.beat_ms,
+        channels.c.patience_ms,
+    )
+    .join(endpoint_groups, of_its_group())
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .where(
+        endpoint_groups.c.dynamic,
+        endpoint_groups.c.generation > endpoints.c.generation,
+        endpoints.c.share_index.is_not(None),
+        *_LIVE,
+    )
 )
 
 
@@ -73,23 +90,7 @@ def let_go(tx: WriteTransaction, ids: Collection[str]) -> None:
 
 def behind(tx: ReadTransaction) -> list[Behind]:
     """Return the living members that hold a share of an earlier generation than their group."""
-    rows = tx.execute(
-        select(
-            endpoints.c.id,
-            endpoints.c.channel_uid,
-            endpoints.c.generation,
-            channels.c.beat_ms,
-            channels.c.patience_ms,
-        )
-        .join(endpoint_groups, of_its_group())
-        .join(channels, channels.c.uid == endpoints.c.channel_uid)
-        .where(
-            endpoint_groups.c.dynamic,
-            endpoint_groups.c.generation > endpoints.c.generation,
-            endpoints.c.share_index.is_not(None),
-            *_LIVE,
-        )
-    )
+    rows = tx.execute(_BEHIND)
     return [
         Behind(
             endpoint=row.id,
