@@ -51,12 +51,28 @@ _LONG = (
 )
 
 
-class _Sharing(LoadFileScheduling):
-    """Gives each process whole files, or whole directories of those that belong together.
+class _Together(pytest.Package):
+    """A directory whose tests have something large in common, as a Spark session.
 
-    Their tests have something large in common, as a Spark session: to start another, and to warm
-    it up, takes as much of the processors as its tests do.
+    One process runs them all: to start another one, and to warm it up, takes as much of the
+    processors as its tests do. It ends after the last of them (scope "package"), for what only
+    waits costs the other tests something too.
     """
+
+    def setup(self) -> None:
+        """Set nothing up: unlike other packages it has no module of its own."""
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Keep those tests together."""
+    if path.parent == _HERE and path.name in _TOGETHER:
+        together: _Together = _Together.from_parent(parent, path=path)
+        return together
+    return None
+
+
+class _Sharing(LoadFileScheduling):
+    """Gives each process whole files, or whole directories of those that belong together."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)

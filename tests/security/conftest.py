@@ -9,13 +9,13 @@ from secured_gateway import SecuredGateway, secured_gateway
 from secured_kafka import SecuredKafka, secured_kafka
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
     with secured_kafka(tmp_path_factory.mktemp("secured-kafka")) as kafka:
         yield kafka
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def secured_service(
     secured: SecuredKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SecuredGateway]:

@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.filterwarnings(each))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session whose executor is a process, so that pickling and imports are real."""
     directory = tmp_path_factory.mktemp("spark")
