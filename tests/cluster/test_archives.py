@@ -78,7 +78,9 @@ def _spoil(environment: Environment, name: str) -> None:
     for each in ("numpy", "numpy.libs", "pyarrow"):
         (environment.packages / each).symlink_to(Path(pyarrow.__file__).parents[1] / each)
     if name == "other":
-        (environment.packages / "sitecustomize.py").write_text(OTHER_PYTHON)
+        # Not as sitecustomize, of which a system's Python may have one that comes before.
+        (environment.packages / "other_python.py").write_text(OTHER_PYTHON)
+        (environment.packages / "other.pth").write_text("import other_python\n")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
 import pytest
+from sqlalchemy import event
 
 from databases import Postgres
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
@@ -31,6 +32,18 @@ def test_one_holds_a_lease_and_others_do_not(database: Database) -> None:
     assert first is not None
     assert take(database, "b") is None
     assert take(database, "a") == first
+
+
+def test_a_leader_renews_by_one_statement(database: Database) -> None:
+    first = take(database, "a")
+    asked: list[str] = []
+    event.listen(
+        database.engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: asked.append(statement),
+    )
+    assert take(database, "a") == first
+    assert len([each for each in asked if "leases" in each]) == 1, asked
 
 
 def test_a_lease_given_back_is_taken_with_a_higher_epoch(database: Database) -> None:
