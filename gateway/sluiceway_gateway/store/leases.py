@@ -66,7 +66,12 @@ def acquire(tx: WriteTransaction, name: str, holder: str, lease_ms: int) -> Leas
     """
     asked = {"lease": name, "by": holder, "lease_ms": lease_ms}
     kept = tx.execute(_KEEP, asked).one_or_none()
-    return _lease(kept or tx.execute(_TAKE[tx.dialect], asked).one_or_none())
+    if kept is not None:
+        return _lease(kept)
+    # To try to take it locks the row, which its holder would have to wait for.
+    if current(tx, name) is not None:
+        return None
+    return _lease(tx.execute(_TAKE[tx.dialect], asked).one_or_none())
 
 
 def current(tx: ReadTransaction, name: str) -> Lease | None:

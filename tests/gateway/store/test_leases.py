@@ -46,6 +46,17 @@ def test_a_leader_renews_by_one_statement(database: Database) -> None:
     assert len([each for each in asked if "leases" in each]) == 1, asked
 
 
+def test_who_asks_for_a_lease_in_vain_keeps_nobody_from_renewing_it(postgres: Postgres) -> None:
+    url = postgres.migrated()
+    holder, other = Database(url), Database(url)
+    first = take(holder, "a")
+    with other.write() as tx:
+        assert leases.acquire(tx, "loops", "b", LONG_MS) is None
+        assert take(holder, "a") == first, "though the other has not ended its transaction"
+    holder.close()
+    other.close()
+
+
 def test_a_lease_given_back_is_taken_with_a_higher_epoch(database: Database) -> None:
     first = take(database, "a")
     assert first is not None
