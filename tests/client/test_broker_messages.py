@@ -29,6 +29,7 @@ from sluiceway.broker.exceptions import (
     UnknownTopicOrPartition,
 )
 from sluiceway.errors import OptionError
+from waiting import until
 
 NewChannel = Callable[..., Channel]
 
@@ -282,8 +283,8 @@ def test_readers_hear_where_a_broker_that_is_closed_has_come_to_its_end(
 ) -> None:
     with broker_at(gateway_url) as broker:
         produced(broker, channel, encoded(channel, 3))
-        (writer,) = channel.endpoints()
-        assert (writer.role, writer.state) == ("writer", "started")
+        # Told with its next beat.
+        until(lambda: [(e.role, e.state) for e in channel.endpoints()] == [("writer", "started")])
     (writer,) = channel.endpoints()
     assert (writer.state, writer.ends) == ("closed", {0: 3})
     assert writer.counters["records"] == 3

@@ -1,12 +1,15 @@
 """SQLite's connections: how each is set up, and the one that this process writes by."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError
+
+_PAUSE_S = 0.01
 
 
 def set_up(engine: Engine) -> None:
@@ -19,9 +22,29 @@ def _prepare(connection: Any, _record: object) -> None:
     # Transactions are begun by _begin and by the writer, not by the driver's own rules.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    _keep_a_log(cursor)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _keep_a_log(cursor: sqlite3.Cursor) -> None:
+    """Have the file keep a write-ahead log, as it does from then on.
+
+    Of several that open a new file at once one can set that. SQLite does not have the others wait
+    as long as for other locks, so they do here.
+    """
+    (patience_ms,) = cursor.execute("PRAGMA busy_timeout").fetchone()
+    deadline_s = time.monotonic() + patience_ms / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
 
 
 def _begin(connection: Connection) -> None:

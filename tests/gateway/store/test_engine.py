@@ -1,5 +1,6 @@
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -38,6 +39,24 @@ def test_sqlite_keeps_what_it_committed_through_a_power_cut(tmp_path: Path) -> N
             assert tx.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
             assert tx.execute(text("PRAGMA foreign_keys")).scalar_one() == 1
     database.close()
+
+
+def test_several_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    at_once = threading.Barrier(8)
+
+    def opened(url: str) -> None:
+        database = Database(url)
+        at_once.wait()
+        try:
+            with database.read():
+                pass
+        finally:
+            database.close()
+
+    with ThreadPoolExecutor(at_once.parties) as pool:
+        for number in range(100):
+            url = f"sqlite:///{tmp_path / str(number)}"
+            assert list(pool.map(opened, [url] * at_once.parties)) == [None] * at_once.parties
 
 
 def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
