@@ -4,7 +4,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,10 @@ from spark_environment import spark_environment
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def _run(
-    name: str, gateway_url: str, *arguments: str, environment: Mapping[str, str] | None = None
-) -> list[str]:
+def _run(name: str, gateway_url: str, *arguments: str, **variables: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
-        env={**os.environ, **(environment or {}), "SLUICEWAY_URL": gateway_url},
+        env={**os.environ, **variables, "SLUICEWAY_URL": gateway_url},
         capture_output=True,
         text=True,
         timeout=200,
@@ -36,8 +33,7 @@ def test_readings_are_written_read_in_two_parts_and_summed_up_by_spark(
     *stations, total = _run("read_readings.py", gateway_url)
     assert stations == [f"station-{number} 50" for number in range(10)]
     assert total == "500 readings read"
-    spark = spark_environment(tmp_path)
-    assert _run("warmest_by_spark.py", gateway_url, environment=spark) == [
+    assert _run("warmest_by_spark.py", gateway_url, **spark_environment(tmp_path)) == [
         "10 stations written",
         "its writer is closed after 10 records",
     ]
@@ -46,8 +42,8 @@ def test_readings_are_written_read_in_two_parts_and_summed_up_by_spark(
 def test_a_stream_is_restarted_in_the_middle_and_counts_every_departure(
     gateway_url: str, tmp_path: Path
 ) -> None:
-    spark = spark_environment(tmp_path)
-    *hours, total = _run("delays_as_they_happen.py", gateway_url, environment=spark)
+    variables = spark_environment(tmp_path)
+    *hours, total = _run("delays_as_they_happen.py", gateway_url, **variables)
     assert total == "24 hours, 720 departures"
     assert hours[0] == "00:00  30 departures, 1.0 minutes late"
     assert hours[-1] == "23:00  30 departures, 24.0 minutes late"

@@ -1,6 +1,7 @@
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -57,6 +58,23 @@ def test_several_may_open_a_new_file_at_once(tmp_path: Path) -> None:
         for number in range(100):
             url = f"sqlite:///{tmp_path / str(number)}"
             assert list(pool.map(opened, [url] * at_once.parties)) == [None] * at_once.parties
+
+
+def test_a_new_file_that_another_keeps_to_itself_is_waited_for_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    database = Database(f"sqlite:///{path}", wait_ms=50)
+
+    def open_it() -> None:
+        with database.read():
+            pass
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DatabaseUnavailable, match="locked"):
+            open_it()
+        other.execute("ROLLBACK")
+    open_it()
+    database.close()
 
 
 def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
