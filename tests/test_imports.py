@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import sluiceway
+
 ROOT = Path(__file__).parents[1]
 GATEWAY = ROOT / "gateway" / "sluiceway_gateway"
 CLIENT = ROOT / "client" / "sluiceway"
@@ -136,16 +138,36 @@ def test_only_the_pypz_part_of_the_client_imports_pypz() -> None:
     assert wrong == []
 
 
-def test_importing_the_client_loads_neither_pyspark_nor_pandas() -> None:
-    program = (
-        "import sys, sluiceway\n"
-        "heavy = {'pyspark', 'pandas', 'sluiceway_gateway'}\n"
-        "print(sorted(heavy & sys.modules.keys()))"
-    )
+def _loaded_of(names: set[str], program: str) -> set[str]:
+    """Return which of these packages are loaded once `program` has run."""
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", f"{program}\nimport sys\nprint(*{names} & sys.modules.keys())"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
-    assert done.stdout.strip() == "[]"
+    return set(done.stdout.split())
+
+
+def test_the_whole_client_loads_neither_pyspark_nor_pandas() -> None:
+    program = f"from sluiceway import {', '.join(sluiceway.__all__)}"
+    heavy = {"pyspark", "pandas", "sluiceway_gateway"}
+
+    assert _loaded_of(heavy | {"pyarrow"}, program) == {"pyarrow"}
+
+
+def test_the_gateway_loads_nothing_that_carries_records() -> None:
+    program = "import sluiceway_gateway.cli.serve"
+
+    assert _loaded_of({"fastapi", "httpx", "numpy", "pyarrow"}, program) == {"fastapi"}
+
+
+def test_the_clients_names_are_all_there_and_no_others() -> None:
+    assert set(sluiceway.__all__) <= set(dir(sluiceway))
+    assert {each for each in sluiceway.__all__ if getattr(sluiceway, each, None) is None} == set()
+    with pytest.raises(AttributeError, match="'sluiceway' has no attribute 'Chanel'"):
+        _ = sluiceway.Chanel  # type: ignore[attr-defined]
 
 
 def test_modules_stay_short() -> None:

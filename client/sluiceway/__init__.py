@@ -1,17 +1,43 @@
-"""Typed data channels on Kafka: the client."""
+"""Typed data channels on Kafka: the client.
+
+Each name is imported when it is first asked for: the gateway shares the rules of schemas with the
+client, and needs nothing of what carries records.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from sluiceway._version import __version__
-from sluiceway.channel import Channel
-from sluiceway.endpoint import Endpoint
-from sluiceway.errors import SluicewayError
-from sluiceway.gateway import Gateway
-from sluiceway.ports import InputPort, OutputPort
-from sluiceway.position import Position
-from sluiceway.protocol import Beat, Connection, Retention
-from sluiceway.reader import ChannelReader
-from sluiceway.reports import StatusReport
-from sluiceway.schema import Schema
-from sluiceway.writer import ChannelWriter
+
+if TYPE_CHECKING:
+    from sluiceway.channel import Channel
+    from sluiceway.endpoint import Endpoint
+    from sluiceway.errors import SluicewayError
+    from sluiceway.gateway import Gateway
+    from sluiceway.ports import InputPort, OutputPort
+    from sluiceway.position import Position
+    from sluiceway.protocol import Beat, Connection, Retention
+    from sluiceway.reader import ChannelReader
+    from sluiceway.reports import StatusReport
+    from sluiceway.schema import Schema
+    from sluiceway.writer import ChannelWriter
+
+_MODULES = {
+    "Beat": "protocol",
+    "Channel": "channel",
+    "ChannelReader": "reader",
+    "ChannelWriter": "writer",
+    "Connection": "protocol",
+    "Endpoint": "endpoint",
+    "Gateway": "gateway",
+    "InputPort": "ports",
+    "OutputPort": "ports",
+    "Position": "position",
+    "Retention": "protocol",
+    "Schema": "schema",
+    "SluicewayError": "errors",
+    "StatusReport": "reports",
+}
 
 __all__ = [
     "Beat",
@@ -30,3 +56,17 @@ __all__ = [
     "StatusReport",
     "__version__",
 ]
+
+
+if not TYPE_CHECKING:  # Who checks types sees the imports above, and no name besides.
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        # From now on it is an attribute like any other.
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_MODULES})

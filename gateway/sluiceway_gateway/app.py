@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from importlib.metadata import version
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from sluiceway._version import __version__
 from sluiceway_gateway.broker import Kafka, check_for_clients
 from sluiceway_gateway.http import (
     acknowledgement,
@@ -63,7 +63,6 @@ from sluiceway_gateway.store.engine import Database
 
 __all__ = ["create_app"]
 
-_VERSION = version("sluiceway")
 # A probe has to be told soon.
 _READINESS_TIMEOUT_S = 2.0
 
@@ -184,7 +183,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     app = FastAPI(
         title="Sluiceway",
         description="Typed data channels on Kafka.",
-        version=_VERSION,
+        version=__version__,
         lifespan=lifespan,
         redirect_slashes=False,
         openapi_url=None,

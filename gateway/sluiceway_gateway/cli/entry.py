@@ -4,10 +4,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
 import click
 
+from sluiceway._version import __version__
 from sluiceway.errors import SluicewayError
 from sluiceway_gateway.domain.errors import SluicewayGatewayError
 from sluiceway_gateway.embedded.errors import EmbeddedError
@@ -16,7 +16,7 @@ from sluiceway_gateway.embedded.errors import EmbeddedError
 COMMANDS = {
     "up": "sluiceway_gateway.cli.up:up",
     "serve": "sluiceway_gateway.cli.serve:serve",
-    "migrate": "sluiceway_gateway.cli.serve:migrate",
+    "migrate": "sluiceway_gateway.cli.migrate:migrate",
     "token": "sluiceway_gateway.cli.token:token",
     "channels": "sluiceway_gateway.cli.channels:channels",
     "tail": "sluiceway_gateway.cli.tail:tail",
@@ -43,7 +43,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("sluiceway"), prog_name="sluiceway", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name="sluiceway", message="%(prog)s %(version)s")
 def sluiceway() -> None:
     """Typed data channels on Kafka.
 

@@ -1,4 +1,4 @@
-"""`sluiceway serve` and `sluiceway migrate`: the gateway beside a Kafka and a database."""
+"""`sluiceway serve`: the gateway beside a Kafka and a database."""
 
 import click
 
@@ -6,7 +6,6 @@ from sluiceway_gateway.cli import server
 from sluiceway_gateway.cli.signals import ending_in_order
 from sluiceway_gateway.domain.binding import check_bind
 from sluiceway_gateway.logs import configure_logs
-from sluiceway_gateway.services.migration import migrate as migrate_database
 from sluiceway_gateway.services.migration import opened
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.settings import Settings
@@ -23,14 +22,6 @@ def serve(host: str | None, port: int | None) -> None:
         configure_logs(level=settings.log_level, format=settings.log_format)
         address = server.url(bound, settings)
         server.serve(settings, bound, lambda: click.echo(f"serving on {address}", err=True))
-
-
-@click.command()
-def migrate() -> None:
-    """Bring the database to this version; safe to repeat, and from several machines at once."""
-    settings = Settings.load()
-    revision = migrate_database(settings.database_url.get_secret_value())
-    click.echo(f"the database is at revision {revision}")
 
 
 def check(settings: Settings) -> None:

@@ -23,6 +23,10 @@ from sluiceway_gateway.store.prepared import Lookup
 from sluiceway_gateway.store.selection import matches, starts_with
 from sluiceway_gateway.store.tables import channels
 
+# What every request asks is put together once.
+_NAMED = selection().where(channels.c.name == bindparam("name"))
+# What refers to the row may still be added: commits of positions need not wait for this.
+_HOLD = _NAMED.with_for_update(of=channels, key_share=True)
 _HOLD_FREE = Lookup(
     selection()
     .where(channels.c.name.in_(bindparam("names", expanding=True)))
@@ -45,7 +49,7 @@ class Tag:
 
 def find(tx: ReadTransaction, name: str) -> Channel | None:
     """Return the channel that has this name now."""
-    row = tx.execute(selection().where(channels.c.name == name)).one_or_none()
+    row = tx.execute(_NAMED, {"name": name}).one_or_none()
     return None if row is None else channel_of(row)
 
 
@@ -58,10 +62,7 @@ def name_of_topic(tx: ReadTransaction, topic: str) -> str | None:
 
 def hold(tx: WriteTransaction, name: str) -> Channel | None:
     """Return the channel of this name and keep others from changing it until `tx` ends."""
-    # What refers to the row may still be added: commits of positions need not wait for this.
-    statement = selection().where(channels.c.name == name)
-    statement = statement.with_for_update(of=channels, key_share=True)
-    row = tx.execute(statement).one_or_none()
+    row = tx.execute(_HOLD, {"name": name}).one_or_none()
     return None if row is None else channel_of(row)
 
 

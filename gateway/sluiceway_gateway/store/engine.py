@@ -87,6 +87,14 @@ class Database:
             pool_pre_ping=self.dialect == "postgresql",
             hide_parameters=True,
         )
+        # A reader sees one state of PostgreSQL throughout, as it does of SQLite anyway.
+        self._reading = (
+            self._engine.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+            if self.dialect == "postgresql"
+            else self._engine
+        )
         self._writer: SqliteWriter | None = None
         if self.dialect == "sqlite":
             set_up(self._engine)
@@ -111,13 +119,8 @@ class Database:
 
         Raises DatabaseUnavailable where the database cannot be used now.
         """
-        with translated(), self._engine.connect() as connection:
-            if self.dialect == "postgresql":
-                connection = connection.execution_options(
-                    isolation_level="REPEATABLE READ", postgresql_readonly=True
-                )
-            with connection.begin():
-                yield ReadTransaction(connection)
+        with translated(), self._reading.begin() as connection:
+            yield ReadTransaction(connection)
 
     @contextmanager
     def write(self) -> Iterator[WriteTransaction]:

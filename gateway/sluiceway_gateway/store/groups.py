@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, select
+from sqlalchemy import ColumnElement, Row, and_, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.endpoint import Mode, Role
@@ -10,16 +10,16 @@ from sluiceway_gateway.domain.group import Group
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.tables import endpoint_groups, endpoints
 
+# Asked at each beat of a dynamic member, so it is put together once.
+_THIS = select(endpoint_groups).where(
+    *(endpoint_groups.c[key] == bindparam(key) for key in ("channel_uid", "role", "name"))
+)
+
 
 def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group | None:
     """Return the group, if anybody was ever in it."""
-    row = tx.execute(
-        select(endpoint_groups).where(
-            endpoint_groups.c.channel_uid == channel_uid,
-            endpoint_groups.c.role == str(role),
-            endpoint_groups.c.name == name,
-        )
-    ).one_or_none()
+    key = {"channel_uid": channel_uid, "role": str(role), "name": name}
+    row = tx.execute(_THIS, key).one_or_none()
     return None if row is None else group_of(row)
 
 

@@ -21,6 +21,15 @@ _KEYS_AT_ONCE = 500
 Whose = tuple[str, str, int]
 """A channel's uid, a group's name, and the member's index, -1 where members share."""
 
+_OF_GROUP = (
+    select(positions)
+    .where(
+        positions.c.channel_uid == bindparam("channel_uid"),
+        positions.c.group_name == bindparam("group"),
+    )
+    .order_by(positions.c.member_index, positions.c.partition)
+)
+_OF_MEMBER = _OF_GROUP.where(positions.c.member_index == bindparam("member"))
 _STORED = Lookup(
     select(positions).where(
         tuple_(*(positions.c[name] for name in (*_WHOSE, "partition"))).in_(
@@ -65,11 +74,12 @@ def of(
     tx: ReadTransaction, channel_uid: str, group: str, *, member: int | None = None
 ) -> list[tuple[int, Committed]]:
     """Return, with whose they are, the positions of a group, or those of one member."""
-    table = positions.c
-    statement = select(positions).where(table.channel_uid == channel_uid, table.group_name == group)
-    if member is not None:
-        statement = statement.where(table.member_index == member)
-    rows = tx.execute(statement.order_by(table.member_index, table.partition))
+    whose = {"channel_uid": channel_uid, "group": group}
+    rows = (
+        tx.execute(_OF_GROUP, whose)
+        if member is None
+        else tx.execute(_OF_MEMBER, {**whose, "member": member})
+    )
     return [(row.member_index, _committed_of(row)) for row in rows]
 
 

@@ -4,13 +4,22 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import exists, false, func, or_, select
+from sqlalchemy import bindparam, exists, false, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.channel import SchemaVersion
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.selection import starts_with
 from sluiceway_gateway.store.tables import channel_schemas, channels, schemas
+
+_CREATED_AT = func.coalesce(channel_schemas.c.created_at, schemas.c.created_at)
+# Whoever opens a channel asks for them, so it is put together once.
+_VERSIONS = (
+    select(schemas.c.id, channel_schemas.c.version, schemas.c.definition, _CREATED_AT.label("at"))
+    .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
+    .where(channel_schemas.c.channel_uid == bindparam("channel_uid"))
+    .order_by(channel_schemas.c.version)
+)
 
 
 def register(tx: WriteTransaction, *, fingerprint: str, definition: str, now: datetime) -> int:
@@ -60,15 +69,7 @@ def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | Non
 
 def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]:
     """Return all schemas that the channel keeps, the oldest first."""
-    created_at = func.coalesce(channel_schemas.c.created_at, schemas.c.created_at)
-    rows = tx.execute(
-        select(
-            schemas.c.id, channel_schemas.c.version, schemas.c.definition, created_at.label("at")
-        )
-        .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
-        .where(channel_schemas.c.channel_uid == channel_uid)
-        .order_by(channel_schemas.c.version)
-    )
+    rows = tx.execute(_VERSIONS, {"channel_uid": channel_uid})
     return tuple(
         SchemaVersion(id=row.id, version=row.version, definition=row.definition, created_at=row.at)
         for row in rows

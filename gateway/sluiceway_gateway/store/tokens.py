@@ -13,6 +13,8 @@ from sluiceway_gateway.store.prepared import Recollection
 from sluiceway_gateway.store.tables import tokens
 
 _MOST_KEPT = 10_000
+# Asked with every request, so it is put together once.
+_ANY = select(tokens.c.id).limit(1)
 
 
 def of_ids(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Token]:
@@ -22,7 +24,7 @@ def of_ids(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Token]:
 
 def exist(tx: ReadTransaction) -> bool:
     """Whether a token was ever made."""
-    return tx.execute(select(tokens.c.id).limit(1)).first() is not None
+    return tx.execute(_ANY).first() is not None
 
 
 def every(tx: ReadTransaction) -> list[Token]:
@@ -71,8 +73,8 @@ def _token_of(row: Row[Any]) -> Token:
     )
 
 
-# Asked with every request, so it is put together once; a row is read each time, and made into a
-# token when it is not as it was.
+# Asked with every request too: a row is read each time, and made into a token when it is not as it
+# was.
 _OF_IDS = Recollection(
     select(tokens).where(tokens.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
