@@ -17,7 +17,7 @@ from xdist.workermanage import WorkerController
 from compiled import share_compiled
 from databases import Databases, Postgres, SQLite, running_postgres
 from serving import serving
-from shared_kafka import SharedKafka, kafka_of
+from shared_kafka import SharedKafka, kafka_of, told_of
 
 # For all Java that tests start, brokers and Spark's executors, which live for seconds: to optimise
 # their code, or to verify it, would cost more than it saves.
@@ -115,7 +115,7 @@ def _logs() -> None:
 
 def pytest_configure_node(node: WorkerController) -> None:
     """Tell each of the processes that share the tests which broker is theirs."""
-    node.workerinput["kafka"] = kafka_of(node.config).bootstrap_servers
+    node.workerinput["kafka"] = told_of(node.config)
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from broker_calls import broker_at
 from confluent_facade import Facade, facade
-from real_topics import DEFINITION, Outage, Topics
+from real_topics import DEFINITION, Topics
 from scripted_gateway import Script, scripted
 
+from outage import Outage
 from shared_kafka import SharedKafka
 from sluiceway import Beat, Channel, ChannelReader, Gateway
 from sluiceway.broker import Broker
@@ -37,8 +38,8 @@ def each_stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="session")
-def fragile_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
-    outage = Outage(tmp_path_factory.mktemp("fragile-kafka"))
+def fragile_kafka(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
+    outage = Outage(kafka, tmp_path_factory.mktemp("fragile-kafka"))
     yield outage
     outage.begin()
 
@@ -48,6 +49,12 @@ def outage(fragile_kafka: Outage) -> Outage:
     """A broker that answers, until the test says otherwise."""
     fragile_kafka.end()
     return fragile_kafka
+
+
+@pytest.fixture
+def fragile_topics(outage: Outage) -> Topics:
+    """Topics of that broker."""
+    return Topics(outage.bootstrap_servers)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import itertools
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from confluent_kafka import (
     Consumer,
@@ -18,7 +17,6 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from sluiceway.protocol import Connection
-from sluiceway_gateway.embedded import KafkaServer
 
 DEFINITION = {
     "type": "record",
@@ -141,20 +139,3 @@ class Topics:
                 ended.add(message.partition())
         consumer.close()
         return found
-
-
-class Outage:
-    """A broker of one's own that can be stopped and brought back with its data."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
-        self._server = KafkaServer.start(data_dir, heap_mb=256)
-        self.topics = Topics(self._server.bootstrap_servers)
-
-    def begin(self) -> None:
-        self._server.stop()
-
-    def end(self) -> None:
-        if not self._server.running():
-            port = self._server.port
-            self._server = KafkaServer.start(self._data_dir, port=port, heap_mb=256)

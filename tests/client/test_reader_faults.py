@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from real_topics import Outage, Topics, readings
+from real_topics import Topics, readings
 
+from outage import Outage
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
 from sluiceway.position import Position
 from sluiceway.protocol import Connection
@@ -133,8 +134,10 @@ def test_a_topic_made_anew_is_another_one(topics: Topics) -> None:
             open_()
 
 
-def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(outage: Outage) -> None:
-    connection = outage.topics.connect("avro", partitions=1)
+def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(
+    outage: Outage, fragile_topics: Topics
+) -> None:
+    connection = fragile_topics.connect("avro", partitions=1)
     with ChannelWriter(connection) as writer:
         writer.write(readings(30))
     with (
@@ -159,8 +162,10 @@ def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(outage: Outag
             assert reader.read(5, timeout=60) == readings(5, 30)
 
 
-def test_kafka_away_at_the_opening_is_an_error_in_time(outage: Outage) -> None:
-    connection = outage.topics.connect("avro", partitions=1)
+def test_kafka_away_at_the_opening_is_an_error_in_time(
+    outage: Outage, fragile_topics: Topics
+) -> None:
+    connection = fragile_topics.connect("avro", partitions=1)
     outage.begin()
     with pytest.raises(KafkaUnavailable):
         ChannelReader(connection, until="now", timeout_s=1)

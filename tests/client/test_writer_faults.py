@@ -3,8 +3,9 @@
 import random
 
 import pytest
-from real_topics import Outage, Topics, readings
+from real_topics import Topics, readings
 
+from outage import Outage
 from sluiceway.errors import DeliveryFailed, EndpointClosed, KafkaFailure
 from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
@@ -66,9 +67,9 @@ def test_a_failure_ends_a_long_write_early(topics: Topics) -> None:
 
 
 def test_kafka_away_during_a_write_fails_after_the_delivery_timeout(
-    outage: Outage, each_format: str
+    outage: Outage, fragile_topics: Topics, each_format: str
 ) -> None:
-    connection = outage.topics.connect(each_format)
+    connection = fragile_topics.connect(each_format)
     writer = ChannelWriter(connection, delivery_timeout_s=2)
     writer.write(readings(10))
     writer.flush()
@@ -81,8 +82,10 @@ def test_kafka_away_during_a_write_fails_after_the_delivery_timeout(
     assert count(connection) == 10
 
 
-def test_a_full_queue_with_kafka_away_does_not_wait_for_ever(outage: Outage) -> None:
-    connection = outage.topics.connect("avro")
+def test_a_full_queue_with_kafka_away_does_not_wait_for_ever(
+    outage: Outage, fragile_topics: Topics
+) -> None:
+    connection = fragile_topics.connect("avro")
     writer = ChannelWriter(
         connection, delivery_timeout_s=2, config={"queue.buffering.max.messages": 10}
     )
@@ -106,8 +109,10 @@ def test_a_topic_deleted_under_a_writer_fails_the_delivery(topics: Topics) -> No
     assert (raised.value.written_records, raised.value.failed_records) == (3, 3)
 
 
-def test_leaving_by_an_exception_with_kafka_away_does_not_mask_it(outage: Outage) -> None:
-    writer = ChannelWriter(outage.topics.connect("avro"))
+def test_leaving_by_an_exception_with_kafka_away_does_not_mask_it(
+    outage: Outage, fragile_topics: Topics
+) -> None:
+    writer = ChannelWriter(fragile_topics.connect("avro"))
     outage.begin()
 
     def fail_half_way() -> None:

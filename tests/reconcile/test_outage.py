@@ -8,12 +8,11 @@ import pytest
 from rig import RESYNC_S, Rig, condition, status
 
 from databases import Databases, SQLite
+from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.domain.channel import Phase
-from sluiceway_gateway.embedded import KafkaServer, free_ports
+from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.store.engine import Database
-
-HEAP_MB = 256
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def run_until(rig: Rig, reached: Callable[[], bool]) -> None:
 
 
 def test_channels_wait_for_kafka_and_go_on_when_it_is_back(
-    rig: Rig, port: int, tmp_path: Path
+    rig: Rig, kafka: SharedKafka, port: int, tmp_path: Path
 ) -> None:
     new = rig.add()
     assert rig.run_once().unreachable == 1
@@ -57,7 +56,7 @@ def test_channels_wait_for_kafka_and_go_on_when_it_is_back(
     assert rig.run_once().unreachable == 1
     assert rig.get(new) == found, "the same outage is nothing new"
 
-    with KafkaServer.start(tmp_path / "kafka", port=port, heap_mb=HEAP_MB):
+    with kafka.another(tmp_path / "kafka", port=port):
         run_until(rig, lambda: rig.get(new).phase is Phase.READY)
         assert status(rig.get(new), "Synced") == ("True", "UpToDate")
         doomed, rested, grown = rig.ready(), rig.ready(), rig.ready()
@@ -72,7 +71,7 @@ def test_channels_wait_for_kafka_and_go_on_when_it_is_back(
     assert status(rig.get(grown), "Ready") == ("True", "TopicCreated")
     assert status(rig.get(grown), "Synced") == ("False", "BrokerUnavailable")
 
-    with KafkaServer.start(tmp_path / "kafka", port=port, heap_mb=HEAP_MB):
+    with kafka.another(tmp_path / "kafka", port=port):
         run_until(rig, lambda: rig.find(doomed) is None)
         run_until(rig, lambda: rig.get(grown).observed_generation == 2)
         assert rig.topic(doomed) is None
@@ -87,8 +86,10 @@ def test_a_channel_without_its_topic_can_be_forgotten_while_kafka_is_away(rig: R
     assert rig.find(channel) is None
 
 
-def test_a_broker_that_hangs_does_not_hold_the_pass(rig: Rig, port: int, tmp_path: Path) -> None:
-    with KafkaServer.start(tmp_path / "kafka", port=port, heap_mb=HEAP_MB) as server:
+def test_a_broker_that_hangs_does_not_hold_the_pass(
+    rig: Rig, kafka: SharedKafka, port: int, tmp_path: Path
+) -> None:
+    with kafka.another(tmp_path / "kafka", port=port) as server:
         rig.ready()
         waiting = rig.add()
         os.kill(server.pid, signal.SIGSTOP)

@@ -8,11 +8,13 @@ import pytest
 from secured_gateway import SecuredGateway, secured_gateway
 from secured_kafka import SecuredKafka, secured_kafka
 
+from shared_kafka import SharedKafka
+
 
 @pytest.fixture(scope="package")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    with secured_kafka(tmp_path_factory.mktemp("secured-kafka")) as kafka:
-        yield kafka
+def secured(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    with secured_kafka(kafka, tmp_path_factory.mktemp("secured-kafka")) as secured:
+        yield secured
 
 
 @pytest.fixture(scope="package")

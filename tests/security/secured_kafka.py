@@ -13,6 +13,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from shared_kafka import SharedKafka
 from sluiceway_gateway.embedded import KafkaServer
 
 PASSWORDS = {"gateway": "pw-gateway-5f3a", "job": "pw-job-71cc"}
@@ -58,7 +59,7 @@ class SecuredKafka:
 
 
 @contextmanager
-def secured_kafka(directory: Path) -> Iterator[SecuredKafka]:
+def secured_kafka(kafka: SharedKafka, directory: Path) -> Iterator[SecuredKafka]:
     """Run the broker while the block runs."""
     ours, foreign = Authority(directory / "ours", "ours"), Authority(directory / "other", "other")
     certificates = {
@@ -78,9 +79,7 @@ def secured_kafka(directory: Path) -> Iterator[SecuredKafka]:
     }
     for name, certificate in certificates.items():
         properties |= _stores(f"listener.name.{name.lower()}.", certificate, ours)
-    with KafkaServer.start(
-        directory / "broker", heap_mb=256, listeners=protocols, properties=properties
-    ) as server:
+    with kafka.another(directory / "broker", listeners=protocols, properties=properties) as server:
         _make_users(server.bootstrap_servers)
         yield SecuredKafka(
             server=server, authority=ours, foreign=foreign, client=ours.issue("client")

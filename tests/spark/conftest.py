@@ -12,13 +12,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from spark_tasks import SCHEMA, Fragile, Measure, Produce
+from spark_tasks import Fragile, Measure, Produce, connection_at
 
 import sluiceway.spark
+from outage import Outage
+from shared_kafka import SharedKafka
 from sluiceway import Gateway
-from sluiceway.protocol import Connection, SchemaVersion
-from sluiceway.schema import Schema
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway.protocol import Connection
 from spark_environment import spark_environment
 
 _numbers = itertools.count(1)
@@ -103,31 +103,20 @@ def produce() -> Produce:
     return produce
 
 
+@pytest.fixture(scope="package")
+def fragile_kafka(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
+    outage = Outage(kafka, tmp_path_factory.mktemp("fragile-kafka"))
+    yield outage
+    outage.begin()
+
+
 @pytest.fixture
-def fragile(tmp_path: Path) -> Iterator[Fragile]:
-    """A broker of the test's own, which it may stop, and how to reach a topic in it."""
-    with KafkaServer.start(tmp_path / "kafka", heap_mb=256) as server:
-        kafka = {"bootstrap.servers": server.bootstrap_servers}
-        admin = AdminClient(kafka)
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
-        definition = Schema.of(SCHEMA).definition
-        yield (
-            server,
-            Connection(
-                channel_name="t",
-                channel_uid="0" * 32,
-                generation=1,
-                format="avro",
-                schema_id=1,
-                schema_definition=definition,
-                schemas=(SchemaVersion(id=1, version=1, definition=definition),),
-                topic_name="t",
-                topic_id=None,
-                partitions=1,
-                max_message_bytes=1_048_588,
-                kafka=kafka,
-            ),
-        )
+def fragile(fragile_kafka: Outage, name: str) -> Fragile:
+    """A broker that the test may stop, and how to reach a topic of its own in it."""
+    fragile_kafka.end()
+    admin = AdminClient({"bootstrap.servers": fragile_kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    return fragile_kafka, connection_at(fragile_kafka.bootstrap_servers, name)
 
 
 _MEASURED = """

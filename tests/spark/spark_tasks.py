@@ -5,21 +5,41 @@ from collections.abc import Callable
 import pyarrow as pa
 from confluent_kafka import Message
 
+from outage import Outage
 from sluiceway.channel import Channel
 from sluiceway.kafka.own import OwnStream
-from sluiceway.protocol import Connection
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway.protocol import Connection, SchemaVersion
+from sluiceway.schema import Schema
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
 
 Produce = Callable[..., None]
 """Puts raw messages into a connection's topic, in the order given."""
 
-Fragile = tuple[KafkaServer, Connection]
+Fragile = tuple[Outage, Connection]
 """A broker that the test may stop, and how to reach a topic in it."""
 
 Measure = Callable[..., tuple[int, int]]
 """Runs an expression over a pickled task in a process of its own: records, growth in MB."""
+
+
+def connection_at(bootstrap_servers: str, topic: str) -> Connection:
+    """Return what a gateway would answer for a channel with one partition, of a topic there."""
+    definition = Schema.of(SCHEMA).definition
+    return Connection(
+        channel_name="t",
+        channel_uid="0" * 32,
+        generation=1,
+        format="avro",
+        schema_id=1,
+        schema_definition=definition,
+        schemas=(SchemaVersion(id=1, version=1, definition=definition),),
+        topic_name=topic,
+        topic_id=None,
+        partitions=1,
+        max_message_bytes=1_048_588,
+        kafka={"bootstrap.servers": bootstrap_servers},
+    )
 
 
 def fill(channel: Channel, ids: range, partition: int = 0) -> None:

@@ -157,13 +157,13 @@ def test_a_topic_that_is_gone_is_said_to_be_gone(channel: Channel) -> None:
 
 
 def test_without_kafka_a_task_fails_in_time(fragile: Fragile) -> None:
-    server, connection = fragile
+    outage, connection = fragile
     producer = Producer(connection.kafka)
     producer.produce(connection.topic_name, b"x", partition=0)
     assert producer.flush(30) == 0
     made = reader(connection, **{"kafkaconsumer.polltimeoutms": "1500"})
     (piece,) = made.partitions()
-    server.stop()
+    outage.begin()
 
     with pytest.raises(KafkaUnavailable, match="Kafka"):
         list(made.read(piece))

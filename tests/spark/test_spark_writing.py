@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from spark_tasks import SCHEMA, Fragile, Measure, all_ids, ids_in
+from spark_tasks import SCHEMA, Fragile, Measure, all_ids, connection_at, ids_in
 
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -21,6 +21,7 @@ from sluiceway.protocol import Connection
 from sluiceway.spark import sinks
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writing import ChannelDataWriter
+from sluiceway_gateway.embedded import free_ports
 
 
 @pytest.fixture(params=["avro", "arrow"])
@@ -123,12 +124,12 @@ def test_a_topic_that_is_gone_fails_the_task(channel: Channel) -> None:
 def test_a_broker_that_goes_away_fails_the_task_and_counts_what_was_written(
     fragile: Fragile,
 ) -> None:
-    server, connection = fragile
+    outage, connection = fragile
     made = writer(connection, deliverytimeoutms="3000")
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(1, 2)
-        server.stop()
+        outage.begin()
         yield batch(3)
 
     with pytest.raises(DeliveryFailed, match="partition 0") as caught:
@@ -138,11 +139,9 @@ def test_a_broker_that_goes_away_fails_the_task_and_counts_what_was_written(
     assert caught.value.failed_records >= 1
 
 
-def test_without_a_broker_a_task_fails_in_time(
-    fragile: Fragile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server, connection = fragile
-    server.stop()
+def test_without_a_broker_a_task_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(1)
+    connection = connection_at(f"127.0.0.1:{port}", "t")
     monkeypatch.setattr(sinks, "_VERIFY_TIMEOUT_S", 1.5)
 
     with pytest.raises(KafkaUnavailable):

@@ -123,8 +123,8 @@ def test_a_batch_that_is_replayed_is_the_same_batch_of_another_attempt(
 def test_a_running_query_outlives_a_broker_that_stands_still(
     spark: SparkSession, fragile: Fragile, sqlite: SQLite, start: Run
 ) -> None:
-    server, _ = fragile
-    servers = server.bootstrap_servers
+    outage, _ = fragile
+    servers, server = outage.bootstrap_servers, outage.server
     app = create_app(Settings(database_url=sqlite.migrated(), kafka_bootstrap_servers=servers))
     with serving(app) as url, Gateway(url) as gateway:
         sluiceway.spark.register(spark, gateway=url)
