@@ -21,7 +21,7 @@ up: $(READY) ## run a broker and the gateway until Ctrl-C; the data are kept
 	@$(BIN)/sluiceway up
 
 test: $(READY) ## run all tests, on a real Kafka broker, SQLite and PostgreSQL
-	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder
 
 SPARK ?= 4.3.0
 test-spark: .venv-spark-$(SPARK)/.ready ## run the tests of Spark on another version: SPARK=4.2.1
