@@ -69,4 +69,4 @@ if not TYPE_CHECKING:  # Who checks types sees the imports above, and no name be
         return found
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_MODULES})
+        return sorted(__all__)

@@ -11,12 +11,10 @@ from sluiceway import ChannelReader
 
 
 def test_the_package_offers_exactly_its_public_names() -> None:
-    names = {
-        name
-        for name, value in vars(sluiceway).items()
-        if not name.startswith("_") and not inspect.ismodule(value)
-    }
-    assert names == set(sluiceway.__all__) - {"__version__"}
+    assert dir(sluiceway) == sorted(sluiceway.__all__)
+    assert [name for name in sluiceway.__all__ if getattr(sluiceway, name, None) is None] == []
+    with pytest.raises(AttributeError, match="'sluiceway' has no attribute 'Chanel'"):
+        _ = sluiceway.Chanel  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from environments import ROOT, Environment, make_environment, needed
 
 LOADED = """
 import sys, sluiceway
+from sluiceway import *
 print(sluiceway.__version__, sluiceway.__file__)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine
+from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, InvalidSettings
 from sluiceway_gateway.store.failures import translated
@@ -138,7 +139,8 @@ class Database:
                 yield WriteTransaction(connection)
 
     def close(self) -> None:
-        """Close all connections that are not in use."""
+        """Close all connections, those that are in use when they are given back."""
+        event.listen(self._engine, "checkin", _close)
         self._engine.dispose()
         if self._writer is not None and self._writers.acquire(blocking=False):
             try:
@@ -157,6 +159,10 @@ class Database:
             yield
         finally:
             self._writers.release()
+
+
+def _close(_connection: object, record: ConnectionPoolEntry) -> None:
+    record.invalidate()
 
 
 def _parsed(text: str) -> URL:

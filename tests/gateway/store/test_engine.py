@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, InvalidSettings
 from sluiceway_gateway.store import leases
@@ -126,6 +126,24 @@ def test_sqlites_writer_takes_no_readers_place_and_is_there_again_after_it_was_c
     with database.read() as tx:
         assert tx.execute(text("SELECT count(*) FROM t")).scalar_one() == 2
     database.close()
+
+
+def test_what_is_in_use_when_a_database_is_closed_is_closed_when_it_is_given_back(
+    database_url: str,
+) -> None:
+    database = Database(database_url)
+    opened: list[object] = []
+    event.listen(database.engine, "connect", lambda raw, _: opened.append(raw))
+    event.listen(database.engine, "close", lambda raw, _: opened.remove(raw))
+
+    with database.read():
+        database.close()
+        assert len(opened) == 1
+    assert opened == []
+    # Whoever is late finds it as it was, and leaves nothing open either.
+    with database.read() as tx:
+        assert tx.execute(text("SELECT 1")).scalar_one() == 1
+    assert opened == []
 
 
 def test_a_reader_is_not_held_up_by_a_writer(database: Database) -> None:
