@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import hypothesis
@@ -16,8 +17,9 @@ from xdist.workermanage import WorkerController
 
 from compiled import share_compiled
 from databases import Databases, Postgres, SQLite, running_postgres
+from outage import Outage
 from serving import serving
-from shared_kafka import SharedKafka, kafka_of, told_of
+from shared_kafka import SharedKafka, kafka_of
 
 # For all Java that tests start, brokers and Spark's executors, which live for seconds: to optimise
 # their code, or to verify it, would cost more than it saves.
@@ -115,13 +117,27 @@ def _logs() -> None:
 
 def pytest_configure_node(node: WorkerController) -> None:
     """Tell each of the processes that share the tests which broker is theirs."""
-    node.workerinput["kafka"] = told_of(node.config)
+    node.workerinput["kafka"] = asdict(kafka_of(node.config))
 
 
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> SharedKafka:
     """A real broker for the whole run; `.bootstrap_servers` is its address."""
     return kafka_of(request.config)
+
+
+@pytest.fixture(scope="session")
+def fragile_kafka(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
+    outage = Outage(kafka, tmp_path_factory.mktemp("fragile-kafka"))
+    yield outage
+    outage.begin()
+
+
+@pytest.fixture
+def outage(fragile_kafka: Outage) -> Outage:
+    """A broker that answers, until the test says otherwise."""
+    fragile_kafka.end()
+    return fragile_kafka
 
 
 @pytest.fixture(scope="session")

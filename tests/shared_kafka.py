@@ -3,7 +3,6 @@
 Each of its own would take as long to start, and as much to keep, as many tests do.
 """
 
-import base64
 import os
 import shutil
 import signal
@@ -11,7 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -47,16 +46,11 @@ class SharedKafka:
         if not log_dir.exists():
             log_dir.mkdir(parents=True)
             shutil.copy(Path(self.log_dir) / "bootstrap.checkpoint", log_dir)
-            own = {"version": "1", "node.id": "1", "cluster.id": _id(), "directory.id": _id()}
-            lines = "".join(f"{name}={value}\n" for name, value in own.items())
-            (log_dir / "meta.properties").write_text(lines)
+            own = f"version=1\nnode.id=1\ncluster.id={uuid.uuid4().hex}\n"
+            (log_dir / "meta.properties").write_text(own)
         return KafkaServer.start(
             data_dir, port=port, heap_mb=256, listeners=listeners, properties=properties
         )
-
-
-def _id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 _found: pytest.StashKey[SharedKafka] = pytest.StashKey()
@@ -68,11 +62,6 @@ def kafka_of(config: pytest.Config) -> SharedKafka:
         told = getattr(config, "workerinput", {}).get("kafka")
         config.stash[_found] = SharedKafka(**told) if told else _until_unconfigured(config)
     return config.stash[_found]
-
-
-def told_of(config: pytest.Config) -> dict[str, str]:
-    """Return what another process makes the same broker of."""
-    return asdict(kafka_of(config))
 
 
 def _until_unconfigured(config: pytest.Config) -> SharedKafka:

@@ -37,20 +37,6 @@ def each_stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return name
 
 
-@pytest.fixture(scope="session")
-def fragile_kafka(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
-    outage = Outage(kafka, tmp_path_factory.mktemp("fragile-kafka"))
-    yield outage
-    outage.begin()
-
-
-@pytest.fixture
-def outage(fragile_kafka: Outage) -> Outage:
-    """A broker that answers, until the test says otherwise."""
-    fragile_kafka.end()
-    return fragile_kafka
-
-
 @pytest.fixture
 def fragile_topics(outage: Outage) -> Topics:
     """Topics of that broker."""

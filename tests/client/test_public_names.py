@@ -1,5 +1,6 @@
 """What `import sluiceway` offers, and promises about it that no single test needs otherwise."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -11,8 +12,16 @@ from sluiceway import ChannelReader
 
 
 def test_the_package_offers_exactly_its_public_names() -> None:
-    assert dir(sluiceway) == sorted(sluiceway.__all__)
-    assert [name for name in sluiceway.__all__ if getattr(sluiceway, name, None) is None] == []
+    """Those that type checkers see are those that are there, of the same modules."""
+    seen = {
+        alias.name: node.module
+        for node in ast.walk(ast.parse(inspect.getsource(sluiceway)))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sluiceway")
+        for alias in node.names
+    }
+    assert sorted(seen) == sorted(sluiceway.__all__) == dir(sluiceway)
+    for name, module in seen.items():
+        assert getattr(sluiceway, name) is getattr(importlib.import_module(str(module)), name)
     with pytest.raises(AttributeError, match="'sluiceway' has no attribute 'Chanel'"):
         _ = sluiceway.Chanel  # type: ignore[attr-defined]
 

@@ -12,11 +12,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from spark_tasks import Fragile, Measure, Produce, connection_at
+from spark_tasks import Measure, Produce, connection_at
 
 import sluiceway.spark
 from outage import Outage
-from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.protocol import Connection
 from spark_environment import spark_environment
@@ -103,20 +102,12 @@ def produce() -> Produce:
     return produce
 
 
-@pytest.fixture(scope="package")
-def fragile_kafka(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
-    outage = Outage(kafka, tmp_path_factory.mktemp("fragile-kafka"))
-    yield outage
-    outage.begin()
-
-
 @pytest.fixture
-def fragile(fragile_kafka: Outage, name: str) -> Fragile:
-    """A broker that the test may stop, and how to reach a topic of its own in it."""
-    fragile_kafka.end()
-    admin = AdminClient({"bootstrap.servers": fragile_kafka.bootstrap_servers})
+def fragile(outage: Outage, name: str) -> Connection:
+    """How to reach a topic of the test's own in the broker that may be stopped."""
+    admin = AdminClient({"bootstrap.servers": outage.bootstrap_servers})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-    return fragile_kafka, connection_at(fragile_kafka.bootstrap_servers, name)
+    return connection_at(outage.bootstrap_servers, name)
 
 
 _MEASURED = """

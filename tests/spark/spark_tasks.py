@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pyarrow as pa
 from confluent_kafka import Message
 
-from outage import Outage
 from sluiceway.channel import Channel
 from sluiceway.kafka.own import OwnStream
 from sluiceway.protocol import Connection, SchemaVersion
@@ -15,9 +14,6 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa
 
 Produce = Callable[..., None]
 """Puts raw messages into a connection's topic, in the order given."""
-
-Fragile = tuple[Outage, Connection]
-"""A broker that the test may stop, and how to reach a topic in it."""
 
 Measure = Callable[..., tuple[int, int]]
 """Runs an expression over a pickled task in a process of its own: records, growth in MB."""

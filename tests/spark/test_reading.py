@@ -4,8 +4,9 @@ import pickle
 
 import pytest
 from confluent_kafka import Producer
-from spark_tasks import SCHEMA, Fragile, Measure, Produce, fill, messages_of
+from spark_tasks import SCHEMA, Measure, Produce, fill, messages_of
 
+from outage import Outage
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -156,12 +157,11 @@ def test_a_topic_that_is_gone_is_said_to_be_gone(channel: Channel) -> None:
         list(made.read(piece))
 
 
-def test_without_kafka_a_task_fails_in_time(fragile: Fragile) -> None:
-    outage, connection = fragile
-    producer = Producer(connection.kafka)
-    producer.produce(connection.topic_name, b"x", partition=0)
+def test_without_kafka_a_task_fails_in_time(outage: Outage, fragile: Connection) -> None:
+    producer = Producer(fragile.kafka)
+    producer.produce(fragile.topic_name, b"x", partition=0)
     assert producer.flush(30) == 0
-    made = reader(connection, **{"kafkaconsumer.polltimeoutms": "1500"})
+    made = reader(fragile, **{"kafkaconsumer.polltimeoutms": "1500"})
     (piece,) = made.partitions()
     outage.begin()
 

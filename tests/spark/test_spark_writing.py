@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from spark_tasks import SCHEMA, Fragile, Measure, all_ids, connection_at, ids_in
+from spark_tasks import SCHEMA, Measure, all_ids, connection_at, ids_in
 
+from outage import Outage
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -122,10 +123,10 @@ def test_a_topic_that_is_gone_fails_the_task(channel: Channel) -> None:
 
 
 def test_a_broker_that_goes_away_fails_the_task_and_counts_what_was_written(
-    fragile: Fragile,
+    outage: Outage,
+    fragile: Connection,
 ) -> None:
-    outage, connection = fragile
-    made = writer(connection, deliverytimeoutms="3000")
+    made = writer(fragile, deliverytimeoutms="3000")
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(1, 2)

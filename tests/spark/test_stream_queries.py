@@ -11,10 +11,11 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import Row
-from spark_tasks import SCHEMA, Fragile, all_ids, fill, ids_in, messages_of
+from spark_tasks import SCHEMA, all_ids, fill, ids_in, messages_of
 
 import sluiceway.spark
 from databases import SQLite
+from outage import Outage
 from serving import serving
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -121,9 +122,8 @@ def test_a_batch_that_is_replayed_is_the_same_batch_of_another_attempt(
 
 
 def test_a_running_query_outlives_a_broker_that_stands_still(
-    spark: SparkSession, fragile: Fragile, sqlite: SQLite, start: Run
+    spark: SparkSession, outage: Outage, sqlite: SQLite, start: Run
 ) -> None:
-    outage, _ = fragile
     servers, server = outage.bootstrap_servers, outage.server
     app = create_app(Settings(database_url=sqlite.migrated(), kafka_bootstrap_servers=servers))
     with serving(app) as url, Gateway(url) as gateway:

@@ -13,8 +13,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType
-from spark_tasks import SCHEMA, Fragile, Produce, fill
+from spark_tasks import SCHEMA, Produce, fill
 
+from outage import Outage
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -26,6 +27,7 @@ from sluiceway.errors import (
     SchemaMismatch,
     TopicGone,
 )
+from sluiceway.protocol import Connection
 from sluiceway.spark.checkpoint import StreamOffset
 from sluiceway.spark.frontier import Frontier
 from sluiceway.spark.links import Link
@@ -302,26 +304,26 @@ def test_while_the_gateway_is_away_a_query_goes_on(
     reader.stop()
 
 
-def test_a_query_outlives_its_broker(fragile: Fragile, produce: Produce) -> None:
+def test_a_query_outlives_its_broker(outage: Outage, fragile: Connection, produce: Produce) -> None:
     """The broker ends, and starts again with its data, while the query wants to know its end."""
-    outage, connection = fragile
-    frontier = Frontier(Link(connection, "read"), StreamOptions.parse({"path": "t"}))
-    produce(connection, b"1", b"2")
+    frontier = Frontier(Link(fragile, "read"), StreamOptions.parse({"path": "t"}))
+    produce(fragile, b"1", b"2")
     start = frontier.start()
     before = frontier.end()
-    outage.begin()
 
+    outage.begin()
     outage.end()
-    produce(connection, b"3")
+    produce(fragile, b"3")
     after = frontier.end()
     assert [dict(each.next_offsets) for each in (start, before, after)] == [{0: 0}, {0: 2}, {0: 3}]
     frontier.close()
 
 
-def test_a_broker_that_stays_away_fails_the_query_in_time(fragile: Fragile) -> None:
-    outage, connection = fragile
+def test_a_broker_that_stays_away_fails_the_query_in_time(
+    outage: Outage, fragile: Connection
+) -> None:
     options = StreamOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1500"})
-    frontier = Frontier(Link(connection, "read"), options)
+    frontier = Frontier(Link(fragile, "read"), options)
     frontier.end()
     outage.begin()
 
