@@ -1,5 +1,6 @@
 """The real parts that tests run against: a Kafka broker, PostgreSQL, a gateway."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -36,6 +37,9 @@ if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 share_compiled()
+
+# What is collected here stays to the end: to look through it all the time finds nothing to free.
+gc.set_threshold(10_000, 20, 20)
 
 _HERE = Path(__file__).parent
 _TOGETHER = ("spark", "security", "cluster")

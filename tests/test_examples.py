@@ -19,7 +19,7 @@ def _run(name: str, gateway_url: str, *arguments: str, **variables: str) -> list
         env={**os.environ, **variables, "SLUICEWAY_URL": gateway_url},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,6 @@
 """The demo's parts, and what it says when one of them fails."""
 
+import io
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from sluiceway_gateway.demo import command, delays, flights, report
+from sluiceway_gateway.demo.bars import Bars
 from sluiceway_gateway.demo.jobs import JobFailed, run_job
 from sluiceway_gateway.demo.spark_home import spark_home
 from sluiceway_gateway.demo.summary import ChannelCount, Summary
@@ -43,6 +45,30 @@ def test_the_report_has_means_rates_and_what_is_next() -> None:
     assert "4.0 MB/s" in text
     assert "Every count and checksum agrees" in text
     assert "make up" in text
+
+
+def steps_shown(*, terminal: bool) -> str:
+    output = io.StringIO()
+    with Bars(Console(file=output, width=120, force_terminal=terminal)) as bars:
+        bars.begin("Job", "Starting")
+        bars.on_event({"event": "step", "text": "Reading"})
+        bars.on_event({"event": "progress", "done": 3, "total": 9})
+        bars.finish()
+    return output.getvalue()
+
+
+def test_in_a_log_each_step_has_a_line_of_its_own() -> None:
+    before, after = steps_shown(terminal=False).splitlines()
+
+    assert before.endswith(" s  Job: Starting")
+    assert after.endswith(" s  Job: Reading")
+
+
+def test_on_a_terminal_a_bar_says_how_far_a_step_is() -> None:
+    text = steps_shown(terminal=True)
+
+    assert "Job: Reading" in text
+    assert "3/9" in text
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_every_answer_is_as_documented(gateway: Gateway, tmp_path: Path) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=480,
     )
     assert ran.returncode == 0, ran.stdout
     told = json.loads(report.read_text())

@@ -1,5 +1,6 @@
 """Progress bars, moved by what the jobs tell."""
 
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -16,9 +17,16 @@ from rich.progress import (
 
 
 class Bars:
-    """One bar for each step of each part, the current one moving."""
+    """One bar for each step of each part, the current one moving.
+
+    Where bars cannot move, as in a log, a line for each step when it begins, with the seconds
+    since the first.
+    """
 
     def __init__(self, console: Console) -> None:
+        self._console = console
+        self._moving = console.is_terminal and not console.is_dumb_terminal
+        self._started_s = time.monotonic()
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -26,6 +34,7 @@ class Bars:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=console,
+            disable=not self._moving,
         )
         self._part = ""
         self._task = self._progress.add_task("", visible=False, start=False)
@@ -55,6 +64,9 @@ class Bars:
     def _step(self, text: str) -> None:
         self.finish()
         self._task = self._progress.add_task(f"{self._part}: {text}", total=None)
+        if not self._moving:
+            after_s = time.monotonic() - self._started_s
+            self._console.print(f"{after_s:6.1f} s  {self._part}: {text}", soft_wrap=True)
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -15,7 +15,7 @@ from typing import Any
 class Events:
     """A job's side. Made once, first thing: from then on standard output is the log.
 
-    The job ends with its starter: when standard input closes, its process group is ended.
+    The job ends with its starter: when standard input closes, its process group is killed.
     """
 
     def __init__(self) -> None:
@@ -44,4 +44,4 @@ class Events:
 def _end_with_starter() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
-    os.killpg(os.getpgid(0), signal.SIGTERM)
+    os.killpg(os.getpgid(0), signal.SIGKILL)

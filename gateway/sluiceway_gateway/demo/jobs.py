@@ -48,7 +48,8 @@ def run_job(
             result = _listen(process, on_event)
             status = process.wait()
         except BaseException:
-            _signal_session(process.pid, signal.SIGTERM)
+            # All at once: whoever tells executors to end before their driver has new ones started.
+            _kill(process.pid)
             raise
         finally:
             _end(process)
@@ -77,17 +78,17 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
             process.poll()
             time.sleep(_POLL_S)
     finally:
-        _signal_session(process.pid, signal.SIGKILL)
+        _kill(process.pid)
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
 
 
-def _signal_session(session: int, number: signal.Signals) -> None:
+def _kill(session: int) -> None:
     for pid in _session(session):
         try:
-            os.kill(pid, number)
+            os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
 

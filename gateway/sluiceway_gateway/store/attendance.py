@@ -4,12 +4,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, bindparam, select, update
 
 from sluiceway_gateway.domain.attendance import SHARED, Attendance, Follower
 from sluiceway_gateway.domain.channel import Channel, Phase
 from sluiceway_gateway.domain.endpoint import ANONYMOUS, OPEN, Health, Mode, Role
 from sluiceway_gateway.store.channel_rows import (
+    UNCHANGED,
     as_it_was,
     channel_of,
     in_phases,
@@ -19,30 +20,46 @@ from sluiceway_gateway.store.channel_rows import (
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints, positions
 
+# The leading replica asks all the time, so they are put together once.
+_CLOSING = selection().where(in_phases([Phase.CLOSING])).order_by(channels.c.uid)
+_SAVE = update(channels).where(*UNCHANGED)
 _PRESENT = (
-    endpoints.c.id,
-    endpoints.c.role,
-    endpoints.c.group_name,
-    endpoints.c.member_index,
-    endpoints.c.state,
-    endpoints.c.health,
-    endpoints.c.reached,
-    endpoints.c.title,
+    select(
+        endpoints.c.id,
+        endpoints.c.role,
+        endpoints.c.group_name,
+        endpoints.c.member_index,
+        endpoints.c.state,
+        endpoints.c.health,
+        endpoints.c.reached,
+        endpoints.c.title,
+    )
+    .where(endpoints.c.channel_uid == bindparam("channel_uid"), ~endpoints.c.superseded)
+    .order_by(endpoints.c.group_name, endpoints.c.member_index)
 )
-_COMMITTED = (
+_COMMITTED = select(
     positions.c.group_name,
     positions.c.member_index,
     positions.c.partition,
     positions.c.next_offset,
+).where(
+    positions.c.channel_uid == bindparam("channel_uid"),
+    positions.c.topic_id == bindparam("topic_id"),
+)
+_GROUPS = (
+    select(endpoint_groups.c.name, endpoint_groups.c.mode)
+    .where(
+        endpoint_groups.c.channel_uid == bindparam("channel_uid"),
+        endpoint_groups.c.role == str(Role.READER),
+        endpoint_groups.c.name != ANONYMOUS,
+    )
+    .order_by(endpoint_groups.c.name)
 )
 
 
 def attendance(tx: ReadTransaction, channel: Channel) -> Attendance:
     """Return who is at the channel; positions of another topic than its own count for nothing."""
-    statement = select(*_PRESENT).where(
-        endpoints.c.channel_uid == channel.uid, ~endpoints.c.superseded
-    )
-    rows = tx.execute(statement.order_by(endpoints.c.group_name, endpoints.c.member_index)).all()
+    rows = tx.execute(_PRESENT, {"channel_uid": channel.uid}).all()
     living = [row for row in rows if row.state in OPEN and row.health != str(Health.LOST)]
     return Attendance(
         writers=tuple(_place(row) for row in living if row.role == str(Role.WRITER)),
@@ -57,8 +74,7 @@ def attendance(tx: ReadTransaction, channel: Channel) -> Attendance:
 
 def closing(tx: ReadTransaction) -> list[Channel]:
     """Return the channels that are closing."""
-    rows = tx.execute(selection().where(in_phases([Phase.CLOSING])).order_by(channels.c.uid))
-    return [channel_of(row) for row in rows]
+    return [channel_of(row) for row in tx.execute(_CLOSING)]
 
 
 def save_status(tx: WriteTransaction, channel: Channel, *, was: Channel) -> bool:
@@ -66,25 +82,18 @@ def save_status(tx: WriteTransaction, channel: Channel, *, was: Channel) -> bool
 
     Nothing of it concerns Kafka: when it is compared with Kafka next stays as it was.
     """
-    changed = tx.execute(channels.update().where(*as_it_was(was)).values(**values_of(channel)))
-    return changed.rowcount == 1
+    return tx.execute(_SAVE, values_of(channel) | as_it_was(was)).rowcount == 1
 
 
 def _followers(
     tx: ReadTransaction, channel: Channel, readers: Sequence[Row[Any]]
 ) -> tuple[Follower, ...]:
     committed: dict[str, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
-    statement = select(*_COMMITTED).where(
-        positions.c.channel_uid == channel.uid, positions.c.topic_id == channel.topic.id
-    )
-    for row in tx.execute(statement):
+    own = {"channel_uid": channel.uid, "topic_id": channel.topic.id}
+    for row in tx.execute(_COMMITTED, own):
         committed[row.group_name][row.member_index][row.partition] = row.next_offset
-    groups = select(endpoint_groups.c.name, endpoint_groups.c.mode).where(
-        endpoint_groups.c.channel_uid == channel.uid,
-        endpoint_groups.c.role == str(Role.READER),
-        endpoint_groups.c.name != ANONYMOUS,
-    )
-    modes = {row.name: row.mode for row in tx.execute(groups.order_by(endpoint_groups.c.name))}
+    groups = tx.execute(_GROUPS, {"channel_uid": channel.uid})
+    modes = {row.name: row.mode for row in groups}
     return tuple(
         Follower(
             group=name,

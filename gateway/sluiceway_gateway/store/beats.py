@@ -71,6 +71,12 @@ _SURROUNDINGS = Lookup(
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
 )
+_HOLD_CHANNELS = (
+    select(channels.c.uid)
+    .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+    .order_by(channels.c.uid)
+    .with_for_update(key_share=True)
+)
 _PULSES = (
     select(
         endpoints.c.id,
@@ -124,10 +130,12 @@ def surroundings(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Surroun
     }
 
 
-def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> None:
-    """Keep others from attaching to these channels, detaching or judging, until `tx` ends."""
-    statement = select(channels.c.uid).where(channels.c.uid.in_(uids)).order_by(channels.c.uid)
-    tx.execute(statement.with_for_update(key_share=True)).all()
+def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:
+    """Keep others from attaching to these channels, detaching or judging, until `tx` ends.
+
+    Returns the uids of those that there are.
+    """
+    return set(tx.execute(_HOLD_CHANNELS, {"uids": list(uids)}).scalars())
 
 
 def pulses(tx: ReadTransaction) -> list[Pulse]:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Select, or_, select
+from sqlalchemy import ColumnElement, Row, Select, bindparam, or_, select
 
 from sluiceway_gateway.domain.channel import (
     Beat,
@@ -18,6 +18,16 @@ from sluiceway_gateway.domain.channel import (
     TopicRef,
 )
 from sluiceway_gateway.store.tables import channels, schemas
+
+#: Holds as long as nobody has changed a channel since it was read; see `as_it_was`.
+UNCHANGED = (
+    channels.c.uid == bindparam("was_uid"),
+    channels.c.generation == bindparam("was_generation"),
+    channels.c.revision == bindparam("was_revision"),
+    channels.c.phase == bindparam("was_phase"),
+    # What other phases have there, of gateways of the version before, says nothing.
+    (channels.c.phase != str(Phase.READY)) | (channels.c.closing == bindparam("was_closing")),
+)
 
 
 def selection() -> Select[Any]:
@@ -94,14 +104,15 @@ def values_of(channel: Channel) -> dict[str, Any]:
     }
 
 
-def as_it_was(channel: Channel) -> tuple[Any, ...]:
-    """Return the conditions that hold as long as nobody has changed the channel since."""
-    return (
-        channels.c.uid == channel.uid,
-        channels.c.generation == channel.generation,
-        channels.c.revision == channel.revision,
-        in_phases([channel.phase]),
-    )
+def as_it_was(channel: Channel) -> dict[str, Any]:
+    """Return the parameters of `UNCHANGED`."""
+    stored = {
+        "uid": channel.uid,
+        "generation": channel.generation,
+        "revision": channel.revision,
+        **_stored(channel.phase),
+    }
+    return {f"was_{name}": value for name, value in stored.items()}
 
 
 def phase_of(stored: str, closing: bool) -> Phase:

@@ -2,23 +2,22 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import bindparam, func, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.channel import Channel, Phase
 from sluiceway_gateway.domain.selector import Selector
 from sluiceway_gateway.store.channel_rows import (
+    UNCHANGED,
     as_it_was,
     channel_of,
-    in_phases,
     phase_of,
     selection,
     values_of,
 )
 from sluiceway_gateway.store.due import DUE_AT_ONCE
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.prepared import Lookup
 from sluiceway_gateway.store.selection import matches, starts_with
 from sluiceway_gateway.store.tables import channels
@@ -34,6 +33,14 @@ _HOLD_FREE = Lookup(
     .with_for_update(of=channels, key_share=True, skip_locked=True),
     keys="names",
 )
+_INSERT = by_dialect(
+    lambda insert: insert(channels).on_conflict_do_nothing().returning(channels.c.uid)
+)
+_SAVE = update(channels).where(*UNCHANGED)
+_TAGS = select(
+    *(channels.c.name, channels.c.uid, channels.c.generation, channels.c.revision),
+    *(channels.c.endpoints_revision, channels.c.samples_revision),
+).where(channels.c.name.in_(bindparam("names", expanding=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +83,7 @@ def hold_free(tx: WriteTransaction, names: Collection[str]) -> dict[str, Channel
 
 def insert(tx: WriteTransaction, channel: Channel) -> bool:
     """Add the channel; False if its name or its topic is taken."""
-    make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
-    added = tx.execute(
-        make(channels)
-        .values(**values_of(channel), **DUE_AT_ONCE)
-        .on_conflict_do_nothing()
-        .returning(channels.c.uid)
-    )
+    added = tx.execute(_INSERT[tx.dialect], {**values_of(channel), **DUE_AT_ONCE})
     return added.first() is not None
 
 
@@ -90,11 +91,9 @@ def save(
     tx: WriteTransaction, channel: Channel, *, was: Channel, from_phases: Collection[Phase]
 ) -> bool:
     """Put `channel` in the place of `was`; False if that is not how it stands any more."""
-    changed = tx.execute(
-        update(channels)
-        .where(*as_it_was(was), in_phases(from_phases))
-        .values(**values_of(channel), **DUE_AT_ONCE)
-    )
+    if was.phase not in from_phases:
+        return False
+    changed = tx.execute(_SAVE, {**values_of(channel), **as_it_was(was), **DUE_AT_ONCE})
     return changed.rowcount == 1
 
 
@@ -118,15 +117,10 @@ def page(
 
 def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
     """Return how each of these names stands; names without a channel are left out."""
-    table = channels.c
-    columns = (
-        *(table.name, table.uid, table.generation, table.revision),
-        *(table.endpoints_revision, table.samples_revision),
-    )
     found: dict[str, Tag] = {}
     for start in range(0, len(names), 500):
         chunk = names[start : start + 500]
-        for row in tx.execute(select(*columns).where(channels.c.name.in_(chunk))):
+        for row in tx.execute(_TAGS, {"names": chunk}):
             found[row.name] = Tag(
                 uid=row.uid,
                 generation=row.generation,

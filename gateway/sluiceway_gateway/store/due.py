@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import bindparam, delete, func, select, update
 
 from sluiceway_gateway.domain.channel import Channel, Phase, may_become
 from sluiceway_gateway.store import kept_schemas
 from sluiceway_gateway.store.channel_rows import (
+    UNCHANGED,
     as_it_was,
     channel_of,
     in_phases,
@@ -22,6 +23,16 @@ from sluiceway_gateway.store.tables import channels
 #: Columns of a channel that was just made or changed; it goes before all that wait for a check.
 DUE_AT_ONCE: Mapping[str, Any] = {"due_at": datetime(1970, 1, 1, tzinfo=UTC), "refusals": 0}
 
+# Run for each channel at each check, so they are put together once.
+_DUE = (
+    selection()
+    .where(channels.c.due_at <= bindparam("now"))
+    .order_by(channels.c.due_at, channels.c.uid)
+    .limit(bindparam("at_most"))
+)
+_NEXT = select(func.min(channels.c.due_at))
+_RECORD = update(channels).where(*UNCHANGED)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DueChannel:
@@ -33,18 +44,13 @@ class DueChannel:
 
 def due(tx: ReadTransaction, *, now: datetime, limit: int) -> list[DueChannel]:
     """Return up to `limit` channels that are due, changed ones first, then the longest due."""
-    rows = tx.execute(
-        selection()
-        .where(channels.c.due_at <= now)
-        .order_by(channels.c.due_at, channels.c.uid)
-        .limit(limit)
-    )
+    rows = tx.execute(_DUE, {"now": now, "at_most": limit})
     return [DueChannel(channel=channel_of(row), refusals=row.refusals) for row in rows]
 
 
 def next_due_at(tx: ReadTransaction) -> datetime | None:
     """Return when the next channel is due; None without channels."""
-    moment: datetime | None = tx.execute(select(func.min(channels.c.due_at))).scalar_one()
+    moment: datetime | None = tx.execute(_NEXT).scalar_one()
     return moment
 
 
@@ -65,6 +71,8 @@ def record_observation(
     """
     if not may_become(was.phase, seen.phase):
         raise ValueError(f"a channel that is {was.phase} cannot become {seen.phase}")
+    if was.phase not in from_phases:
+        return None
     seen = replace(
         was,
         phase=seen.phase,
@@ -76,9 +84,7 @@ def record_observation(
     if seen != was:
         seen = replace(seen, revision=was.revision + 1)
     written = tx.execute(
-        update(channels)
-        .where(*as_it_was(was), in_phases(from_phases))
-        .values(**values_of(seen), due_at=due_at, refusals=refusals)
+        _RECORD, values_of(seen) | as_it_was(was) | {"due_at": due_at, "refusals": refusals}
     )
     return seen if written.rowcount == 1 else None
 

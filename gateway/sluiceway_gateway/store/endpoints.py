@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, exists, false, or_, select, tuple_, update
+from sqlalchemy import bindparam, exists, false, or_, select, tuple_, update
 
 from sluiceway_gateway.domain.endpoint import Endpoint, Place, Role, State, merged_ends
 from sluiceway_gateway.domain.errors import ConcurrentChange
@@ -22,8 +22,46 @@ _OF_IDS = (
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(endpoints.c.id)
 )
+_OF_ID = select(endpoints).where(endpoints.c.id == bindparam("id"))
 _HOLD = Lookup(_OF_IDS.with_for_update(key_share=True), keys="ids")
 _HOLD_FREE = Lookup(_OF_IDS.with_for_update(key_share=True, skip_locked=True), keys="ids")
+_OF_GROUP = (
+    select(endpoints)
+    .where(
+        endpoints.c.channel_uid == bindparam("channel_uid"),
+        *(endpoints.c[key] == bindparam(key) for key in ("role", "group_name")),
+        _HERE,
+    )
+    .order_by(endpoints.c.member_index)
+)
+_OF_PLACE = [
+    endpoints.c[key] == bindparam(key)
+    for key in ("channel_uid", "role", "group_name", "member_index")
+]
+_AT = select(endpoints).where(*_OF_PLACE, _HERE)
+_UNFINISHED = select(
+    exists().where(
+        *_OF_PLACE,
+        endpoints.c.epoch < bindparam("before"),
+        endpoints.c.state != str(State.CLOSED),
+        endpoints.c.ends.is_(None),
+    )
+)
+_ENDED = select(endpoints).where(
+    *_OF_PLACE, endpoints.c.epoch < bindparam("before"), endpoints.c.ends.is_not(None)
+)
+_SAVE = update(endpoints).where(
+    endpoints.c.id == bindparam("the_id"),
+    endpoints.c.state == bindparam("was_state"),
+    endpoints.c.superseded == bindparam("was_superseded"),
+    endpoints.c.health == bindparam("was_health"),
+)
+_REVISE = (
+    update(channels)
+    .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+    .values(endpoints_revision=channels.c.endpoints_revision + 1)
+)
+_REVISION = select(channels.c.endpoints_revision).where(channels.c.uid == bindparam("uid"))
 _KNOWN = Lookup(
     select(endpoints.c.id).where(endpoints.c.id.in_(bindparam("ids", expanding=True))), keys="ids"
 )
@@ -56,7 +94,7 @@ class Slots:
 
 def find(tx: ReadTransaction, endpoint_id: str) -> Endpoint | None:
     """Return the endpoint of this id, superseded or not."""
-    row = tx.execute(select(endpoints).where(endpoints.c.id == endpoint_id)).one_or_none()
+    row = tx.execute(_OF_ID, {"id": endpoint_id}).one_or_none()
     return None if row is None else endpoint_of(row)
 
 
@@ -73,22 +111,13 @@ def hold(
 
 def members(tx: ReadTransaction, channel_uid: str, role: Role, group: str) -> list[Endpoint]:
     """Return who has the places of a group, by index."""
-    rows = tx.execute(
-        select(endpoints)
-        .where(
-            endpoints.c.channel_uid == channel_uid,
-            endpoints.c.role == str(role),
-            endpoints.c.group_name == group,
-            _HERE,
-        )
-        .order_by(endpoints.c.member_index)
-    )
-    return [endpoint_of(row) for row in rows]
+    key = {"channel_uid": channel_uid, "role": str(role), "group_name": group}
+    return [endpoint_of(row) for row in tx.execute(_OF_GROUP, key)]
 
 
 def at(tx: ReadTransaction, channel_uid: str, place: Place) -> Endpoint | None:
     """Return who has this place."""
-    row = tx.execute(select(endpoints).where(*_at(channel_uid, place), _HERE)).one_or_none()
+    row = tx.execute(_AT, _of_place(channel_uid, place)).one_or_none()
     return None if row is None else endpoint_of(row)
 
 
@@ -108,26 +137,13 @@ def at_places(
 
 def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
     """Whether an earlier instance of its place never told of its end."""
-    statement = select(
-        exists().where(
-            *_at(endpoint.channel_uid, endpoint.place),
-            endpoints.c.epoch < endpoint.epoch,
-            endpoints.c.state != str(State.CLOSED),
-            endpoints.c.ends.is_(None),
-        )
-    )
-    return bool(tx.execute(statement).scalar_one())
+    return bool(tx.execute(_UNFINISHED, _before(endpoint)).scalar_one())
 
 
 def ends_before(tx: ReadTransaction, endpoint: Endpoint) -> Mapping[int, int] | None:
     """Return what earlier instances of its place have reported as their ends."""
-    statement = select(endpoints).where(
-        *_at(endpoint.channel_uid, endpoint.place),
-        endpoints.c.epoch < endpoint.epoch,
-        endpoints.c.ends.is_not(None),
-    )
     found: Mapping[int, int] | None = None
-    for row in tx.execute(statement):
+    for row in tx.execute(_ENDED, _before(endpoint)):
         found = merged_ends(found, endpoint_of(row).ends)
     return found
 
@@ -174,16 +190,6 @@ def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> 
     """
     if not changes:
         return
-    statement = (
-        update(endpoints)
-        .where(
-            endpoints.c.id == bindparam("the_id"),
-            endpoints.c.state == bindparam("was_state"),
-            endpoints.c.superseded == bindparam("was_superseded"),
-            endpoints.c.health == bindparam("was_health"),
-        )
-        .values({name: bindparam(name) for name in changing_values_of(changes[0][1])})
-    )
     rows = [
         changing_values_of(now)
         | {
@@ -194,7 +200,7 @@ def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> 
         }
         for was, now in sorted(changes, key=lambda pair: pair[0].id)
     ]
-    if tx.execute(statement, rows).rowcount != len(rows):
+    if tx.execute(_SAVE, rows).rowcount != len(rows):
         raise ConcurrentChange("An endpoint was changed at the same time; send the request again.")
 
 
@@ -218,24 +224,23 @@ def count_up(
 def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:
     """Have those who watch these channels' endpoints look again."""
     if channel_uids:
-        tx.execute(
-            update(channels)
-            .where(channels.c.uid.in_(channel_uids))
-            .values(endpoints_revision=channels.c.endpoints_revision + 1)
-        )
+        tx.execute(_REVISE, {"uids": list(channel_uids)})
 
 
 def revision(tx: ReadTransaction, channel_uid: str) -> int:
     """Return how often the channel's endpoints changed."""
-    statement = select(channels.c.endpoints_revision).where(channels.c.uid == channel_uid)
-    number: int = tx.execute(statement).scalar_one()
+    number: int = tx.execute(_REVISION, {"uid": channel_uid}).scalar_one()
     return number
 
 
-def _at(channel_uid: str, place: Place) -> tuple[ColumnElement[bool], ...]:
-    return (
-        endpoints.c.channel_uid == channel_uid,
-        endpoints.c.role == str(place.role),
-        endpoints.c.group_name == place.group,
-        endpoints.c.member_index == place.index,
-    )
+def _of_place(channel_uid: str, place: Place) -> dict[str, Any]:
+    return {
+        "channel_uid": channel_uid,
+        "role": str(place.role),
+        "group_name": place.group,
+        "member_index": place.index,
+    }
+
+
+def _before(endpoint: Endpoint) -> dict[str, Any]:
+    return _of_place(endpoint.channel_uid, endpoint.place) | {"before": endpoint.epoch}

@@ -3,17 +3,28 @@
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.endpoint import Mode, Role
 from sluiceway_gateway.domain.group import Group
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.tables import endpoint_groups, endpoints
 
-# Asked at each beat of a dynamic member, so it is put together once.
-_THIS = select(endpoint_groups).where(
-    *(endpoint_groups.c[key] == bindparam(key) for key in ("channel_uid", "role", "name"))
-)
+_KEY = ("channel_uid", "role", "name")
+# Asked at each beat of a dynamic member, and changed with each that comes or goes, so they are put
+# together once.
+_THIS = select(endpoint_groups).where(*(endpoint_groups.c[key] == bindparam(key) for key in _KEY))
+
+
+def _upsert(insert: Any) -> Any:
+    statement = insert(endpoint_groups)
+    changing = (each.name for each in endpoint_groups.columns if each.name not in _KEY)
+    return statement.on_conflict_do_update(
+        index_elements=_KEY, set_={name: statement.excluded[name] for name in changing}
+    )
+
+
+_SAVE = by_dialect(_upsert)
 
 
 def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group | None:
@@ -25,8 +36,10 @@ def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group 
 
 def save(tx: WriteTransaction, group: Group) -> None:
     """Write the group down, new or changed."""
-    make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
-    changing = {
+    values = {
+        "channel_uid": group.channel_uid,
+        "role": str(group.role),
+        "name": group.name,
         "mode": str(group.mode),
         "size": group.size,
         "generation": group.generation,
@@ -35,11 +48,7 @@ def save(tx: WriteTransaction, group: Group) -> None:
         "dynamic": group.dynamic,
         "changed_at": group.changed_at,
     }
-    tx.execute(
-        make(endpoint_groups)
-        .values(channel_uid=group.channel_uid, role=str(group.role), name=group.name, **changing)
-        .on_conflict_do_update(index_elements=["channel_uid", "role", "name"], set_=changing)
-    )
+    tx.execute(_SAVE[tx.dialect], values)
 
 
 def of_its_group() -> ColumnElement[bool]:

@@ -1,12 +1,21 @@
 """The history of endpoints: lines are added, and never changed."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, insert, select
+from sqlalchemy import CursorResult, bindparam, insert, select
 
 from sluiceway_gateway.domain.endpoint import Event, Health, State
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.tables import endpoint_events
+
+_LAST = select(endpoint_events).order_by(endpoint_events.c.seq.desc()).limit(bindparam("at_most"))
+_OF_ENDPOINT = _LAST.where(endpoint_events.c.endpoint_id == bindparam("endpoint_id"))
+_OF_GROUP = _LAST.where(
+    endpoint_events.c.channel_uid == bindparam("channel_uid"),
+    endpoint_events.c.group_name == bindparam("group_name"),
+    endpoint_events.c.endpoint_id.is_(None),
+)
 
 
 def add(tx: WriteTransaction, events: Sequence[tuple[str, Event]]) -> None:
@@ -32,24 +41,16 @@ def add(tx: WriteTransaction, events: Sequence[tuple[str, Event]]) -> None:
 
 def of_endpoint(tx: ReadTransaction, endpoint_id: str, *, limit: int) -> list[Event]:
     """Return the last events of an endpoint, the oldest first."""
-    return _last(tx, endpoint_events.c.endpoint_id == endpoint_id, limit=limit)
+    return _events(tx.execute(_OF_ENDPOINT, {"endpoint_id": endpoint_id, "at_most": limit}))
 
 
 def of_group(tx: ReadTransaction, channel_uid: str, group: str, *, limit: int) -> list[Event]:
     """Return the last events that concern a group as such, the oldest first."""
-    table = endpoint_events.c
-    return _last(
-        tx,
-        table.channel_uid == channel_uid,
-        table.group_name == group,
-        table.endpoint_id.is_(None),
-        limit=limit,
-    )
+    key = {"channel_uid": channel_uid, "group_name": group}
+    return _events(tx.execute(_OF_GROUP, key | {"at_most": limit}))
 
 
-def _last(tx: ReadTransaction, *conditions: ColumnElement[bool], limit: int) -> list[Event]:
-    statement = select(endpoint_events).where(*conditions)
-    rows = tx.execute(statement.order_by(endpoint_events.c.seq.desc()).limit(limit)).all()
+def _events(latest_first: CursorResult[Any]) -> list[Event]:
     return [
         Event(
             at=row.at,
@@ -60,5 +61,5 @@ def _last(tx: ReadTransaction, *conditions: ColumnElement[bool], limit: int) -> 
             cause=row.cause,
             by=row.by,
         )
-        for row in reversed(rows)
+        for row in reversed(latest_first.all())
     ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, exists, func, or_, select, update
+from sqlalchemy import bindparam, exists, func, or_, select, update
 
 from sluiceway_gateway.domain.channel import Channel
 from sluiceway_gateway.domain.endpoint import OPEN, Event, Health
@@ -17,6 +17,30 @@ from sluiceway_gateway.store.tables import channels, endpoints, positions
 
 #: Uses that come one after the other are written down once in this time.
 SPARE = timedelta(minutes=1)
+
+_OWN = endpoints.c.channel_uid == channels.c.uid
+_LIVING = exists().where(
+    _OWN,
+    ~endpoints.c.superseded,
+    endpoints.c.state.in_([str(each) for each in sorted(OPEN)]),
+    endpoints.c.health != str(Health.LOST),
+)
+_CHANGED = select(func.max(endpoints.c.changed_at)).where(_OWN).scalar_subquery()
+_COMMITTED = (
+    select(func.max(positions.c.committed_at))
+    .where(positions.c.channel_uid == channels.c.uid)
+    .scalar_subquery()
+)
+# The leading replica asks all the time, so they are put together once.
+_ALL = (
+    selection()
+    .add_columns(
+        _LIVING.label("lives"), _CHANGED.label("changed_at"), _COMMITTED.label("committed_at")
+    )
+    .where(channels.c.idle_ms.is_not(None), in_phases(PHASES))
+    .order_by(channels.c.uid)
+)
+_ONE = _ALL.where(channels.c.uid == bindparam("uid"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +56,12 @@ class Usage:
 
 def usages(tx: ReadTransaction) -> list[Usage]:
     """Return the channels that come to their end by being idle."""
-    return [_usage_of(row) for row in tx.execute(_statement().order_by(channels.c.uid))]
+    return [_usage_of(row) for row in tx.execute(_ALL)]
 
 
 def usage(tx: ReadTransaction, uid: str) -> Usage | None:
     """Return one of them; None if it is gone, or is none of them any more."""
-    row = tx.execute(_statement().where(channels.c.uid == uid)).one_or_none()
+    row = tx.execute(_ONE, {"uid": uid}).one_or_none()
     return None if row is None else _usage_of(row)
 
 
@@ -57,29 +81,6 @@ def write_down(tx: WriteTransaction, channel: Channel, what: str, *, at: datetim
     """Add to the channel's history what became of it."""
     line = Event(at=at, endpoint=None, group="", state=None, health=None, cause=what, by="gateway")
     history.add(tx, [(channel.uid, line)])
-
-
-def _statement() -> Select[Any]:
-    own = endpoints.c.channel_uid == channels.c.uid
-    living = exists().where(
-        own,
-        ~endpoints.c.superseded,
-        endpoints.c.state.in_([str(each) for each in sorted(OPEN)]),
-        endpoints.c.health != str(Health.LOST),
-    )
-    changed = select(func.max(endpoints.c.changed_at)).where(own).scalar_subquery()
-    committed = (
-        select(func.max(positions.c.committed_at))
-        .where(positions.c.channel_uid == channels.c.uid)
-        .scalar_subquery()
-    )
-    return (
-        selection()
-        .add_columns(
-            living.label("lives"), changed.label("changed_at"), committed.label("committed_at")
-        )
-        .where(channels.c.idle_ms.is_not(None), in_phases(PHASES))
-    )
 
 
 def _usage_of(row: Any) -> Usage:

@@ -2,14 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.channel import Format, Phase, SchemaVersion
 from sluiceway_gateway.store.channel_rows import in_phases
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.tables import channel_schemas, channels, kept_schemas, schemas
 
 
@@ -41,9 +40,11 @@ def keep(tx: WriteTransaction, channel_uid: str, *, phases: Collection[Phase]) -
             channels.c.topic_id.is_not(None),
         )
     )
-    make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
     columns = ["topic_id", "version", "schema_id", "created_at", "format"]
-    tx.execute(make(kept_schemas).from_select(columns, kept).on_conflict_do_nothing())
+    statements = by_dialect(
+        lambda insert: insert(kept_schemas).from_select(columns, kept).on_conflict_do_nothing()
+    )
+    tx.execute(statements[tx.dialect])
 
 
 def find(tx: ReadTransaction, topic_id: str) -> KeptTopic | None:

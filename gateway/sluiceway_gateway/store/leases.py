@@ -3,12 +3,12 @@
 from typing import Any
 
 from sqlalchemy import BigInteger, Row, bindparam, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import GenericFunction
 
 from sluiceway_gateway.domain.lease import Lease
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.tables import leases
 
 
@@ -55,7 +55,7 @@ def _take(insert: Any) -> Any:
     )
 
 
-_TAKE = {"sqlite": _take(sqlite.insert), "postgresql": _take(postgresql.insert)}
+_TAKE = by_dialect(_take)
 
 
 def acquire(tx: WriteTransaction, name: str, holder: str, lease_ms: int) -> Lease | None:

@@ -3,11 +3,23 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.store.engine import ReadTransaction
 from sluiceway_gateway.store.tables import channels, positions
+
+# The leading replica asks all the time, so they are put together once.
+_ALL = (
+    select(positions, channels.c.topic_name)
+    .join(channels, channels.c.uid == positions.c.channel_uid)
+    .where(
+        channels.c.mirrored,
+        channels.c.phase.in_([str(Phase.READY), str(Phase.CLOSED)]),
+        channels.c.topic_id == positions.c.topic_id,
+    )
+)
+_SINCE = _ALL.where(positions.c.committed_at >= bindparam("since"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +38,7 @@ class MirroredPosition:
 
 def committed_since(tx: ReadTransaction, since: datetime | None) -> list[MirroredPosition]:
     """Return the positions of mirrored channels' present topics; None: whenever they were put."""
-    statement = (
-        select(positions, channels.c.topic_name)
-        .join(channels, channels.c.uid == positions.c.channel_uid)
-        .where(
-            channels.c.mirrored,
-            channels.c.phase.in_([str(Phase.READY), str(Phase.CLOSED)]),
-            channels.c.topic_id == positions.c.topic_id,
-        )
-    )
-    if since is not None:
-        statement = statement.where(positions.c.committed_at >= since)
+    found = tx.execute(_ALL) if since is None else tx.execute(_SINCE, {"since": since})
     return [
         MirroredPosition(
             topic=row.topic_name,
@@ -46,5 +48,5 @@ def committed_since(tx: ReadTransaction, since: datetime | None) -> list[Mirrore
             offset=row.next_offset,
             committed_at=row.committed_at,
         )
-        for row in tx.execute(statement)
+        for row in found
     ]

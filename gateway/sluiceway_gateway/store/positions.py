@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.endpoint import Endpoint
 from sluiceway_gateway.domain.group import member_of_positions
 from sluiceway_gateway.domain.position import Committed, Position
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.prepared import Each, Lookup
 from sluiceway_gateway.store.tables import positions
 
@@ -40,8 +40,8 @@ _STORED = Lookup(
 )
 
 
-def _upsert(make: Any) -> Each:
-    statement = make(positions)
+def _upsert(insert: Any) -> Each:
+    statement = insert(positions)
     changing = ("next_offset", "record", "topic_id", "epoch", "number", "committed_at")
     upsert = statement.on_conflict_do_update(
         index_elements=[*_WHOSE, "partition"],
@@ -50,7 +50,7 @@ def _upsert(make: Any) -> Each:
     return Each(upsert, columns=[each.name for each in positions.columns])
 
 
-_PUT = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
+_PUT = by_dialect(_upsert)
 
 
 @dataclass(frozen=True, kw_only=True)

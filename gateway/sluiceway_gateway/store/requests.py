@@ -4,12 +4,20 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.errors import IdempotencyKeyReused
 from sluiceway_gateway.domain.request import REMEMBERED_FOR, Answer, Request
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.tables import requests
+
+_CLAIM = by_dialect(
+    lambda insert: (
+        insert(requests)
+        .on_conflict_do_nothing(index_elements=["principal", "key"])
+        .returning(requests.c.key)
+    )
+)
 
 
 def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | None:
@@ -19,13 +27,13 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
     Raises IdempotencyKeyReused if the key was used with other content.
     """
     forget(tx, before=now - REMEMBERED_FOR)
-    make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
-    claimed = tx.execute(
-        make(requests)
-        .values(principal=request.principal, key=request.key, digest=request.digest, created_at=now)
-        .on_conflict_do_nothing(index_elements=["principal", "key"])
-        .returning(requests.c.key)
-    )
+    new = {
+        "principal": request.principal,
+        "key": request.key,
+        "digest": request.digest,
+        "created_at": now,
+    }
+    claimed = tx.execute(_CLAIM[tx.dialect], new)
     # Not by the row count: SQLAlchemy promises none for inserts.
     if claimed.first() is not None:
         return None

@@ -11,6 +11,7 @@ from sqlalchemy import bindparam, delete, func, insert, literal_column, or_, sel
 
 from sluiceway_gateway.domain.pace import Outline
 from sluiceway_gateway.domain.progress import WINDOW
+from sluiceway_gateway.store.beats import hold_channels
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.prepared import Recollection
 from sluiceway_gateway.store.sample_rows import KeptSample, outline_of, sample_of, values_of
@@ -29,6 +30,16 @@ _TOUCH = (
     update(samples)
     .where(samples.c.channel_uid == bindparam("whose"), samples.c.number == bindparam("nth"))
     .values(at=bindparam("seen_at"))
+)
+_NUMBERS = (
+    select(samples.c.channel_uid, func.max(samples.c.number).label("number"))
+    .where(samples.c.channel_uid.in_(bindparam("uids", expanding=True)))
+    .group_by(samples.c.channel_uid)
+)
+_REVISE = (
+    update(channels)
+    .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+    .values(samples_revision=channels.c.samples_revision + 1)
 )
 _THIN = delete(samples).where(
     samples.c.channel_uid == bindparam("whose"),
@@ -94,11 +105,8 @@ def last_at(tx: ReadTransaction, channel_uid: str) -> datetime | None:
 def last_numbers(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, int]:
     """Return the number of the last sample of each of these channels that has one."""
     found: dict[str, int] = {}
-    number = func.max(samples.c.number).label("number")
     for start in range(0, len(channel_uids), _AT_ONCE):
-        chunk = channel_uids[start : start + _AT_ONCE]
-        statement = select(samples.c.channel_uid, number).where(samples.c.channel_uid.in_(chunk))
-        rows = tx.execute(statement.group_by(samples.c.channel_uid))
+        rows = tx.execute(_NUMBERS, {"uids": channel_uids[start : start + _AT_ONCE]})
         found |= {row.channel_uid: row.number for row in rows}
     return found
 
@@ -129,10 +137,8 @@ def write(tx: WriteTransaction, taken: Sequence[Taken]) -> int:
 
     Of two replicas that both believe they lead, the one that comes later is left out.
     """
-    wanted = [each.channel_uid for each in taken]
-    there = select(channels.c.uid).where(channels.c.uid.in_(wanted)).order_by(channels.c.uid)
-    held = tx.execute(there.with_for_update(key_share=True)).scalars().all()
-    numbers = last_numbers(tx, held)
+    held = hold_channels(tx, [each.channel_uid for each in taken])
+    numbers = last_numbers(tx, sorted(held))
     written = [
         each
         for each in taken
@@ -152,9 +158,5 @@ def write(tx: WriteTransaction, taken: Sequence[Taken]) -> int:
         tx.execute(_TOUCH, seen_again)
     changed = [each.channel_uid for each in written if each.changes]
     if changed:
-        tx.execute(
-            update(channels)
-            .where(channels.c.uid.in_(changed))
-            .values(samples_revision=channels.c.samples_revision + 1)
-        )
+        tx.execute(_REVISE, {"uids": changed})
     return len(changed)

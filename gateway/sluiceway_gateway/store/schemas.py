@@ -2,13 +2,12 @@
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import bindparam, exists, false, func, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.channel import SchemaVersion
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.selection import starts_with
 from sluiceway_gateway.store.tables import channel_schemas, channels, schemas
 
@@ -20,20 +19,19 @@ _VERSIONS = (
     .where(channel_schemas.c.channel_uid == bindparam("channel_uid"))
     .order_by(channel_schemas.c.version)
 )
+_ID = select(schemas.c.id).where(schemas.c.fingerprint == bindparam("fingerprint"))
+_REGISTER = by_dialect(
+    lambda insert: insert(schemas).on_conflict_do_nothing(index_elements=["fingerprint"])
+)
 
 
 def register(tx: WriteTransaction, *, fingerprint: str, definition: str, now: datetime) -> int:
     """Return the id of this schema; the same schema always has the same."""
-    known = select(schemas.c.id).where(schemas.c.fingerprint == fingerprint)
-    found: int | None = tx.execute(known).scalar_one_or_none()
+    key = {"fingerprint": fingerprint}
+    found: int | None = tx.execute(_ID, key).scalar_one_or_none()
     if found is None:
-        make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
-        tx.execute(
-            make(schemas)
-            .values(fingerprint=fingerprint, definition=definition, created_at=now)
-            .on_conflict_do_nothing(index_elements=["fingerprint"])
-        )
-        found = tx.execute(known).scalar_one()
+        tx.execute(_REGISTER[tx.dialect], key | {"definition": definition, "created_at": now})
+        found = tx.execute(_ID, key).scalar_one()
     return found
 
 

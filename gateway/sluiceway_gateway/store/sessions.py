@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import bindparam, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.store.engine import WriteTransaction
+from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.prepared import Each
 from sluiceway_gateway.store.tables import sessions
 
@@ -18,15 +18,15 @@ _BEAT = Each(
 )
 
 
-def _upsert(make: Any) -> Each:
-    statement = make(sessions)
+def _upsert(insert: Any) -> Each:
+    statement = insert(sessions)
     upsert = statement.on_conflict_do_update(
         index_elements=["id"], set_={"client": statement.excluded.client}
     )
     return Each(upsert, columns=[each.name for each in sessions.columns])
 
 
-_BEGIN = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
+_BEGIN = by_dialect(_upsert)
 
 
 def begin(tx: WriteTransaction, clients: Mapping[str, str], *, now: datetime) -> None:

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, delete, func, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
 
 from sluiceway_gateway.domain.endpoint import OPEN, Endpoint, TaskState
 from sluiceway_gateway.domain.task import Attempt
 from sluiceway_gateway.store.endpoint_rows import endpoint_of
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.tables import channels, endpoint_tasks, endpoints
 
 _REPORTED_AT = (
@@ -20,6 +20,18 @@ _REPORTED_AT = (
     .scalar_subquery()
     .label("reported_at")
 )
+
+
+def _upsert(insert: Any) -> Any:
+    statement = insert(endpoint_tasks)
+    changing = ("state", "counters", "reached", "changed_at")
+    return statement.on_conflict_do_update(
+        index_elements=["endpoint_id", "task", "attempt"],
+        set_={name: statement.excluded[name] for name in changing},
+    )
+
+
+_SAVE = by_dialect(_upsert)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +62,8 @@ def save(tx: WriteTransaction, changed: Sequence[Attempt], *, now: datetime) -> 
     """Write down attempts, those that are new and those that are not."""
     if not changed:
         return
-    make: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[tx.dialect]
-    statement = make(endpoint_tasks)
-    new = {name: statement.excluded[name] for name in ("state", "counters", "reached")}
     tx.execute(
-        statement.on_conflict_do_update(
-            index_elements=["endpoint_id", "task", "attempt"], set_={**new, "changed_at": now}
-        ),
+        _SAVE[tx.dialect],
         [
             {
                 "endpoint_id": each.endpoint,

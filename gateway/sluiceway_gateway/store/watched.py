@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, or_, select
+from sqlalchemy import Row, Select, bindparam, or_, select
 
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.domain.endpoint import OPEN, Health, Mode, Role
@@ -21,6 +21,35 @@ _LIVING = (
     & endpoints.c.state.in_([str(each) for each in sorted(OPEN)])
     & (endpoints.c.health != str(Health.LOST))
 )
+# The leading replica asks all the time, so they are put together once.
+_CHANNELS = select(
+    channels.c.uid, channels.c.topic_name, channels.c.topic_id, channels.c.topic_partitions
+).where(
+    channels.c.phase.in_([str(Phase.READY), str(Phase.CLOSED)]),
+    channels.c.topic_partitions.is_not(None),
+)
+_IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(_LIVING)))
+_THESE = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+_KNOWN = _CHANNELS.where(
+    or_(
+        channels.c.uid.in_(select(endpoints.c.channel_uid).where(_HERE)),
+        channels.c.uid.in_(select(positions.c.channel_uid)),
+    )
+)
+_ENDPOINTS = (
+    select(
+        *(endpoints.c.id, endpoints.c.channel_uid, endpoints.c.role, endpoints.c.group_name),
+        *(endpoints.c.member_index, endpoints.c.size, endpoints.c.mode, endpoints.c.epoch),
+        *(endpoints.c.state, endpoints.c.health, endpoints.c.reached, endpoints.c.counters),
+        *(endpoints.c.share_index, endpoints.c.share_size),
+    )
+    .where(_HERE, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
+    .order_by(endpoints.c.id)
+)
+_POSITIONS = select(
+    *(positions.c.channel_uid, positions.c.group_name, positions.c.member_index),
+    *(positions.c.partition, positions.c.next_offset, positions.c.topic_id),
+).where(positions.c.channel_uid.in_(bindparam("uids", expanding=True)))
 _OPEN = frozenset(str(each) for each in OPEN)
 
 
@@ -46,7 +75,7 @@ class Standing:
 
 def in_use(tx: ReadTransaction) -> list[Watched]:
     """Return the channels at which somebody lives."""
-    return _watched(tx, channels.c.uid.in_(select(endpoints.c.channel_uid).where(_LIVING)))
+    return _watched(tx, _IN_USE)
 
 
 def these(tx: ReadTransaction, uids: Sequence[str]) -> list[Watched]:
@@ -54,15 +83,13 @@ def these(tx: ReadTransaction, uids: Sequence[str]) -> list[Watched]:
     return [
         each
         for start in range(0, len(uids), _AT_ONCE)
-        for each in _watched(tx, channels.c.uid.in_(uids[start : start + _AT_ONCE]))
+        for each in _watched(tx, _THESE, uids[start : start + _AT_ONCE])
     ]
 
 
 def known(tx: ReadTransaction) -> list[Watched]:
     """Return the channels at which somebody was, or that have positions."""
-    were = channels.c.uid.in_(select(endpoints.c.channel_uid).where(_HERE))
-    read = channels.c.uid.in_(select(positions.c.channel_uid))
-    return _watched(tx, or_(were, read))
+    return _watched(tx, _KNOWN)
 
 
 def standings(tx: ReadTransaction, watched: Sequence[Watched]) -> dict[str, Standing]:
@@ -99,14 +126,9 @@ def reading_of(row: Row[Any]) -> Reading:
     )
 
 
-def _watched(tx: ReadTransaction, condition: ColumnElement[bool]) -> list[Watched]:
-    statement = select(
-        channels.c.uid, channels.c.topic_name, channels.c.topic_id, channels.c.topic_partitions
-    ).where(
-        condition,
-        channels.c.phase.in_([str(Phase.READY), str(Phase.CLOSED)]),
-        channels.c.topic_partitions.is_not(None),
-    )
+def _watched(
+    tx: ReadTransaction, statement: Select[Any], uids: Sequence[str] = ()
+) -> list[Watched]:
     return [
         Watched(
             uid=row.uid,
@@ -114,20 +136,14 @@ def _watched(tx: ReadTransaction, condition: ColumnElement[bool]) -> list[Watche
             topic_id=row.topic_id,
             partitions=row.topic_partitions,
         )
-        for row in tx.execute(statement)
+        for row in tx.execute(statement, {"uids": uids} if uids else None)
     ]
 
 
 def _add_endpoints(
     tx: ReadTransaction, readers: dict[str, list[Reading]], counters: dict[str, list[object]]
 ) -> None:
-    table = endpoints.c
-    statement = select(
-        *(table.id, table.channel_uid, table.role, table.group_name, table.member_index),
-        *(table.size, table.mode, table.epoch, table.state, table.health, table.reached),
-        *(table.share_index, table.share_size, table.counters),
-    ).where(_HERE, table.channel_uid.in_(list(readers)))
-    for row in tx.execute(statement.order_by(table.id)):
+    for row in tx.execute(_ENDPOINTS, {"uids": list(readers)}):
         counters[row.channel_uid].append([row.id, row.state, row.health, row.counters])
         if row.role == str(Role.READER):
             readers[row.channel_uid].append(reading_of(row))
@@ -136,12 +152,7 @@ def _add_endpoints(
 def _add_positions(
     tx: ReadTransaction, stored: dict[str, list[Stored]], topics: dict[str, str | None]
 ) -> None:
-    table = positions.c
-    statement = select(
-        table.channel_uid, table.group_name, table.member_index, table.partition,
-        table.next_offset, table.topic_id,
-    ).where(table.channel_uid.in_(list(stored)))  # fmt: skip
-    for row in tx.execute(statement):
+    for row in tx.execute(_POSITIONS, {"uids": list(stored)}):
         # Positions in another topic say nothing about this one.
         if row.topic_id == topics[row.channel_uid]:
             stored[row.channel_uid].append(
