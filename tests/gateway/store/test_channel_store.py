@@ -22,6 +22,7 @@ from sluiceway_gateway.domain.channel import (
 )
 from sluiceway_gateway.domain.selector import Selector
 from sluiceway_gateway.store import channels, schemas
+from sluiceway_gateway.store.attendance import save_status
 from sluiceway_gateway.store.due import record_observation, remove
 from sluiceway_gateway.store.engine import Database
 
@@ -117,6 +118,21 @@ def test_a_change_made_from_an_old_state_changes_nothing(database: Database) -> 
 def observed(channel: Channel, phase: Phase) -> Channel:
     topic = TopicRef(name=channel.topic.name, id="x", partitions=1)
     return replace(channel, phase=phase, topic=topic, observed_generation=channel.generation)
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_change_made_from_another_phase_changes_nothing(database: Database, phase: Phase) -> None:
+    """Ready and closing too are told apart, which lie under one word in their rows."""
+    channel = observed(make("flights"), phase)
+    add(database, channel)
+    with database.write() as tx:
+        for other in set(Phase) - {phase}:
+            believed = replace(channel, phase=other)
+            following = replace(believed, revision=2)
+            assert not channels.save(tx, following, was=believed, from_phases=Phase)
+            assert not save_status(tx, following, was=believed)
+        assert channels.save(tx, replace(channel, revision=2), was=channel, from_phases=Phase)
+    assert find(database, "flights") == replace(channel, revision=2)
 
 
 @given(steps=st.lists(st.sampled_from(Phase), max_size=6))
