@@ -49,7 +49,9 @@ def test_the_report_has_means_rates_and_what_is_next() -> None:
 
 def steps_shown(*, terminal: bool) -> str:
     output = io.StringIO()
-    with Bars(Console(file=output, width=120, force_terminal=terminal)) as bars:
+    # Whatever terminal the tests run on.
+    console = Console(file=output, width=120, force_terminal=terminal, _environ={"TERM": "xterm"})
+    with Bars(console) as bars:
         bars.begin("Job", "Starting")
         bars.on_event({"event": "step", "text": "Reading"})
         bars.on_event({"event": "progress", "done": 3, "total": 9})

@@ -24,8 +24,6 @@ class Bars:
     """
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._moving = console.is_terminal and not console.is_dumb_terminal
         self._started_s = time.monotonic()
         self._progress = Progress(
             SpinnerColumn(),
@@ -34,7 +32,7 @@ class Bars:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=console,
-            disable=not self._moving,
+            disable=not console.is_terminal or console.is_dumb_terminal,
         )
         self._part = ""
         self._task = self._progress.add_task("", visible=False, start=False)
@@ -64,9 +62,9 @@ class Bars:
     def _step(self, text: str) -> None:
         self.finish()
         self._task = self._progress.add_task(f"{self._part}: {text}", total=None)
-        if not self._moving:
+        if self._progress.disable:
             after_s = time.monotonic() - self._started_s
-            self._console.print(f"{after_s:6.1f} s  {self._part}: {text}", soft_wrap=True)
+            self._progress.print(f"{after_s:6.1f} s  {self._part}: {text}", soft_wrap=True)
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -15,7 +15,8 @@ from sluiceway_gateway.services.sharing import regroup
 from sluiceway_gateway.services.tasks import TaskReply, TaskReport, Work, kept_for, known_of
 from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.store import endpoints, history, sessions
-from sluiceway_gateway.store.beats import Surroundings, hold_channels, surroundings
+from sluiceway_gateway.store.beats import Surroundings, surroundings
+from sluiceway_gateway.store.channels import hold_channels
 from sluiceway_gateway.store.endpoints import Reached
 from sluiceway_gateway.store.engine import Database, WriteTransaction
 from sluiceway_gateway.store.tasks import Kept

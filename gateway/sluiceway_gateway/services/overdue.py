@@ -12,7 +12,7 @@ import structlog
 from sluiceway_gateway.domain.endpoint import Endpoint, event
 from sluiceway_gateway.services.clock import Clock
 from sluiceway_gateway.store import endpoints, history, sharing
-from sluiceway_gateway.store.beats import hold_channels
+from sluiceway_gateway.store.channels import hold_channels
 from sluiceway_gateway.store.engine import Database
 from sluiceway_gateway.store.sharing import Behind
 

@@ -19,11 +19,11 @@ from sluiceway_gateway.store import endpoints, history, sessions
 from sluiceway_gateway.store.beats import (
     LostWriter,
     Pulse,
-    hold_channels,
     lost_writers,
     note_ends,
     pulses,
 )
+from sluiceway_gateway.store.channels import hold_channels
 from sluiceway_gateway.store.engine import Database
 from sluiceway_gateway.store.sharing import behind
 

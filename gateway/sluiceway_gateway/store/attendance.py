@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, bindparam, select, update
+from sqlalchemy import Row, bindparam, select
 
 from sluiceway_gateway.domain.attendance import SHARED, Attendance, Follower
 from sluiceway_gateway.domain.channel import Channel, Phase
 from sluiceway_gateway.domain.endpoint import ANONYMOUS, OPEN, Health, Mode, Role
 from sluiceway_gateway.store.channel_rows import (
-    UNCHANGED,
+    CHANGE,
     as_it_was,
     channel_of,
     in_phases,
@@ -22,7 +22,6 @@ from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints,
 
 # The leading replica asks all the time, so they are put together once.
 _CLOSING = selection().where(in_phases([Phase.CLOSING])).order_by(channels.c.uid)
-_SAVE = update(channels).where(*UNCHANGED)
 _PRESENT = (
     select(
         endpoints.c.id,
@@ -82,7 +81,7 @@ def save_status(tx: WriteTransaction, channel: Channel, *, was: Channel) -> bool
 
     Nothing of it concerns Kafka: when it is compared with Kafka next stays as it was.
     """
-    return tx.execute(_SAVE, values_of(channel) | as_it_was(was)).rowcount == 1
+    return tx.execute(CHANGE, values_of(channel) | as_it_was(was)).rowcount == 1
 
 
 def _followers(

@@ -71,12 +71,6 @@ _SURROUNDINGS = Lookup(
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
 )
-_HOLD_CHANNELS = (
-    select(channels.c.uid)
-    .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
-    .order_by(channels.c.uid)
-    .with_for_update(key_share=True)
-)
 _PULSES = (
     select(
         endpoints.c.id,
@@ -128,14 +122,6 @@ def surroundings(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Surroun
         )
         for row in rows
     }
-
-
-def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:
-    """Keep others from attaching to these channels, detaching or judging, until `tx` ends.
-
-    Returns the uids of those that there are.
-    """
-    return set(tx.execute(_HOLD_CHANNELS, {"uids": list(uids)}).scalars())
 
 
 def pulses(tx: ReadTransaction) -> list[Pulse]:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, or_, select
+from sqlalchemy import ColumnElement, Row, Select, bindparam, or_, select, update
 
 from sluiceway_gateway.domain.channel import (
     Beat,
@@ -19,8 +19,9 @@ from sluiceway_gateway.domain.channel import (
 )
 from sluiceway_gateway.store.tables import channels, schemas
 
-#: Holds as long as nobody has changed a channel since it was read; see `as_it_was`.
-UNCHANGED = (
+#: Changes a channel, unless somebody has since it was read; its parameters are columns' values with
+#: those of `as_it_was`.
+CHANGE = update(channels).where(
     channels.c.uid == bindparam("was_uid"),
     channels.c.generation == bindparam("was_generation"),
     channels.c.revision == bindparam("was_revision"),
@@ -105,7 +106,7 @@ def values_of(channel: Channel) -> dict[str, Any]:
 
 
 def as_it_was(channel: Channel) -> dict[str, Any]:
-    """Return the parameters of `UNCHANGED`."""
+    """Return by what `CHANGE` knows the channel, as it was read."""
     stored = {
         "uid": channel.uid,
         "generation": channel.generation,

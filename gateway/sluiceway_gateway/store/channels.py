@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy import bindparam, func, or_, select
 
 from sluiceway_gateway.domain.channel import Channel, Phase
 from sluiceway_gateway.domain.selector import Selector
 from sluiceway_gateway.store.channel_rows import (
-    UNCHANGED,
+    CHANGE,
     as_it_was,
     channel_of,
     phase_of,
@@ -33,10 +33,15 @@ _HOLD_FREE = Lookup(
     .with_for_update(of=channels, key_share=True, skip_locked=True),
     keys="names",
 )
+_HOLD_THESE = (
+    select(channels.c.uid)
+    .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+    .order_by(channels.c.uid)
+    .with_for_update(key_share=True)
+)
 _INSERT = by_dialect(
     lambda insert: insert(channels).on_conflict_do_nothing().returning(channels.c.uid)
 )
-_SAVE = update(channels).where(*UNCHANGED)
 _TAGS = select(
     *(channels.c.name, channels.c.uid, channels.c.generation, channels.c.revision),
     *(channels.c.endpoints_revision, channels.c.samples_revision),
@@ -81,6 +86,14 @@ def hold_free(tx: WriteTransaction, names: Collection[str]) -> dict[str, Channel
     return {row.name: channel_of(row) for row in tx.look_up(_HOLD_FREE, sorted(names))}
 
 
+def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:
+    """Keep others from attaching to these channels, detaching or judging, until `tx` ends.
+
+    Returns the uids of those that there are.
+    """
+    return set(tx.execute(_HOLD_THESE, {"uids": list(uids)}).scalars())
+
+
 def insert(tx: WriteTransaction, channel: Channel) -> bool:
     """Add the channel; False if its name or its topic is taken."""
     added = tx.execute(_INSERT[tx.dialect], {**values_of(channel), **DUE_AT_ONCE})
@@ -93,7 +106,7 @@ def save(
     """Put `channel` in the place of `was`; False if that is not how it stands any more."""
     if was.phase not in from_phases:
         return False
-    changed = tx.execute(_SAVE, {**values_of(channel), **as_it_was(was), **DUE_AT_ONCE})
+    changed = tx.execute(CHANGE, {**values_of(channel), **as_it_was(was), **DUE_AT_ONCE})
     return changed.rowcount == 1
 
 

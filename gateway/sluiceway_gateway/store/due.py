@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import bindparam, delete, func, select
 
 from sluiceway_gateway.domain.channel import Channel, Phase, may_become
 from sluiceway_gateway.store import kept_schemas
 from sluiceway_gateway.store.channel_rows import (
-    UNCHANGED,
+    CHANGE,
     as_it_was,
     channel_of,
     in_phases,
@@ -31,7 +31,6 @@ _DUE = (
     .limit(bindparam("at_most"))
 )
 _NEXT = select(func.min(channels.c.due_at))
-_RECORD = update(channels).where(*UNCHANGED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,7 @@ def record_observation(
     if seen != was:
         seen = replace(seen, revision=was.revision + 1)
     written = tx.execute(
-        _RECORD, values_of(seen) | as_it_was(was) | {"due_at": due_at, "refusals": refusals}
+        CHANGE, values_of(seen) | as_it_was(was) | {"due_at": due_at, "refusals": refusals}
     )
     return seen if written.rowcount == 1 else None
 

@@ -1,4 +1,4 @@
-"""Inserts that say what becomes of rows that are there already, which each database has its own."""
+"""Inserts that say what becomes of rows that are there already; each database has its own."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

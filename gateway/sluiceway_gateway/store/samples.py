@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, delete, func, insert, literal_column, or_, sel
 
 from sluiceway_gateway.domain.pace import Outline
 from sluiceway_gateway.domain.progress import WINDOW
-from sluiceway_gateway.store.beats import hold_channels
+from sluiceway_gateway.store.channels import hold_channels
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.prepared import Recollection
 from sluiceway_gateway.store.sample_rows import KeptSample, outline_of, sample_of, values_of
