@@ -46,7 +46,6 @@ _TOGETHER = ("spark", "security", "cluster")
 _LONG = (
     *_TOGETHER,
     "demo",
-    "test_examples.py",
     "cli",
     "gateway/services/test_endpoint_schedules.py",
     "gateway/test_openapi.py",

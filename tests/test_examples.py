@@ -1,65 +1,24 @@
-"""The examples run as a reader would run them, one after the other, against a real gateway."""
+"""The examples without Spark, one after the other, against a real gateway."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from spark_environment import spark_environment
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-def _run(name: str, gateway_url: str, *arguments: str, **variables: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
-        env={**os.environ, **variables, "SLUICEWAY_URL": gateway_url},
-        capture_output=True,
-        text=True,
-        timeout=480,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_readings_are_written_read_in_two_parts_and_summed_up_by_spark(
-    gateway_url: str, tmp_path: Path
-) -> None:
-    assert _run("write_readings.py", gateway_url, "500") == ["500 readings written"]
-    *stations, total = _run("read_readings.py", gateway_url)
-    assert stations == [f"station-{number} 50" for number in range(10)]
-    assert total == "500 readings read"
-    assert _run("warmest_by_spark.py", gateway_url, **spark_environment(tmp_path)) == [
-        "10 stations written",
-        "its writer is closed after 10 records",
-    ]
-
-
-def test_a_stream_is_restarted_in_the_middle_and_counts_every_departure(
-    gateway_url: str, tmp_path: Path
-) -> None:
-    variables = spark_environment(tmp_path)
-    *hours, total = _run("delays_as_they_happen.py", gateway_url, **variables)
-    assert total == "24 hours, 720 departures"
-    assert hours[0] == "00:00  30 departures, 1.0 minutes late"
-    assert hours[-1] == "23:00  30 departures, 24.0 minutes late"
+from example_runs import EXAMPLES, run_example
 
 
 def test_two_replicas_count_every_reading_once_though_one_is_started_again(
     gateway_url: str,
 ) -> None:
-    before, *stations, total = _run("count_in_two.py", gateway_url)
+    before, *stations, total = run_example("count_in_two.py", gateway_url)
     assert before == "100 readings counted before the restart"
     assert stations == [f"station-{number} 200" for number in range(10)]
     assert total == "2000 readings counted"
 
 
 def test_a_writer_waits_until_two_groups_have_read_all(gateway_url: str) -> None:
-    late, archived, total = _run("wait_until_read.py", gateway_url)
+    late, archived, total = run_example("wait_until_read.py", gateway_url)
     assert late.startswith("not yet: after 0.1 s what was written to the channel 'orders'")
     assert "the group 'billing': nobody has been in it yet" in late
     assert archived == "500 orders are billed and shipped, and can be archived"
@@ -67,7 +26,7 @@ def test_a_writer_waits_until_two_groups_have_read_all(gateway_url: str) -> None
 
 
 def test_orders_go_round_through_ports_until_their_channel_is_closed(gateway_url: str) -> None:
-    assert _run("ports_and_cycle.py", gateway_url) == [
+    assert run_example("ports_and_cycle.py", gateway_url) == [
         "enough orders went round: True",
         "each of them was audited and handled: True",
         "of 10 orders",
@@ -75,7 +34,7 @@ def test_orders_go_round_through_ports_until_their_channel_is_closed(gateway_url
 
 
 def test_a_channel_is_closed_when_all_is_read_and_deleted_then(gateway_url: str) -> None:
-    assert _run("close_and_delete.py", gateway_url) == [
+    assert run_example("close_and_delete.py", gateway_url) == [
         "closing, and asked to finish: closing",
         "nobody else comes to write",
         "14752 cents",
@@ -88,7 +47,7 @@ def test_a_channel_is_closed_when_all_is_read_and_deleted_then(gateway_url: str)
 
 
 def test_jobs_that_are_started_again_go_on_and_the_ones_before_are_fenced(gateway_url: str) -> None:
-    assert _run("started_again.py", gateway_url) == [
+    assert run_example("started_again.py", gateway_url) == [
         "the planner failed after 50 tasks, and whoever reads them is told",
         "the worker did 40 tasks, of which 30 are committed, and hangs",
         "what it did not read it cannot commit",
@@ -100,7 +59,7 @@ def test_jobs_that_are_started_again_go_on_and_the_ones_before_are_fenced(gatewa
 
 
 def test_a_log_is_read_again_from_any_place_in_it_and_from_no_other(gateway_url: str) -> None:
-    assert _run("read_again.py", gateway_url) == [
+    assert run_example("read_again.py", gateway_url) == [
         f"all, in the order in which they were written: {list(range(10))}",
         "from offset 7: [7, 8, 9]",
         "from noon: [5, 6, 7, 8, 9]",
@@ -110,7 +69,7 @@ def test_a_log_is_read_again_from_any_place_in_it_and_from_no_other(gateway_url:
 
 
 def test_who_is_behind_is_found_and_seen_to_catch_up(gateway_url: str) -> None:
-    assert _run("who_holds_up_whom.py", gateway_url) == [
+    assert run_example("who_holds_up_whom.py", gateway_url) == [
         "labels: 0 parcels left",
         "scales: 600 parcels left",
         "scales holds up whoever needs both",
@@ -119,7 +78,7 @@ def test_who_is_behind_is_found_and_seen_to_catch_up(gateway_url: str) -> None:
 
 
 def test_workers_that_come_and_go_count_every_reading_once(gateway_url: str) -> None:
-    lines = _run("workers_come_and_go.py", gateway_url)
+    lines = run_example("workers_come_and_go.py", gateway_url)
     assert lines[0] == "Ada has (0, 1, 2, 3)"
     assert {line.split()[0] for line in lines if " has " in line} == {"Ada", "Ben", "Cid"}
     assert lines[-11:-1] == [f"station-{number} 300" for number in range(10)]
@@ -127,7 +86,7 @@ def test_workers_that_come_and_go_count_every_reading_once(gateway_url: str) -> 
 
 
 def test_who_watches_from_aside_sees_who_works_there_and_is_not_seen(gateway_url: str) -> None:
-    assert _run("watch_from_aside.py", gateway_url) == [
+    assert run_example("watch_from_aside.py", gateway_url) == [
         "the model hears of its writer's harbour: True",
         "gauge[0] is started and healthy, and tells {'harbour': 'Brest'}",
         "model[0] is started and healthy",
@@ -138,7 +97,7 @@ def test_who_watches_from_aside_sees_who_works_there_and_is_not_seen(gateway_url
 
 
 def test_kafkas_tools_see_how_far_a_group_is(gateway_url: str) -> None:
-    assert _run("as_kafkas_tools_see_it.py", gateway_url) == [
+    assert run_example("as_kafkas_tools_see_it.py", gateway_url) == [
         "the group lags by 6 letters",
         "6 more are read",
         "the group lags by 0 letters",
@@ -146,7 +105,7 @@ def test_kafkas_tools_see_how_far_a_group_is(gateway_url: str) -> None:
 
 
 def test_fifty_readers_start_at_once(gateway_url: str) -> None:
-    assert _run("fifty_at_once.py", gateway_url) == [
+    assert run_example("fifty_at_once.py", gateway_url) == [
         "50 readers had their first record at once",
         "500 records were read, each once",
         "member 7 had the partitions (7,)",
@@ -156,7 +115,7 @@ def test_fifty_readers_start_at_once(gateway_url: str) -> None:
 
 
 def test_a_consumer_of_ones_own_asks_for_all_that_a_broker_answers(gateway_url: str) -> None:
-    assert _run("broker_calls.py", gateway_url) == [
+    assert run_example("broker_calls.py", gateway_url) == [
         "{0: (0, 0), 1: (0, 0)}",
         "partitions: [0, 1]",
         "partition 0 ends at [3]",
@@ -172,19 +131,20 @@ def test_a_consumer_of_ones_own_asks_for_all_that_a_broker_answers(gateway_url: 
 def test_a_pipeline_of_pypz_runs_through_a_channel(gateway_url: str) -> None:
     if importlib.util.find_spec("pypz") is None:
         pytest.skip("pypz is not here, and on no package index: github.com/lazlowa/pypz-python")
-    assert _run("pypz_port.py", gateway_url) == [
+    assert run_example("pypz_port.py", gateway_url) == [
         *(f"HelloWorld_{number}" for number in range(10)),
         "ended with [0, 0]",
     ]
 
 
-def test_every_example_is_run_here() -> None:
-    text = Path(__file__).read_text()
+def test_every_example_is_run() -> None:
+    here = Path(__file__)
+    text = here.read_text() + (here.parent / "spark" / "test_spark_examples.py").read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []
 
 
 def test_what_was_written_for_confluent_kafka_produces_and_consumes(gateway_url: str) -> None:
-    assert _run("confluent_consume_produce.py", gateway_url) == [
+    assert run_example("confluent_consume_produce.py", gateway_url) == [
         "120 messages delivered to greetings",
         "120 messages consumed from greetings",
         "120 committed",

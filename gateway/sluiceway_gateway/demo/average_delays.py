@@ -5,6 +5,7 @@ python -m sluiceway_gateway.demo.average_delays
 
 import time
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as sql
 
 from sluiceway_gateway.demo import delays, flights
@@ -37,9 +38,9 @@ def main() -> None:
             read = grouped.agg(sql.sum("flights"), sql.sum("checksum")).first()
         assert read is not None  # noqa: S101 - an aggregate has one row
         seconds = time.monotonic() - started_s
-        means = grouped.drop("checksum")
-        wrote = means.agg(sql.count("*"), sql.sum(delay_hash())).first()
-        assert wrote is not None  # noqa: S101
+        wrote = Observation("delays")
+        checksum = sql.sum(delay_hash()).alias("checksum")
+        means = grouped.drop("checksum").observe(wrote, sql.count("*").alias("rows"), checksum)
         with watched(spark, events, "Writing the mean delays", tasks=1):
             means.write.format("channel").mode("append").option("create", "true").save(
                 delays.CHANNEL
@@ -49,8 +50,8 @@ def main() -> None:
                 "rows_read": read[0],
                 "checksum_read": str(read[1]),
                 "read_seconds": seconds,
-                "rows_written": wrote[0],
-                "checksum_written": str(wrote[1]),
+                "rows_written": wrote.get["rows"],
+                "checksum_written": str(wrote.get["checksum"]),
             }
         )
 

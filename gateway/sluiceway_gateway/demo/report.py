@@ -21,9 +21,9 @@ def show(summary: Summary, console: Console) -> None:
     console.print(_delays(summary.records))
     console.print(_channels(summary))
     console.print(
-        f"Spark wrote the flights in {summary.write_seconds:.1f} s "
-        f"({summary.write_mb_per_second:.1f} MB/s of CSV) and read them in "
-        f"{summary.read_seconds:.1f} s ({summary.read_mb_per_second:.1f} MB/s). "
+        f"Spark took {summary.write_seconds:.1f} s from the file into the channel "
+        f"({summary.write_mb_per_second:.1f} MB/s of CSV) and {summary.read_seconds:.1f} s out of "
+        f"it again ({summary.read_mb_per_second:.1f} MB/s). "
         f"All of it took {summary.seconds:.1f} s."
     )
     if summary.agrees:

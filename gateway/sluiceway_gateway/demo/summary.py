@@ -44,12 +44,12 @@ class Summary:
 
     @property
     def write_mb_per_second(self) -> float:
-        """Megabytes (10^6, as CSV) that Spark wrote a second."""
+        """Megabytes (10^6, as CSV) a second that Spark parsed, summed up and wrote."""
         return self.csv_bytes / 1e6 / self.write_seconds
 
     @property
     def read_mb_per_second(self) -> float:
-        """Megabytes (10^6, as CSV) that Spark read a second."""
+        """Megabytes (10^6, as CSV) a second that Spark read, summed up and grouped."""
         return self.csv_bytes / 1e6 / self.read_seconds
 
     def to_json(self) -> str:
