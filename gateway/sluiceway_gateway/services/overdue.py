@@ -14,7 +14,7 @@ from sluiceway_gateway.services.clock import Clock
 from sluiceway_gateway.store import endpoints, history, sharing
 from sluiceway_gateway.store.channels import hold_channels
 from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.sharing import Behind
+from sluiceway_gateway.store.reaped import Behind
 
 _log = structlog.get_logger(__name__)
 

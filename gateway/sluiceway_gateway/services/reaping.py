@@ -16,16 +16,9 @@ from sluiceway_gateway.services.overdue import Overdue
 from sluiceway_gateway.services.ports import Topics
 from sluiceway_gateway.services.sharing import regroup
 from sluiceway_gateway.store import endpoints, history, sessions
-from sluiceway_gateway.store.beats import (
-    LostWriter,
-    Pulse,
-    lost_writers,
-    note_ends,
-    pulses,
-)
 from sluiceway_gateway.store.channels import hold_channels
 from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.sharing import behind
+from sluiceway_gateway.store.reaped import LostWriter, Pulse, note_ends, sight
 
 _log = structlog.get_logger(__name__)
 
@@ -83,9 +76,8 @@ class Reaper:
         """
         now_s = self._monotonic()
         with self._database.read() as tx:
-            found = pulses(tx)
-            unfinished = lost_writers(tx)
-            slow = behind(tx)
+            seen = sight(tx)
+        found = seen.pulses
         late_ms = 0.0 if self._due_s is None else (now_s - self._due_s) * 1000
         self._seen = {each.endpoint: self._sight(each, now_s, late_ms) for each in found}
         pause_s = min([_PAUSE_S, *(each.interval_ms / 2000 for each in found)])
@@ -100,8 +92,8 @@ class Reaper:
             judged=len(found),
             suspect=written.count(Health.SUSPECT),
             lost=written.count(Health.LOST),
-            ends=self._note_ends(unfinished, now_s),
-            overdue=self._overdue.judge(slow, now_s, late_ms=late_ms),
+            ends=self._note_ends(seen.lost_writers, now_s),
+            overdue=self._overdue.judge(seen.behind, now_s, late_ms=late_ms),
             pause_s=0.0 if Health.LOST in written else pause_s,
         )
 

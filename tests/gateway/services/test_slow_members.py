@@ -14,6 +14,7 @@ from sluiceway_gateway.services.places import Asked
 from sluiceway_gateway.services.sharing import Sharing, Wish
 from sluiceway_gateway.services.tokens import LOOPBACK
 from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.store.reaped import sight
 
 
 class Team:
@@ -68,11 +69,11 @@ class Team:
             self.services.reaper._due_s = self.services.now_s - (9 if late else 0)
             self.services.reaper.run_once()
 
-    def beat(self, member: Endpoint) -> Any:
+    def beat(self, member: Endpoint, state: State = State.STARTED) -> Any:
         report = Report(
             id=member.id,
             epoch=member.epoch,
-            state=State.STARTED,
+            state=state,
             counters={},
             payload=None,
             listens=False,
@@ -84,6 +85,11 @@ class Team:
 
     def known(self, member: Endpoint) -> Endpoint:
         return self.services.endpoints.get(self.name, member.id).endpoint
+
+    def behind(self) -> list[str]:
+        """Return the endpoints that the reaper finds to wait for."""
+        with self.services.database.read() as tx:
+            return [each.endpoint for each in sight(tx).behind]
 
 
 @pytest.fixture
@@ -127,6 +133,27 @@ def test_a_member_that_beats_and_does_not_let_go_is_waited_for_and_then_no_more(
     asked = team.sync(slow)
     assert (asked.taken, asked.held) == (False, ())
     assert team.take(slow).partitions == (0, 2)
+
+
+def test_only_who_holds_a_share_of_an_earlier_generation_is_waited_for(team: Team) -> None:
+    slow = team.join()
+    team.sync(slow)
+    assert team.behind() == []
+    team.take(slow)
+    assert team.behind() == []
+    new = team.join()
+    assert team.behind() == [slow.id]
+    team.take(new)
+    team.pass_time(125, slow, new)
+    assert team.behind() == []
+    team.take(slow)
+    failing = team.join()
+    team.take(failing)
+    team.join()
+    assert failing.id in team.behind()
+    team.beats += 1
+    team.beat(failing, State.ERROR)
+    assert failing.id not in team.behind()
 
 
 def test_after_a_gap_of_the_reapers_own_nobody_is_overdue(team: Team) -> None:
