@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from xdist.workermanage import WorkerController
 
 from compiled import share_compiled
 from databases import Databases, Postgres, SQLite, running_postgres
-from outage import Outage
+from relay import Relay
 from serving import serving
-from shared_kafka import SharedKafka, kafka_of
+from shared_kafka import SharedKafka, kafka_of, number_of_process
 
 # For all Java that tests start, brokers and Spark's executors, which live for seconds: to optimise
 # their code, or to verify it, would cost more than it saves.
@@ -130,17 +131,17 @@ def kafka(request: pytest.FixtureRequest) -> SharedKafka:
 
 
 @pytest.fixture(scope="session")
-def fragile_kafka(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
-    outage = Outage(kafka, tmp_path_factory.mktemp("fragile-kafka"))
-    yield outage
-    outage.begin()
+def _way_to_kafka(kafka: SharedKafka, request: pytest.FixtureRequest) -> Iterator[Relay]:
+    way = kafka.ways[number_of_process(request.config)]
+    with closing(Relay(way.listener, way.port)) as relay:
+        yield relay
 
 
 @pytest.fixture
-def outage(fragile_kafka: Outage) -> Outage:
-    """A broker that answers, until the test says otherwise."""
-    fragile_kafka.end()
-    return fragile_kafka
+def fragile_kafka(_way_to_kafka: Relay) -> Relay:
+    """A way of this process' own to the broker, open until the test cuts it."""
+    _way_to_kafka.mend()
+    return _way_to_kafka
 
 
 @pytest.fixture(scope="session")

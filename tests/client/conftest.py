@@ -10,7 +10,7 @@ from confluent_facade import Facade, facade
 from real_topics import DEFINITION, Topics
 from scripted_gateway import Script, scripted
 
-from outage import Outage
+from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway import Beat, Channel, ChannelReader, Gateway
 from sluiceway.broker import Broker
@@ -38,9 +38,9 @@ def each_stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def fragile_topics(outage: Outage) -> Topics:
+def fragile_topics(fragile_kafka: Relay) -> Topics:
     """Topics of that broker."""
-    return Topics(outage.bootstrap_servers)
+    return Topics(fragile_kafka.address)
 
 
 @pytest.fixture

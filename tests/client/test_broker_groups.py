@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from broker_calls import broker_at, commit, committed, encoded, fetched, produced
-from relay import relay
 
+from relay import Relay
 from sluiceway import Beat, Channel
 from sluiceway.broker import (
     Broker,
@@ -363,7 +364,7 @@ def test_a_commit_of_no_member_without_an_answer_is_made_up_for_by_the_next(
 ) -> None:
     channel = new_channel()
     with (
-        relay(gateway_url) as way,
+        closing(Relay(int(gateway_url.rpartition(":")[2]))) as way,
         broker_at(way.url, offsets_channel_socket_timeout_ms=500) as cut_off,
     ):
         produced(broker, channel, encoded(channel, 10))

@@ -7,13 +7,14 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import pytest
 from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_until, raised, taken
-from relay import Relay, relay
 
+from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.committer import Committer
 from sluiceway.confluent.news import News
@@ -30,7 +31,7 @@ New = Callable[..., Consumer]
 
 @pytest.fixture
 def way(gateway_url: str) -> Iterator[Relay]:
-    with relay(gateway_url) as made:
+    with closing(Relay(int(gateway_url.rpartition(":")[2]))) as made:
         yield made
 
 
@@ -59,11 +60,11 @@ def test_reading_goes_on_while_the_gateway_is_away(site: Facade, name: str, way:
         reader.subscribe([name, f"{name}-later", f"^{name}$"])
         while not offsets([m for m in taken(reader, 1) if m.error() is None]):
             pass
-        way.break_off()
+        way.cut()
         began_s = time.monotonic()
         until(lambda: reader.poll(0.1) is None and time.monotonic() > began_s + 3, seconds=12)
         assert sum(at.offset for at in reader.position(reader.assignment())) == 20
-        way.cut = False
+        way.mend()
         until(lambda: reader.poll(0.05) is None and beats_again(reader._assignment.readers[name]))
     assert sum(at.offset for at in site.gateway.channel(name).committed("g").values()) == 20
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from real_topics import Topics, readings
 
-from outage import Outage
+from relay import Relay
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
 from sluiceway.position import Position
 from sluiceway.protocol import Connection
@@ -135,7 +135,7 @@ def test_a_topic_made_anew_is_another_one(topics: Topics) -> None:
 
 
 def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(
-    outage: Outage, fragile_topics: Topics
+    fragile_kafka: Relay, fragile_topics: Topics
 ) -> None:
     connection = fragile_topics.connect("avro", partitions=1)
     with ChannelWriter(connection) as writer:
@@ -146,7 +146,7 @@ def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(
     ):
         for reader in (own, sharing):
             assert reader.read(10, timeout=None) == readings(10)
-        outage.begin()
+        fragile_kafka.cut()
         for reader in (own, sharing):
             assert reader.read(20, timeout=None) == readings(20, 10)
             with pytest.raises(KafkaUnavailable, match="try again"):
@@ -155,7 +155,7 @@ def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(
         for call in (own.lag, sharing.lag):
             with pytest.raises(KafkaUnavailable):
                 call()
-        outage.end()
+        fragile_kafka.mend()
         with ChannelWriter(connection) as writer:
             writer.write(readings(5, 30))
         for reader in (own, sharing):
@@ -163,10 +163,10 @@ def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(
 
 
 def test_kafka_away_at_the_opening_is_an_error_in_time(
-    outage: Outage, fragile_topics: Topics
+    fragile_kafka: Relay, fragile_topics: Topics
 ) -> None:
     connection = fragile_topics.connect("avro", partitions=1)
-    outage.begin()
+    fragile_kafka.cut()
     with pytest.raises(KafkaUnavailable):
         ChannelReader(connection, until="now", timeout_s=1)
     with pytest.raises(KafkaUnavailable):

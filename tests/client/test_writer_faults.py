@@ -5,7 +5,7 @@ import random
 import pytest
 from real_topics import Topics, readings
 
-from outage import Outage
+from relay import Relay
 from sluiceway.errors import DeliveryFailed, EndpointClosed, KafkaFailure
 from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
@@ -67,29 +67,29 @@ def test_a_failure_ends_a_long_write_early(topics: Topics) -> None:
 
 
 def test_kafka_away_during_a_write_fails_after_the_delivery_timeout(
-    outage: Outage, fragile_topics: Topics, each_format: str
+    fragile_kafka: Relay, fragile_topics: Topics, each_format: str
 ) -> None:
     connection = fragile_topics.connect(each_format)
     writer = ChannelWriter(connection, delivery_timeout_s=2)
     writer.write(readings(10))
     writer.flush()
-    outage.begin()
+    fragile_kafka.cut()
     writer.write(readings(5, 10))
     with pytest.raises(DeliveryFailed) as raised:
         writer.flush()
     assert (raised.value.written_records, raised.value.failed_records) == (10, 5)
-    outage.end()
+    fragile_kafka.mend()
     assert count(connection) == 10
 
 
 def test_a_full_queue_with_kafka_away_does_not_wait_for_ever(
-    outage: Outage, fragile_topics: Topics
+    fragile_kafka: Relay, fragile_topics: Topics
 ) -> None:
     connection = fragile_topics.connect("avro")
     writer = ChannelWriter(
         connection, delivery_timeout_s=2, config={"queue.buffering.max.messages": 10}
     )
-    outage.begin()
+    fragile_kafka.cut()
     with pytest.raises(DeliveryFailed) as raised:
         writer.write(readings(1000))
     assert raised.value.written_records == 0
@@ -110,10 +110,10 @@ def test_a_topic_deleted_under_a_writer_fails_the_delivery(topics: Topics) -> No
 
 
 def test_leaving_by_an_exception_with_kafka_away_does_not_mask_it(
-    outage: Outage, fragile_topics: Topics
+    fragile_kafka: Relay, fragile_topics: Topics
 ) -> None:
     writer = ChannelWriter(fragile_topics.connect("avro"))
-    outage.begin()
+    fragile_kafka.cut()
 
     def fail_half_way() -> None:
         with writer:

@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from shared_kafka import SharedKafka
 from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer, free_ports
@@ -25,19 +24,6 @@ def _alive(pid: int) -> bool:
 
 def _wait_until_gone(pid: int) -> None:
     until(lambda: not _alive(pid), 40)
-
-
-def test_a_stopped_broker_keeps_its_topics_for_the_next_start(tmp_path: Path) -> None:
-    with KafkaServer.start(tmp_path, heap_mb=HEAP_MB) as first:
-        admin = AdminClient({"bootstrap.servers": first.bootstrap_servers})
-        admin.create_topics([NewTopic("kept", 3, 1)])["kept"].result(timeout=20)
-        pid = first.pid
-    assert not _alive(pid)
-    with KafkaServer.start(tmp_path, heap_mb=HEAP_MB) as second:
-        admin = AdminClient({"bootstrap.servers": second.bootstrap_servers})
-        topics = admin.list_topics(timeout=20).topics
-        assert len(topics["kept"].partitions) == 3
-    second.stop()  # repeating it is allowed
 
 
 def test_a_broker_does_not_outlive_an_owner_that_was_killed(tmp_path: Path) -> None:

@@ -1,24 +1,14 @@
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from rig import RESYNC_S, Rig, condition, status
 
 from databases import Databases, SQLite
-from shared_kafka import SharedKafka
+from relay import Relay
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.domain.channel import Phase
-from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.store.engine import Database
-
-
-@pytest.fixture
-def port() -> int:
-    (port,) = free_ports(1)
-    return port
 
 
 @pytest.fixture
@@ -28,9 +18,9 @@ def databases(sqlite: SQLite) -> Databases:
 
 
 @pytest.fixture
-def rig(database: Database, port: int) -> Iterator[Rig]:
+def rig(database: Database, fragile_kafka: Relay) -> Iterator[Rig]:
     """A rig whose Kafka comes and goes as the test has it."""
-    kafka = Kafka(f"127.0.0.1:{port}", timeout_s=1)
+    kafka = Kafka(fragile_kafka.address, timeout_s=1)
     yield Rig(database=database, kafka=kafka)
     kafka.close()
 
@@ -43,9 +33,8 @@ def run_until(rig: Rig, reached: Callable[[], bool]) -> None:
         rig.clock.forward(1)
 
 
-def test_channels_wait_for_kafka_and_go_on_when_it_is_back(
-    rig: Rig, kafka: SharedKafka, port: int, tmp_path: Path
-) -> None:
+def test_channels_wait_for_kafka_and_go_on_when_it_is_back(rig: Rig, fragile_kafka: Relay) -> None:
+    fragile_kafka.cut()
     new = rig.add()
     assert rig.run_once().unreachable == 1
     found = rig.get(new)
@@ -56,11 +45,12 @@ def test_channels_wait_for_kafka_and_go_on_when_it_is_back(
     assert rig.run_once().unreachable == 1
     assert rig.get(new) == found, "the same outage is nothing new"
 
-    with kafka.another(tmp_path / "kafka", port=port):
-        run_until(rig, lambda: rig.get(new).phase is Phase.READY)
-        assert status(rig.get(new), "Synced") == ("True", "UpToDate")
-        doomed, rested, grown = rig.ready(), rig.ready(), rig.ready()
+    fragile_kafka.mend()
+    run_until(rig, lambda: rig.get(new).phase is Phase.READY)
+    assert status(rig.get(new), "Synced") == ("True", "UpToDate")
+    doomed, rested, grown = rig.ready(), rig.ready(), rig.ready()
 
+    fragile_kafka.cut()
     rig.delete(doomed)
     rig.respec(grown, partitions=2)
     rig.clock.forward(RESYNC_S)
@@ -71,33 +61,30 @@ def test_channels_wait_for_kafka_and_go_on_when_it_is_back(
     assert status(rig.get(grown), "Ready") == ("True", "TopicCreated")
     assert status(rig.get(grown), "Synced") == ("False", "BrokerUnavailable")
 
-    with kafka.another(tmp_path / "kafka", port=port):
-        run_until(rig, lambda: rig.find(doomed) is None)
-        run_until(rig, lambda: rig.get(grown).observed_generation == 2)
-        assert rig.topic(doomed) is None
-        assert rig.get(grown).topic.partitions == 2
-        assert rig.get(rested).topic == rested.topic
+    fragile_kafka.mend()
+    run_until(rig, lambda: rig.find(doomed) is None)
+    run_until(rig, lambda: rig.get(grown).observed_generation == 2)
+    assert rig.topic(doomed) is None
+    assert rig.get(grown).topic.partitions == 2
+    assert rig.get(rested).topic == rested.topic
 
 
-def test_a_channel_without_its_topic_can_be_forgotten_while_kafka_is_away(rig: Rig) -> None:
+def test_a_channel_without_its_topic_can_be_forgotten_while_kafka_is_away(
+    rig: Rig, fragile_kafka: Relay
+) -> None:
+    fragile_kafka.cut()
     channel = rig.add()
     rig.delete(channel, keep_topic=True)
     assert rig.run_once().removed == 1
     assert rig.find(channel) is None
 
 
-def test_a_broker_that_hangs_does_not_hold_the_pass(
-    rig: Rig, kafka: SharedKafka, port: int, tmp_path: Path
-) -> None:
-    with kafka.another(tmp_path / "kafka", port=port) as server:
-        rig.ready()
-        waiting = rig.add()
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
-            began = time.monotonic()
-            assert rig.run_once().unreachable == 1
-            assert time.monotonic() - began < 10
-            assert status(rig.get(waiting), "Ready") == ("False", "BrokerUnavailable")
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
-        run_until(rig, lambda: rig.get(waiting).phase is Phase.READY)
+def test_a_broker_that_hangs_does_not_hold_the_pass(rig: Rig, fragile_kafka: Relay) -> None:
+    rig.ready()
+    waiting = rig.add()
+    with fragile_kafka.still():
+        began = time.monotonic()
+        assert rig.run_once().unreachable == 1
+        assert time.monotonic() - began < 10
+        assert status(rig.get(waiting), "Ready") == ("False", "BrokerUnavailable")
+    run_until(rig, lambda: rig.get(waiting).phase is Phase.READY)

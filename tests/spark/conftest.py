@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from spark_tasks import Measure, Produce, connection_at
 
 import sluiceway.spark
-from outage import Outage
+from relay import Relay
 from sluiceway import Gateway
 from sluiceway.protocol import Connection
 from spark_environment import spark_environment
@@ -103,11 +103,11 @@ def produce() -> Produce:
 
 
 @pytest.fixture
-def fragile(outage: Outage, name: str) -> Connection:
+def fragile(fragile_kafka: Relay, name: str) -> Connection:
     """How to reach a topic of the test's own in the broker that may be stopped."""
-    admin = AdminClient({"bootstrap.servers": outage.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": fragile_kafka.address})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-    return connection_at(outage.bootstrap_servers, name)
+    return connection_at(fragile_kafka.address, name)
 
 
 _MEASURED = """

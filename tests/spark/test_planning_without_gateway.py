@@ -23,7 +23,6 @@ from sluiceway.spark.reading import ChannelDataReader
 from sluiceway.spark.streaming import ChannelStreamReader
 from sluiceway.spark.types import struct_of
 
-NOWHERE = "http://127.0.0.1:9"
 NEWER = SCHEMA.append(pa.field("t", pa.string()))
 STRANGER = b"\0" + struct.pack(">I", 2**31 - 7) + b"\x02"
 
@@ -67,9 +66,11 @@ def shipped(planned: Planned) -> Planned:
     return copy
 
 
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where no gateway is, which from now on is seen in no time."""
     monkeypatch.setattr("sluiceway.spark.links._TIMEOUT_S", 0.3)
+    return "http://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -92,9 +93,9 @@ def early(channel: Channel, gateway: Gateway) -> Connection:
 
 @pytest.mark.parametrize("plan", [batch, stream])
 def test_a_record_of_a_schema_that_nobody_could_ask_for_is_not_skipped(
-    early: Connection, plan: Plan
+    early: Connection, nowhere: str, plan: Plan
 ) -> None:
-    planned = plan(Link(early, "read", gateway_url=NOWHERE))
+    planned = plan(Link(early, "read", gateway_url=nowhere))
 
     assert planned.ids(0) == [0, 1, 2]
     with pytest.raises(GatewayUnavailable, match=r"None was passed over: run the job again"):
@@ -115,28 +116,32 @@ def test_it_is_read_when_the_gateway_is_back_and_strangers_are_skipped(
 
 @pytest.mark.parametrize("plan", [batch, stream])
 def test_a_stranger_may_be_the_channels_while_nobody_can_ask(
-    channel: Channel, produce: Produce, plan: Plan
+    channel: Channel, nowhere: str, produce: Produce, plan: Plan
 ) -> None:
     connection = channel.connection("read")
     produce(connection, STRANGER)
 
-    planned = plan(Link(connection, "read", gateway_url=NOWHERE))
+    planned = plan(Link(connection, "read", gateway_url=nowhere))
 
     with pytest.raises(GatewayUnavailable):
         planned.ids(0)
     assert planned.ids(1) == [3, 4]
 
 
-def test_a_gateway_that_is_left_alone_for_a_while_makes_nothing_current(early: Connection) -> None:
-    link = Link(early, "read", gateway_url=NOWHERE)
+def test_a_gateway_that_is_left_alone_for_a_while_makes_nothing_current(
+    early: Connection, nowhere: str
+) -> None:
+    link = Link(early, "read", gateway_url=nowhere)
 
     assert [link.known(max_age_s=60.0).current for _ in range(2)] == [False, False]
 
 
-def test_what_was_asked_for_lately_is_current(channel: Channel, gateway_url: str) -> None:
+def test_what_was_asked_for_lately_is_current(
+    channel: Channel, gateway_url: str, request: pytest.FixtureRequest
+) -> None:
     link = Link(channel.connection("read"), "read", gateway_url=gateway_url)
     assert link.known().current
-    link._gateway_url = NOWHERE
+    link._gateway_url = request.getfixturevalue("nowhere")
     link.close()
 
     assert link.known(max_age_s=60.0).current

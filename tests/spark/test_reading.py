@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 from spark_tasks import SCHEMA, Measure, Produce, fill, messages_of
 
-from outage import Outage
+from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -157,13 +157,13 @@ def test_a_topic_that_is_gone_is_said_to_be_gone(channel: Channel) -> None:
         list(made.read(piece))
 
 
-def test_without_kafka_a_task_fails_in_time(outage: Outage, fragile: Connection) -> None:
+def test_without_kafka_a_task_fails_in_time(fragile_kafka: Relay, fragile: Connection) -> None:
     producer = Producer(fragile.kafka)
     producer.produce(fragile.topic_name, b"x", partition=0)
     assert producer.flush(30) == 0
     made = reader(fragile, **{"kafkaconsumer.polltimeoutms": "1500"})
     (piece,) = made.partitions()
-    outage.begin()
+    fragile_kafka.cut()
 
     with pytest.raises(KafkaUnavailable, match="Kafka"):
         list(made.read(piece))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from spark_tasks import SCHEMA, Measure, all_ids, connection_at, ids_in
 
-from outage import Outage
+from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -123,14 +123,14 @@ def test_a_topic_that_is_gone_fails_the_task(channel: Channel) -> None:
 
 
 def test_a_broker_that_goes_away_fails_the_task_and_counts_what_was_written(
-    outage: Outage,
+    fragile_kafka: Relay,
     fragile: Connection,
 ) -> None:
     made = writer(fragile, deliverytimeoutms="3000")
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(1, 2)
-        outage.begin()
+        fragile_kafka.cut()
         yield batch(3)
 
     with pytest.raises(DeliveryFailed, match="partition 0") as caught:

@@ -1,8 +1,7 @@
 """Streaming queries on a real Spark, from channel to channel."""
 
-import os
-import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from spark_tasks import SCHEMA, all_ids, fill, ids_in, messages_of
 
 import sluiceway.spark
 from databases import SQLite
-from outage import Outage
+from relay import Relay
 from serving import serving
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -122,25 +121,24 @@ def test_a_batch_that_is_replayed_is_the_same_batch_of_another_attempt(
 
 
 def test_a_running_query_outlives_a_broker_that_stands_still(
-    spark: SparkSession, outage: Outage, sqlite: SQLite, start: Run
+    spark: SparkSession, fragile_kafka: Relay, sqlite: SQLite, start: Run
 ) -> None:
-    servers, server = outage.bootstrap_servers, outage.server
+    servers, name = fragile_kafka.address, uuid.uuid4().hex
     app = create_app(Settings(database_url=sqlite.migrated(), kafka_bootstrap_servers=servers))
     with serving(app) as url, Gateway(url) as gateway:
         sluiceway.spark.register(spark, gateway=url)
-        inlet, outlet = (gateway.channel(each, SCHEMA, partitions=2) for each in ("in", "out"))
+        inlet, outlet = (
+            gateway.channel(f"{name}-{each}", SCHEMA, partitions=2) for each in ("in", "out")
+        )
         fill(inlet, range(5))
         query = start(stream(spark, inlet), outlet)
         until(query, lambda: all_ids(outlet) == [*range(5)])
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
+        with fragile_kafka.still():
             # Idle, Spark asks for the end every few milliseconds; now the first of these never
             # ends.
             until(
                 query, lambda: all("Getting offsets" in query.status["message"] for _ in range(50))
             )
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
         fill(inlet, range(5, 10))
 
         until(query, lambda: all_ids(outlet) == [*range(10)])

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType
 from spark_tasks import SCHEMA, Produce, fill
 
-from outage import Outage
+from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -304,15 +304,17 @@ def test_while_the_gateway_is_away_a_query_goes_on(
     reader.stop()
 
 
-def test_a_query_outlives_its_broker(outage: Outage, fragile: Connection, produce: Produce) -> None:
-    """The broker ends, and starts again with its data, while the query wants to know its end."""
+def test_a_query_outlives_its_broker(
+    fragile_kafka: Relay, fragile: Connection, produce: Produce
+) -> None:
+    """The broker is away, and comes back, while the query wants to know its end."""
     frontier = Frontier(Link(fragile, "read"), StreamOptions.parse({"path": "t"}))
     produce(fragile, b"1", b"2")
     start = frontier.start()
     before = frontier.end()
 
-    outage.begin()
-    outage.end()
+    fragile_kafka.cut()
+    fragile_kafka.mend()
     produce(fragile, b"3")
     after = frontier.end()
     assert [dict(each.next_offsets) for each in (start, before, after)] == [{0: 0}, {0: 2}, {0: 3}]
@@ -320,12 +322,12 @@ def test_a_query_outlives_its_broker(outage: Outage, fragile: Connection, produc
 
 
 def test_a_broker_that_stays_away_fails_the_query_in_time(
-    outage: Outage, fragile: Connection
+    fragile_kafka: Relay, fragile: Connection
 ) -> None:
     options = StreamOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1500"})
     frontier = Frontier(Link(fragile, "read"), options)
     frontier.end()
-    outage.begin()
+    fragile_kafka.cut()
 
     with pytest.raises(KafkaUnavailable):
         frontier.end()

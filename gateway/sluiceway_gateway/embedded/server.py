@@ -83,14 +83,16 @@ class KafkaServer:
         port: int | None = None,
         heap_mb: int = 1024,
         listeners: Mapping[str, str] | None = None,
+        advertised: Mapping[str, int] | None = None,
         properties: Mapping[str, str] | None = None,
         on_progress: Progress | None = None,
     ) -> "KafkaServer":
         """Start a broker and return once it answers.
 
         Without a `port` a free one is chosen. `listeners` are further ones on free ports, each
-        a name in capitals with its protocol, such as {"SECURE": "SASL_SSL"}; `properties` are
-        added to the broker's own, among them what those listeners need.
+        a name in capitals with its protocol, such as {"SECURE": "SASL_SSL"}; clients are sent to
+        the port in `advertised`, where something stands before a listener. `properties` are added
+        to the broker's own, among them what those listeners need.
         Raises JavaMissing, JarsUnavailable, BrokerStartFailed.
         """
         java, jars = find_java(), fetch_jars(kafka_jars(), on_progress)
@@ -100,7 +102,7 @@ class KafkaServer:
         for attempt in range(1, attempts + 1):
             ports = dict(zip(protocols, free_ports(len(protocols)), strict=True))
             ports[_CLIENT] = port or ports[_CLIENT]
-            configuration = _configuration(data_dir, protocols, ports)
+            configuration = _configuration(data_dir, protocols, ports, advertised or {})
             server = cls._launch(
                 [str(java), *_java_options(data_dir, heap_mb), "-cp", f"{jars}/*"],
                 data_dir,
@@ -245,15 +247,18 @@ def _java_options(data_dir: Path, heap_mb: int) -> list[str]:
 
 
 def _configuration(
-    data_dir: Path, protocols: Mapping[str, str], ports: Mapping[str, int]
+    data_dir: Path,
+    protocols: Mapping[str, str],
+    ports: Mapping[str, int],
+    advertised: Mapping[str, int],
 ) -> dict[str, str]:
-    addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}
+    told = {each: port for each, port in ports.items() if each != _CONTROLLER} | dict(advertised)
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@127.0.0.1:{ports[_CONTROLLER]}",
-        "listeners": ",".join(addresses.values()),
-        "advertised.listeners": ",".join(addresses[each] for each in ports if each != _CONTROLLER),
+        "listeners": ",".join(_addresses(ports)),
+        "advertised.listeners": ",".join(_addresses(told)),
         "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
         "inter.broker.listener.name": _CLIENT,
         "controller.listener.names": _CONTROLLER,
@@ -271,6 +276,10 @@ def _configuration(
         # A topic exists because somebody asked for it by name, never by a typing error.
         "auto.create.topics.enable": "false",
     }
+
+
+def _addresses(ports: Mapping[str, int]) -> list[str]:
+    return [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
 
 
 def _format(java: list[str], properties: Path) -> None:
