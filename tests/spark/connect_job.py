@@ -69,8 +69,8 @@ def failure(spark: SparkSession) -> str:
     return ""
 
 
-def main(url: str, file: str) -> None:
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+def main(server: str, url: str, file: str) -> None:
+    spark = SparkSession.builder.remote(server).getOrCreate()
     sluiceway.spark.register(spark, gateway=url)
     found = {
         "session": type(spark).__module__,

@@ -1,40 +1,37 @@
-"""Channels over Spark Connect, in a process of its own: a session is of one kind or the other."""
+"""Channels over Spark Connect, for a client in a process of its own."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from spark_environment import spark_environment
+from pyspark.sql import SparkSession
 
 JOB = Path(__file__).with_name("connect_job.py")
-DEFAULTS = """
-spark.log.level OFF
-spark.sql.shuffle.partitions 2
-spark.ui.enabled false
-"""
+
+
+def connect_url(session: SparkSession) -> str:
+    """Return where the session's plugin serves Spark Connect, on a port that was free."""
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    service = getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
+    return f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
 
 
 @pytest.fixture(scope="module")
-def found(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the job found."""
+def found(
+    spark_session: SparkSession, gateway_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What the job found, of which the session's Spark is the server."""
     directory = tmp_path_factory.mktemp("connect")
-    (directory / "spark-defaults.conf").write_text(DEFAULTS)
     done = subprocess.run(
-        [sys.executable, str(JOB), gateway_url, "found.json"],
+        [sys.executable, str(JOB), connect_url(spark_session), gateway_url, "found.json"],
         cwd=directory,
-        env={
-            **os.environ,
-            **spark_environment(directory),
-            "SPARK_CONF_DIR": str(directory),
-        },
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
