@@ -160,6 +160,13 @@ def test_the_gateway_loads_nothing_that_carries_records() -> None:
     assert _loaded_of({"fastapi", "httpx", "numpy", "pyarrow"}, program) == {"fastapi"}
 
 
+@pytest.mark.parametrize("job", ["write_flights", "average_delays", "read_delays"])
+def test_a_job_of_the_demo_loads_what_a_job_of_its_own_would(job: str) -> None:
+    program = f"import sluiceway_gateway.demo.{job}"
+
+    assert _loaded_of({"confluent_kafka", "fastapi", "sqlalchemy"}, program) == {"confluent_kafka"}
+
+
 def test_modules_stay_short() -> None:
     long = {
         str(path.relative_to(ROOT)): lines

@@ -13,6 +13,6 @@ def demo(as_json: bool) -> int:
     It starts a broker and a gateway on free ports and leaves nothing running. The exit status is
     0 only if every count and checksum agrees.
     """
-    from sluiceway_gateway.demo import run
+    from sluiceway_gateway.demo.command import run
 
     return run(as_json=as_json)

@@ -15,6 +15,14 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from sluiceway_gateway.embedded import keeper
+from sluiceway_gateway.embedded.configuration import (
+    CLIENT,
+    CONTROLLER,
+    SHORT_LIVED,
+    broker_properties,
+    java_options,
+)
 from sluiceway_gateway.embedded.errors import BrokerStartFailed
 from sluiceway_gateway.embedded.jars import Progress, fetch_jars, kafka_jars
 from sluiceway_gateway.embedded.java import find_java
@@ -23,29 +31,7 @@ from sluiceway_gateway.embedded.ports import free_ports
 _START_TIMEOUT_S = 90
 _STOP_TIMEOUT_S = 40
 _POLL_S = 0.05
-_SMALL_HEAP_MB = 512
-_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _PORT_ATTEMPTS = 5
-_CLIENT, _CONTROLLER = "CLIENT", "CONTROLLER"
-_LOGGING = """status = error
-appenders = file
-appender.file.type = RollingFile
-appender.file.name = file
-appender.file.fileName = ${sys:sluiceway.log}
-appender.file.filePattern = ${sys:sluiceway.log}.%i
-appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d{ISO8601} %p %c %m%n
-appender.file.policies.type = Policies
-appender.file.policies.size.type = SizeBasedTriggeringPolicy
-appender.file.policies.size.size = 10MB
-appender.file.strategy.type = DefaultRolloverStrategy
-appender.file.strategy.max = 3
-rootLogger.level = warn
-rootLogger.appenderRefs = file
-rootLogger.appenderRef.file.ref = file
-logger.kafka.name = kafka.server.KafkaRaftServer
-logger.kafka.level = info
-"""
 
 
 class KafkaServer:
@@ -66,13 +52,13 @@ class KafkaServer:
     ) -> None:
         self._keeper = keeper
         self.pid = pid
-        self.port = ports[_CLIENT]
+        self.port = ports[CLIENT]
         self.log_path = log_path
         self.bootstrap_servers = f"127.0.0.1:{self.port}"
         self.listeners = {
             name: f"127.0.0.1:{port}"
             for name, port in ports.items()
-            if name not in (_CLIENT, _CONTROLLER)
+            if name not in (CLIENT, CONTROLLER)
         }
 
     @classmethod
@@ -97,17 +83,17 @@ class KafkaServer:
         """
         java, jars = find_java(), fetch_jars(kafka_jars(), on_progress)
         data_dir.mkdir(parents=True, exist_ok=True)
-        protocols = {_CLIENT: "PLAINTEXT", **(listeners or {}), _CONTROLLER: "PLAINTEXT"}
+        protocols = {CLIENT: "PLAINTEXT", **(listeners or {}), CONTROLLER: "PLAINTEXT"}
         attempts = _PORT_ATTEMPTS if port is None else 1
         for attempt in range(1, attempts + 1):
             ports = dict(zip(protocols, free_ports(len(protocols)), strict=True))
-            ports[_CLIENT] = port or ports[_CLIENT]
-            configuration = _configuration(data_dir, protocols, ports, advertised or {})
+            ports[CLIENT] = port or ports[CLIENT]
+            own = broker_properties(data_dir, protocols, ports, advertised or {})
             server = cls._launch(
-                [str(java), *_java_options(data_dir, heap_mb), "-cp", f"{jars}/*"],
+                [str(java), *java_options(data_dir, heap_mb), "-cp", f"{jars}/*"],
                 data_dir,
                 ports,
-                configuration | dict(properties or {}),
+                own | dict(properties or {}),
             )
             try:
                 server.wait_until_ready()
@@ -138,9 +124,10 @@ class KafkaServer:
         if not (data_dir / "log" / "meta.properties").exists():
             _format(java, properties)
         with (data_dir / "broker.out").open("wb") as output:
-            keeper = subprocess.Popen(
+            keeping = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "sluiceway_gateway.embedded.keeper"),
+                    # It needs nothing but Python, and starts at once when it looks for no more.
+                    *(sys.executable, "-IS", keeper.__file__),
                     *java,
                     *("kafka.Kafka", str(properties)),
                 ],
@@ -148,14 +135,14 @@ class KafkaServer:
                 stdout=subprocess.PIPE,
                 stderr=output,
             )
-        assert keeper.stdout is not None  # noqa: S101 - asked for above
+        assert keeping.stdout is not None  # noqa: S101 - asked for above
         try:
-            pid = int(keeper.stdout.readline() or 0)
+            pid = int(keeping.stdout.readline() or 0)
         except BaseException:
             # Interrupted before anybody else knows of it.
-            _end(keeper)
+            _end(keeping)
             raise
-        return cls(keeper=keeper, pid=pid, ports=ports, log_path=log_path)
+        return cls(keeper=keeping, pid=pid, ports=ports, log_path=log_path)
 
     def stop(self) -> None:
         """Stop the broker cleanly, by force after 40 s; its data stay. May be repeated."""
@@ -231,59 +218,8 @@ def _end(keeper: "subprocess.Popen[bytes]") -> None:
         keeper.stdout.close()
 
 
-def _java_options(data_dir: Path, heap_mb: int) -> list[str]:
-    logging_file = data_dir / "log4j2.properties"
-    logging_file.write_text(_LOGGING)
-    # A small broker has little to do: the optimising compiler would cost more than it saves.
-    small = _SHORT_LIVED if heap_mb < _SMALL_HEAP_MB else ()
-    return [
-        f"-Xmx{heap_mb}m",
-        *small,
-        f"-Dlog4j2.configurationFile={logging_file}",
-        f"-Dsluiceway.log={data_dir / 'broker.log'}",
-        "-Djava.awt.headless=true",
-        "-XX:+ExitOnOutOfMemoryError",
-    ]
-
-
-def _configuration(
-    data_dir: Path,
-    protocols: Mapping[str, str],
-    ports: Mapping[str, int],
-    advertised: Mapping[str, int],
-) -> dict[str, str]:
-    told = {each: port for each, port in ports.items() if each != _CONTROLLER} | dict(advertised)
-    return {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{ports[_CONTROLLER]}",
-        "listeners": ",".join(_addresses(ports)),
-        "advertised.listeners": ",".join(_addresses(told)),
-        "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
-        "inter.broker.listener.name": _CLIENT,
-        "controller.listener.names": _CONTROLLER,
-        "log.dirs": str(data_dir / "log"),
-        # Kafka's own 128 MiB are allocated at the start, and half of what a small heap has.
-        "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
-        "offsets.topic.replication.factor": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        "group.initial.rebalance.delay.ms": "0",
-        # Twice a second Kafka would note that nothing happened, a quarter of what an idle one does.
-        "metadata.max.idle.interval.ms": "10000",
-        # A topic exists because somebody asked for it by name, never by a typing error.
-        "auto.create.topics.enable": "false",
-    }
-
-
-def _addresses(ports: Mapping[str, int]) -> list[str]:
-    return [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
-
-
 def _format(java: list[str], properties: Path) -> None:
-    tool = [*java, *_SHORT_LIVED, "kafka.tools.StorageTool"]
+    tool = [*java, *SHORT_LIVED, "kafka.tools.StorageTool"]
     done = subprocess.run(
         [*tool, "format", "--cluster-id", _cluster_id(), "--config", str(properties)],
         capture_output=True,
