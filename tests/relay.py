@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Iterator
 from typing import Any
 
-_MOST_S = 10
+_MOST_S = 60
 
 
 def held_port(port: int = 0) -> socket.socket:

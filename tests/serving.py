@@ -47,7 +47,7 @@ def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
     server = _Server(uvicorn.Config(app, log_config=None, lifespan="on"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while not server.started:
         if not thread.is_alive() or time.monotonic() > deadline:
             raise RuntimeError("the gateway did not start")
@@ -58,5 +58,5 @@ def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
         # Requests that wait for a change would hold up the end, as the server waits for them.
         app.state.parts.watch.close()
         server.end()
-        thread.join(timeout=30)
+        thread.join(timeout=120)
         assert not thread.is_alive(), "the gateway did not stop"

@@ -27,7 +27,7 @@ def test_a_group_is_joined_shared_committed_and_left_by_hand(gateway_url: str) -
             ["bash", "-euo", "pipefail", "-c", lines.replace("/departures", f"/{name}")],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=480,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

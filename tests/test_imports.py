@@ -143,7 +143,7 @@ def _loaded_of(names: set[str], program: str) -> set[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=480,
     )
     return set(done.stdout.split())
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def until(holds: Callable[[], object], seconds: float = 20) -> None:
+def until(holds: Callable[[], object], seconds: float = 120) -> None:
     """Wait until `holds()`, and fail if it takes too long."""
     deadline_s = time.monotonic() + seconds
     while not holds():

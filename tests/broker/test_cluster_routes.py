@@ -32,7 +32,7 @@ def ready(http: httpx.Client, name: str, **spec: Any) -> dict[str, Any]:
     """Make a channel and return it once it is ready."""
     answer = http.put(f"/v1/channels/{name}", json={"spec": {"schema": SCHEMA, **spec}})
     assert answer.status_code == 201, answer.text
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while (channel := answer.json())["status"]["phase"] != "ready":
         assert time.monotonic() < deadline, channel
         answer = http.get(

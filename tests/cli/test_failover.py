@@ -50,7 +50,7 @@ def test_another_replica_takes_over_when_the_leader_is_gone(
 def by_leadership(url: str, replicas: list[Process]) -> tuple[Process, Process]:
     """Return the replica that leads now, and the other one."""
     database = Database(url)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     try:
         while True:
             with database.read() as tx:

@@ -21,7 +21,7 @@ def _wait_for_a_change(url: str) -> httpx.Response:
         answer = httpx.get(
             f"{url}/v1/channels/one?wait=60",
             headers={"If-None-Match": channel.headers["ETag"]},
-            timeout=90,
+            timeout=480,
         )
         if answer.status_code == 304:
             return answer

@@ -37,7 +37,7 @@ def described(bootstrap_servers: str, group: str) -> list[dict[str, str]]:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -72,7 +72,7 @@ class Topics:
     def create(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> str:
         topic = NewTopic(name, partitions, 1, config=dict(config or {}))
         self._admin.create_topics([topic])[name].result(30)
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 180
         while True:
             try:
                 described = self._admin.describe_topics(TopicCollection([name]))[name].result(30)
@@ -105,7 +105,7 @@ class Topics:
             producer.produce(name, value, partition=partition)
         producer.commit_transaction(30)
         # Committing is done when it is certain; the marker that ends it comes a moment later.
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 180
         while self._end(name, partition) < end:
             assert time.monotonic() < deadline_s
 

@@ -164,7 +164,7 @@ def test_a_program_that_ends_without_closing_has_said_that_it_ended(
         cwd=Path(__file__).parent,
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=480,
     )
     (writer,) = channel.endpoints()
     assert (writer.state, writer.ends) == ("closed", {0: 22})

@@ -62,7 +62,7 @@ def test_a_reader_without_an_end_hears_that_its_channel_closes(channel: Channel)
     with channel.reader(group="delays", until=None) as reader:
         write(channel, 10)
         channel.close()
-        found, deadline_s = 0, time.monotonic() + 30
+        found, deadline_s = 0, time.monotonic() + 180
         while not (reader.finish_requested and found == 10):
             found += len(reader.read(10, timeout=0.1))
             assert time.monotonic() < deadline_s

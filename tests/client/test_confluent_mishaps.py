@@ -368,7 +368,7 @@ def test_a_forked_process_is_told_and_ends_nothing(site: Facade, name: str) -> N
         [sys.executable, "-c", textwrap.dedent(FORKING), site.url, name],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stderr

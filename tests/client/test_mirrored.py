@@ -56,7 +56,7 @@ def test_commits_show_in_kafkas_own_group_offsets(
 def shown(tool: Consumer, channel: Channel, *, until: int) -> tuple[int, int]:
     """Return the group's offset and the end of the topic, when it is there."""
     place = TopicPartition(channel.status.topic.name, 0)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 180
     while True:
         # A new broker has no place for groups' offsets before the first is written.
         with contextlib.suppress(KafkaException):

@@ -189,7 +189,7 @@ def test_a_forked_process_is_a_session_of_its_own(channel: Channel, gateway_url:
         [sys.executable, "-c", textwrap.dedent(FORKING), gateway_url, channel.name],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stderr

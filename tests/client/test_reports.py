@@ -22,7 +22,7 @@ def channel(new_channel: NewChannel) -> Channel:
 
 def until_report(channel: Channel, holds: Callable[[StatusReport], bool]) -> StatusReport:
     """Wait, as the command does, until the status is as wanted."""
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 180
     report = channel.report()
     while not holds(report):
         assert time.monotonic() < deadline_s, report

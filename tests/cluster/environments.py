@@ -45,7 +45,7 @@ class Environment:
             cwd=self.path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=480,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -59,7 +59,7 @@ def build_wheel(directory: Path) -> Path:
         cwd=ROOT,
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=480,
     )
     (wheel,) = directory.glob("*.whl")
     return wheel
@@ -78,7 +78,7 @@ def make_environment(
         subprocess.run(
             [*_PIP, "--python", str(environment.python), "install", *_QUIETLY, str(wheel)],
             check=True,
-            timeout=120,
+            timeout=480,
         )
         for each in needed(wheel, *extras):
             _put(each, environment.packages, links=links)

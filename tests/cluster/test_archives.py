@@ -54,7 +54,7 @@ def shell(script: str, directory: Path, **variables: str) -> None:
         # It is the packing that is tried, not how small it gets.
         env={**inherited, "GZIP": "-1", **variables},
         check=True,
-        timeout=280,
+        timeout=480,
     )
 
 

@@ -54,7 +54,7 @@ def open_alone(shipped: Path, *path: Path) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=480,
     )
     return done.stdout
 

@@ -322,7 +322,7 @@ struct = StructType([
 print(Schema.of(struct).canonical)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=480
     )
     money = logical("bytes", "decimal", precision=10, scale=2)
     inner = record({"name": "d", "type": money}, name="Record.b.item")

@@ -57,7 +57,7 @@ def run(body, most_mb=100):
         [sys.executable, "-W", "ignore", "-c", script],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -94,7 +94,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(
 ) -> None:
     wait_for(lambda: running(tmp_path, command), f"{command} runs")
     demo.send_signal(number)
-    _, err = ended(demo, within_s=60)
+    _, err = ended(demo, within_s=180)
 
     assert demo.returncode == 128 + number
     assert "Interrupted. Nothing is left running." in err

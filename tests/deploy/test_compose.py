@@ -28,7 +28,7 @@ def config() -> dict[str, Any]:
         env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=480,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -157,7 +157,7 @@ def test_secrets_are_files_that_are_never_in_git_or_an_image(
 def secrets(tmp_path: Path) -> Path:
     """What the README's lines make."""
     (lines,) = [each for each in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "-m " in each]
-    subprocess.run(["sh", "-euc", lines], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(["sh", "-euc", lines], cwd=tmp_path, check=True, timeout=480)
     return tmp_path / "secrets"
 
 

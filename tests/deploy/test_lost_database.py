@@ -118,7 +118,7 @@ def test_a_restored_backup_touches_no_topic_that_it_does_not_know(
             found = channel.status.condition(kind)
             return None if found is None else found.reason
 
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while reason("deleted-since", "Ready") != "TopicMissing":
             assert time.monotonic() < deadline
         while reason("grown-since", "Synced") != "PartitionsExceedSpec":

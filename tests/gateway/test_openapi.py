@@ -93,7 +93,7 @@ def make_channel(gateway: Gateway) -> None:
     """Make the channel that requests meet; with Kafka, wait until it is ready."""
     with httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=60) as http:
         answer = http.put(f"/v1/channels/{CHANNEL}", json={"spec": {"schema": SCHEMA}})
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while gateway.kafka_is == "up" and answer.json()["status"]["phase"] != "ready":
             assert time.monotonic() < deadline
             answer = http.get(f"/v1/channels/{CHANNEL}")

@@ -240,7 +240,7 @@ def test_without_pypz_its_ports_say_what_is_missing(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=480,
         check=False,
     )
     assert "install pypz-core (github.com/lazlowa/pypz-python)" in done.stderr

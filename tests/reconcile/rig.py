@@ -144,7 +144,7 @@ class Rig:
 
     def topic_id(self, name: str) -> str:
         """Return the id of a topic that was just made."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 180
         while (topic := self.kafka.observe([name]).topics.get(name)) is None:
             assert time.monotonic() < deadline, name
         return topic.id
@@ -154,7 +154,7 @@ class Rig:
 
     def until_topic(self, channel: Channel, once: Callable[[ObservedTopic | None], bool]) -> None:
         """Wait until brokers have heard of what was done to the topic."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 180
         while not once(topic := self.topic(channel)):
             assert time.monotonic() < deadline, topic
 

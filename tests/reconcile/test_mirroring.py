@@ -72,7 +72,7 @@ def site(rig: Rig, tools: AdminClient) -> Site:
     channel = rig.ready(partitions=3, mirrored=True)
     # A new broker makes the topic that groups' offsets lie in; until then, to list them ends the
     # process (a fault of librdkafka's Python package, in 2.16.1).
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 180
     place = (channel.topic.name, 0)
     while not is_taken(rig, {"first": {place: 0}}):
         assert time.monotonic() < deadline_s

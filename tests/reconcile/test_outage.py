@@ -26,7 +26,7 @@ def rig(database: Database, fragile_kafka: Relay) -> Iterator[Rig]:
 
 
 def run_until(rig: Rig, reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not reached():
         assert time.monotonic() < deadline
         rig.run_once()

@@ -42,7 +42,7 @@ def ran(secured_service: SecuredGateway, tmp_path_factory: pytest.TempPathFactor
         [sys.executable, str(PROGRAM), str(directory), str(file)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
         check=False,
         env=os.environ | variables,
     )

@@ -69,7 +69,7 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
     assert jvm is not None
     jvm.shutdown()
     jvm.proc.stdin.close()
-    jvm.proc.wait(timeout=60)
+    jvm.proc.wait(timeout=240)
     os.environ.pop("PYSPARK_GATEWAY_PORT", None)
 
 
@@ -143,7 +143,7 @@ def measure(tmp_path: Path) -> Measure:
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
+            timeout=480,
         )
         records, grown_mb = map(int, done.stdout.split())
         return records, grown_mb

@@ -21,7 +21,7 @@ from sluiceway.endpoint import Endpoint
 from sluiceway.spark.application import Application
 
 SHORT = Beat(interval_ms=100, patience_ms=30_000)
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from sluiceway.spark.stamps import HEADER
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 Run = Callable[..., StreamingQuery]
 

@@ -96,7 +96,7 @@ def settled(directory: Path, **environment: str) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=480,
     )
     return done.stdout.splitlines()
 

@@ -35,7 +35,7 @@ def _run(path: Path) -> tuple[int, list[str]]:
         env={"PATH": str(path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=480,
         check=False,
     )
     assert done.stdout == ""

@@ -43,7 +43,7 @@ def until_list(channel: Any, holds: Any) -> Any:
     """Wait, as clients do, until the list of endpoints is as wanted."""
     http, resource = channel
     path = f"/v1/channels/{resource['metadata']['name']}/endpoints"
-    deadline, tag = time.monotonic() + 60, '"none"'
+    deadline, tag = time.monotonic() + 180, '"none"'
     while True:
         answer = http.get(path, params={"wait": 20}, headers={"If-None-Match": tag})
         if answer.status_code == 200:
@@ -87,7 +87,7 @@ def test_a_group_larger_than_its_channel_has_a_partition_for_each_when_it_has_gr
     asked = {"group": "g", "index": 4, "size": 5, "id": fresh_id(), "session": fresh_id()}
     http, resource = channel
     path = f"/v1/channels/{resource['metadata']['name']}"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while (answer := attach(channel, **asked)).status_code == 409:
         assert answer.json()["code"] == "channel_not_ready"
         assert time.monotonic() < deadline

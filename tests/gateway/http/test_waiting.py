@@ -22,7 +22,7 @@ def wait(rig: Rig, etag: str, seconds: float = 30) -> httpx.Response:
         f"{rig.url}{PATH}",
         params={"wait": seconds},
         headers={"If-None-Match": etag},
-        timeout=60,
+        timeout=480,
         verify=NOBODY_TO_TRUST,
     )
 
