@@ -1,13 +1,9 @@
 """A way to a server of this machine that can be cut, stand still, or swallow the answers."""
 
-import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Awaitable, Iterator
-from typing import Any
-
-_MOST_S = 60
+from collections.abc import Iterator
 
 
 def held_port(port: int = 0) -> socket.socket:
@@ -24,8 +20,8 @@ def held_port(port: int = 0) -> socket.socket:
 class Relay:
     """Passes connections on to the port `to`, from a `port` of its own (0: a free one).
 
-    For those at its `address`, the server is away while the relay is cut: what they have open is
-    reset, and what they open is refused. While it is `deaf`, a connection ends when an answer is
+    For those at its `address`, the server is away while the relay is cut: what they have open
+    ends, and what they open is refused. While it is `deaf`, a connection ends when an answer is
     to pass.
     """
 
@@ -36,101 +32,94 @@ class Relay:
         self.address = f"127.0.0.1:{self._port}"
         self.url = f"http://{self.address}"
         self.deaf = False
-        self._carried: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-        self._flows = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._flow(True)
+        self._flows = threading.Event()
+        self._flows.set()
+        self._lock = threading.Lock()
+        self._listener: socket.socket | None = None
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
         self.mend()
 
     def cut(self) -> None:
         """Have the server away; may be repeated."""
-        self._do(self._cut())
+        with self._lock:
+            listener, self._listener = self._listener, None
+            for each in (listener, *self._open):
+                if each is not None:
+                    _end(each)
+            threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join()
+        if listener is not None:
+            listener.close()
 
     def mend(self) -> None:
         """Have the server back; may be repeated."""
-        self._do(self._mend())
+        with self._lock:
+            if self._listener is None:
+                self._listener = held_port(self._port)
+                self._listener.listen()
+                self._start(self._listener)
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
         """Take connections and whatever comes while the block runs, and pass it on afterwards."""
-        self._flow(False)
+        self._flows.clear()
         try:
             yield
         finally:
-            self._flow(True)
+            self._flows.set()
 
     def close(self) -> None:
         """Cut it for good."""
         self.cut()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
         self._held.close()
 
-    def _do(self, work: Awaitable[None]) -> None:
-        async def done() -> None:
-            await work
+    def _start(self, listener: socket.socket, near: socket.socket | None = None) -> None:
+        """Have a thread take connections, or carry the one that was taken; holding the lock."""
+        thread = threading.Thread(
+            target=self._take if near is None else self._carry,
+            args=(listener,) if near is None else (listener, near),
+            daemon=True,
+        )
+        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+        thread.start()
 
-        asyncio.run_coroutine_threadsafe(done(), self._loop).result(_MOST_S)
+    def _take(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                with self._lock:
+                    if self._listener is not listener:
+                        near.close()
+                        return
+                    self._start(listener, near)
 
-    def _flow(self, flows: bool) -> None:
-        self._loop.call_soon_threadsafe(self._flows.set if flows else self._flows.clear)
-
-    async def _cut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        carried = list(self._carried)
-        for each in carried:
-            each.cancel()
-        await asyncio.gather(*carried, return_exceptions=True)
-
-    async def _mend(self) -> None:
-        if self._server is None:
-            self._server = await asyncio.start_server(
-                self._carry, "127.0.0.1", self._port, reuse_port=True
-            )
-
-    async def _carry(self, asking: asyncio.StreamReader, asker: asyncio.StreamWriter) -> None:
-        this = asyncio.current_task()
-        assert this is not None
-        self._carried.add(this)
-        writers = [asker]
-        try:
-            answering, answerer = await asyncio.open_connection("127.0.0.1", self._to)
-            writers.append(answerer)
-            ways = [self._pass(asking, answerer), self._pass(answering, asker, answers=True)]
-            await _first(*ways)
-        except BaseException:
-            for each in writers:
-                each.transport.abort()
-            raise
-        finally:
-            self._carried.discard(this)
-            for each in writers:
-                each.close()
-
-    async def _pass(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool = False
-    ) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await source.read(1 << 16):
-                await self._flows.wait()
-                if answers and self.deaf:
+    def _carry(self, listener: socket.socket, near: socket.socket) -> None:
+        with near, socket.create_connection(("127.0.0.1", self._to)) as far:
+            with self._lock:
+                if self._listener is not listener:
                     return
-                sink.write(data)
-                await sink.drain()
+                self._open |= {near, far}
+            back = threading.Thread(target=self._pass, args=(far, near), daemon=True)
+            back.start()
+            self._pass(near, far, answers=False)
+            back.join()
+            with self._lock:
+                self._open -= {near, far}
+
+    def _pass(self, source: socket.socket, sink: socket.socket, *, answers: bool = True) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._flows.wait()
+                if answers and self.deaf:
+                    break
+                sink.sendall(data)
+        _end(source)
+        _end(sink)
 
 
-async def _first(*works: Any) -> None:
-    """Wait for the first of these to end, and end the others."""
-    tasks = [asyncio.ensure_future(each) for each in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def _end(connection: socket.socket) -> None:
+    """Wake who waits for it, here and at its other end."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
