@@ -79,8 +79,8 @@ _SIGHT = (
         channels.c.patience_ms,
         channels.c.topic_name,
         channels.c.topic_partitions,
+        # Who has a share is a member of a dynamic group.
         and_(
-            endpoint_groups.c.dynamic,
             endpoint_groups.c.generation > endpoints.c.generation,
             endpoints.c.share_index.is_not(None),
         ).label("is_behind"),
@@ -91,10 +91,8 @@ _SIGHT = (
     .where(
         ~endpoints.c.superseded,
         endpoints.c.state != str(State.CLOSED),
-        or_(
-            endpoints.c.health != str(Health.LOST),
-            and_(*_LOST_AND_UNSEEN, channels.c.topic_partitions.is_not(None)),
-        ),
+        # A channel that somebody came to has, or had, a topic: its partitions are known.
+        or_(endpoints.c.health != str(Health.LOST), and_(*_LOST_AND_UNSEEN)),
     )
 )
 
