@@ -83,12 +83,15 @@ class SqliteWriter:
             driver.execute("BEGIN IMMEDIATE")
             yield self._connection
             driver.commit()
-        except (sqlite3.Error, DBAPIError):
-            # Who knows what it is good for: the next one gets another.
-            self.close()
-            raise
-        except BaseException:
-            driver.rollback()
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, sqlite3.Error | DBAPIError):
+                driver.rollback()
+            else:
+                # Failed or interrupted within a statement, who knows what it is good for: the next
+                # one gets another.
+                self.close()
+                # SQLAlchemy forgets an interrupted one without closing it.
+                driver.close()
             raise
 
     def close(self) -> None:

@@ -110,6 +110,26 @@ def test_what_comes_after_a_failed_transaction_is_not_part_of_it(
     assert found == [False, True, True]
 
 
+def test_an_interrupted_transaction_is_undone_and_the_next_one_works(database: Database) -> None:
+    def interrupt(*_: object) -> None:
+        event.remove(database.engine, "do_execute", interrupt)
+        raise KeyboardInterrupt
+
+    def write() -> None:
+        with database.write() as tx:
+            leases.acquire(tx, "undone", "me", 60_000)
+            event.listen(database.engine, "do_execute", interrupt)
+            tx.execute(text("SELECT 1"))
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    with database.write() as tx:
+        leases.acquire(tx, "kept", "me", 60_000)
+    with database.read() as tx:
+        found = [leases.current(tx, name) is not None for name in ("undone", "kept")]
+    assert found == [False, True]
+
+
 def test_sqlites_writer_takes_no_readers_place_and_is_there_again_after_it_was_closed(
     tmp_path: Path,
 ) -> None:
