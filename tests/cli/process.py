@@ -36,7 +36,7 @@ class Process:
                 self.text += line
                 self._came.notify_all()
 
-    def until(self, pattern: str, timeout_s: float = 120) -> str:
+    def until(self, pattern: str, timeout_s: float = 180) -> str:
         """Wait until a line comes that has the pattern; return its first group."""
         with self._came:
             assert self._came.wait_for(lambda: re.search(pattern, self.text), timeout_s), self.text
@@ -55,12 +55,12 @@ class Process:
         """Send a signal; one that has ended gets none."""
         self._process.send_signal(number)
 
-    def end(self, number: int, timeout_s: float = 60) -> int:
+    def end(self, number: int, timeout_s: float = 180) -> int:
         """Send a signal, and return the exit status."""
         self.signal(number)
         return self.wait(timeout_s)
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = 180) -> int:
         try:
             status = self._process.wait(timeout_s)
             self._reading.join(timeout_s)

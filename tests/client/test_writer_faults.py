@@ -1,15 +1,18 @@
 """A failed delivery raises, says what is known, and ends the writer."""
 
 import random
+from pathlib import Path
 
 import pytest
 from real_topics import Topics, readings
 
 from relay import Relay
+from shared_kafka import SharedKafka
 from sluiceway.errors import DeliveryFailed, EndpointClosed, KafkaFailure
 from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
+from waiting import until
 
 
 def count(connection: Connection) -> int:
@@ -96,12 +99,17 @@ def test_a_full_queue_with_kafka_away_does_not_wait_for_ever(
     assert raised.value.failed_records == 1000
 
 
-def test_a_topic_deleted_under_a_writer_fails_the_delivery(topics: Topics) -> None:
+def test_a_topic_deleted_under_a_writer_fails_the_delivery(
+    topics: Topics, kafka: SharedKafka
+) -> None:
     connection = topics.connect("avro")
     writer = ChannelWriter(connection, delivery_timeout_s=3)
     writer.write(readings(3))
     writer.flush()
     topics.delete(connection.topic_name)
+    # The broker hears of it after the controller. Each partition takes what comes, until its log is
+    # put aside.
+    until(lambda: not [*Path(kafka.log_dir).glob(f"{connection.topic_name}-?")])
     writer.write(readings(3))
     with pytest.raises(KafkaFailure) as raised:
         writer.flush()

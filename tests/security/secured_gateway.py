@@ -19,7 +19,7 @@ from sluiceway_gateway.services.migration import migrate, opened
 from sluiceway_gateway.services.tokens import Tokens
 
 _COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"
-_START_S = 120
+_START_S = 180
 TOKEN_KEY = "token-key-" + "0123456789abcdef" * 2
 
 
@@ -91,7 +91,7 @@ def secured_gateway(kafka: SecuredKafka, directory: Path) -> Iterator[SecuredGat
         )
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(180)
 
 
 def _kafka_settings(kafka: SecuredKafka) -> dict[str, str]:
