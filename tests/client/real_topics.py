@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
-    KafkaException,
     Message,
     Producer,
-    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from made_topics import make
 from sluiceway.protocol import Connection
 
 DEFINITION = {
@@ -71,15 +70,7 @@ class Topics:
 
     def create(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> str:
         topic = NewTopic(name, partitions, 1, config=dict(config or {}))
-        self._admin.create_topics([topic])[name].result(30)
-        deadline_s = time.monotonic() + 180
-        while True:
-            try:
-                described = self._admin.describe_topics(TopicCollection([name]))[name].result(30)
-                return str(described.topic_id)
-            except KafkaException:
-                # The broker that answers may not have heard of it yet.
-                assert time.monotonic() < deadline_s
+        return make(self._admin, topic)
 
     def delete(self, name: str) -> None:
         self._admin.delete_topics([name])[name].result(30)

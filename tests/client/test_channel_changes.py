@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from made_topics import make
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway.errors import (
@@ -60,7 +61,7 @@ def topic(kafka: SharedKafka) -> str:
     """The name of a topic that somebody made."""
     name = f"foreign-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(name, num_partitions=1)])[name].result(timeout=30)
+    make(admin, NewTopic(name, num_partitions=1))
     return name
 
 

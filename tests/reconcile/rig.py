@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from made_topics import make
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.domain.channel import (
     Channel,
@@ -167,7 +168,7 @@ class Operator:
 
     def create(self, name: str, partitions: int = 1, **config: str) -> None:
         topic = NewTopic(name, num_partitions=partitions, config=config)
-        self._admin.create_topics([topic])[name].result(timeout=30)
+        make(self._admin, topic)
 
     def delete(self, name: str) -> None:
         self._admin.delete_topics([name])[name].result(timeout=30)

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from spark_tasks import Measure, Produce, connection_at
 
 import sluiceway.spark
+from made_topics import make
 from relay import Relay
 from sluiceway import Gateway
 from sluiceway.protocol import Connection
@@ -109,7 +110,7 @@ def produce() -> Produce:
 def fragile(fragile_kafka: Relay, name: str) -> Connection:
     """How to reach a topic of the test's own in the broker that may be stopped."""
     admin = AdminClient({"bootstrap.servers": fragile_kafka.address})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    make(admin, NewTopic(name, 1, 1))
     return connection_at(fragile_kafka.address, name)
 
 

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from gateway_rig import NOBODY, SCHEMA, Rig, code, running
 
+from made_topics import make
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.services.reconcile import Reconciler
@@ -38,8 +39,7 @@ def topic(operator: AdminClient) -> str:
     """The name of a topic that somebody made."""
     name = f"Somebodys_{uuid.uuid4().hex[:8]}"
     config = {"retention.ms": "60000", "max.message.bytes": "2000", "flush.ms": "9000"}
-    made = operator.create_topics([NewTopic(name, num_partitions=3, config=config)])
-    made[name].result(timeout=30)
+    make(operator, NewTopic(name, num_partitions=3, config=config))
     return name
 
 

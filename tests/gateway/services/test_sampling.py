@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from gateway_rig import NOBODY, Rig
 
+from made_topics import make
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.domain.progress import WINDOW
@@ -27,7 +28,7 @@ class Looks:
         self.flights = flights
         self.topic = flights.rig.http.get(flights.path).json()["status"]["topic"]["name"]
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        admin.create_topics([NewTopic(self.topic, 4, 1)])[self.topic].result(30)
+        make(admin, NewTopic(self.topic, 4, 1))
         self.producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         self.kafka = Kafka(kafka.bootstrap_servers)
         # A broker that is asked at once may not know all partitions of its new topic yet.
