@@ -1,10 +1,10 @@
 """How pykafka's Broker is connected, and what it says when it is not."""
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from broker_calls import broker_at, commit, committed, encoded, fetched, limit, produced
@@ -161,9 +161,9 @@ def test_a_program_that_ends_without_closing_has_said_that_it_ended(
     channel = new_channel()
     subprocess.run(
         [sys.executable, "-c", PROGRAM, gateway_url, channel.name],
-        cwd=Path(__file__).parent,
+        # The program takes the tests' own modules from where pytest found them.
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
-        capture_output=True,
         timeout=480,
     )
     (writer,) = channel.endpoints()
