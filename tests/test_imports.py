@@ -155,7 +155,7 @@ def test_the_whole_client_loads_neither_pyspark_nor_pandas() -> None:
 
 
 def test_the_gateway_loads_nothing_that_carries_records() -> None:
-    program = "import sluiceway_gateway.cli.serve"
+    program = "import sluiceway_gateway.cli.serve, sluiceway_gateway.app"
 
     assert _loaded_of({"fastapi", "httpx", "numpy", "pyarrow"}, program) == {"fastapi"}
 

@@ -12,7 +12,6 @@ from typing import Any
 import click
 import uvicorn
 
-from sluiceway_gateway.app import create_app
 from sluiceway_gateway.http.sockets import bound_socket
 from sluiceway_gateway.settings import Settings
 
@@ -71,6 +70,9 @@ def url(bound: socket.socket, settings: Settings) -> str:
 
 def serve(settings: Settings, bound: socket.socket, on_started: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM, then end what is running; raises ClickException otherwise."""
+    # To import it takes longer than all that may refuse to serve before, which tells at once.
+    from sluiceway_gateway.app import create_app
+
     options = _tls_options(settings)
     app = create_app(settings)
     server = _Server(

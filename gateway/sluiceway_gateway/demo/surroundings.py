@@ -11,7 +11,6 @@ from pathlib import Path
 
 import uvicorn
 
-from sluiceway_gateway.app import create_app
 from sluiceway_gateway.demo.spark_home import spark_home
 from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.embedded.jars import Progress
@@ -62,6 +61,9 @@ def surroundings(directory: Path, on_fetch: Progress) -> Iterator[Surroundings]:
 @contextmanager
 def _serving(settings: Settings) -> Iterator[str]:
     """Serve the gateway in a thread; signals stay the demo's own."""
+    # What takes long to import comes when it is needed, for whoever interrupts before.
+    from sluiceway_gateway.app import create_app
+
     app = create_app(settings)
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on")
     server = uvicorn.Server(config)
