@@ -1,10 +1,9 @@
-"""Two gateways in processes of their own, on one PostgreSQL and one Kafka."""
+"""Gateways in processes of their own, two at a time, on one PostgreSQL and one Kafka."""
 
 import signal
 import time
 from contextlib import ExitStack
 
-import pytest
 from process import Process, process
 
 from databases import Postgres
@@ -14,12 +13,12 @@ from sluiceway_gateway.store import leases
 from sluiceway_gateway.store.engine import Database
 
 LEASE_MS = 2_000
+SERVING = r"serving on (\S+)"
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_another_replica_takes_over_when_the_leader_is_gone(
-    kafka: SharedKafka, postgres: Postgres, number: signal.Signals
+    kafka: SharedKafka, postgres: Postgres
 ) -> None:
     url = postgres.migrated()
     variables = {
@@ -28,23 +27,33 @@ def test_another_replica_takes_over_when_the_leader_is_gone(
         "SLUICEWAY_LEASE_MS": str(LEASE_MS),
     }
     with ExitStack() as stack:
-        replicas = [
-            stack.enter_context(process("serve", "--port", "0", **variables)) for _ in range(2)
-        ]
-        addresses = {each.pid: each.until(r"serving on (\S+)") for each in replicas}
-        leader, other = by_leadership(url, replicas)
-        with Gateway(addresses[other.pid]) as gateway:
-            before = gateway.channel(f"before-{number.name.lower()}", SCHEMA)
-            leader.signal(number)
-            began = time.monotonic()
-            after = gateway.channel(f"after-{number.name.lower()}", SCHEMA, wait_s=60)
-            # A lease, and what a machine that runs all tests at once may add.
-            assert time.monotonic() - began < LEASE_MS / 1000 + 20
-            assert by_leadership(url, replicas)[0] is other
-            # One that was only stopped finds that it leads no more, and does no harm.
-            leader.signal(signal.SIGCONT)
-            assert gateway.channel(before.name).status == before.status
-            assert gateway.channel(after.name).status == after.status
+
+        def replica() -> Process:
+            return stack.enter_context(process("serve", "--port", "0", **variables))
+
+        two = [replica(), replica()]
+        taken_over(url, two, signal.SIGSTOP)
+        # The one that was stopped leads again.
+        last = taken_over(url, two, signal.SIGKILL)
+        taken_over(url, [last, replica()], signal.SIGTERM)
+
+
+def taken_over(url: str, replicas: list[Process], number: signal.Signals) -> Process:
+    """Send the leader a signal, and return the one that leads in its place."""
+    leader, other = by_leadership(url, replicas)
+    with Gateway(other.until(SERVING)) as gateway:
+        before = gateway.channel(f"before-{number.name.lower()}", SCHEMA)
+        leader.signal(number)
+        began = time.monotonic()
+        after = gateway.channel(f"after-{number.name.lower()}", SCHEMA, wait_s=60)
+        # A lease, and what a machine that runs all tests at once may add.
+        assert time.monotonic() - began < LEASE_MS / 1000 + 20
+        assert by_leadership(url, replicas)[0] is other
+        # One that was only stopped finds that it leads no more, and does no harm.
+        leader.signal(signal.SIGCONT)
+        assert gateway.channel(before.name).status == before.status
+        assert gateway.channel(after.name).status == after.status
+    return other
 
 
 def by_leadership(url: str, replicas: list[Process]) -> tuple[Process, Process]:

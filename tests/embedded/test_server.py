@@ -93,7 +93,7 @@ def test_a_broker_that_ends_at_its_start_says_why_and_leaves_nothing(tmp_path: P
 
 def test_a_port_in_use_is_named(tmp_path: Path, kafka: SharedKafka) -> None:
     with pytest.raises(BrokerStartFailed, match="Address already in use"):
-        KafkaServer.start(tmp_path, port=kafka.port, heap_mb=HEAP_MB)
+        kafka.another(tmp_path, port=kafka.port)
 
 
 def test_free_ports_are_different() -> None:
