@@ -31,24 +31,23 @@ class Way:
 
 @dataclass(frozen=True)
 class SharedKafka:
-    """A real broker, which no test stops, the directory of its logs, and ways that may be cut."""
+    """A real broker, which no test stops, the directory of its logs, and ways that may be cut.
+
+    `secured` are the addresses of its secured listeners by name, `certificates` the directory of
+    what was made for them.
+    """
 
     bootstrap_servers: str
     log_dir: str
     ways: tuple[Way, ...]
+    secured: Mapping[str, str]
+    certificates: str
 
     @property
     def port(self) -> int:
-        return int(self.bootstrap_servers.rpartition(":")[2])
+        return _port(self.bootstrap_servers)
 
-    def another(
-        self,
-        data_dir: Path,
-        *,
-        port: int | None = None,
-        listeners: Mapping[str, str] | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> KafkaServer:
+    def another(self, data_dir: Path, *, port: int | None = None) -> KafkaServer:
         """Start a small broker of a cluster of its own, or start it again with its data.
 
         Its directory is formatted as this one's is. Kafka's tool takes a Java of its own for that,
@@ -60,9 +59,7 @@ class SharedKafka:
             shutil.copy(Path(self.log_dir) / "bootstrap.checkpoint", log_dir)
             own = f"version=1\nnode.id=1\ncluster.id={uuid.uuid4().hex}\n"
             (log_dir / "meta.properties").write_text(own)
-        return KafkaServer.start(
-            data_dir, port=port, heap_mb=256, listeners=listeners, properties=properties
-        )
+        return KafkaServer.start(data_dir, port=port, heap_mb=256)
 
 
 _found: pytest.StashKey[SharedKafka] = pytest.StashKey()
@@ -87,23 +84,38 @@ def number_of_process(config: pytest.Config) -> int:
 
 
 def _until_unconfigured(config: pytest.Config) -> SharedKafka:
+    # What makes certificates takes long to import, and one process of the run makes them for all.
+    import secured_listeners
+
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="sluiceway-kafka-"))
         stack.callback(shutil.rmtree, directory)
+        certificates = directory / "certificates"
         names = [f"WAY_{number}" for number in range(max(1, len(config.getoption("tx"))))]
         held = {each: stack.enter_context(held_port()) for each in names}
         told = {each: held[each].getsockname()[1] for each in names}
+        protocols = dict.fromkeys(names, "PLAINTEXT") | secured_listeners.PROTOCOLS
+        threads = {f"listener.name.{each.lower()}.num.network.threads": "1" for each in protocols}
         server = KafkaServer.start(
             directory,
             heap_mb=1024,
-            listeners=dict.fromkeys(names, "PLAINTEXT"),
+            listeners=protocols,
             advertised=told,
-            properties={f"listener.name.{each.lower()}.num.network.threads": "1" for each in names},
+            properties=threads | secured_listeners.properties(certificates),
         )
         stack.enter_context(server)
         # Nobody reads its data again, and to close the logs of all tests in order takes half a
         # minute.
         stack.callback(os.kill, server.pid, signal.SIGKILL)
         config.add_cleanup(stack.pop_all().close)
-    ways = [Way(int(server.listeners[each].rpartition(":")[2]), told[each]) for each in names]
-    return SharedKafka(server.bootstrap_servers, str(directory / "log"), tuple(ways))
+    return SharedKafka(
+        bootstrap_servers=server.bootstrap_servers,
+        log_dir=str(directory / "log"),
+        ways=tuple(Way(_port(server.listeners[each]), told[each]) for each in names),
+        secured={each: server.listeners[each] for each in secured_listeners.PROTOCOLS},
+        certificates=str(certificates),
+    )
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])

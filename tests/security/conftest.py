@@ -1,4 +1,4 @@
-"""The secured broker, a gateway that reaches it by a password, and clean surroundings."""
+"""Kafka's secured listeners, a gateway that is let in by a password, and clean surroundings."""
 
 import os
 from collections.abc import Iterator
@@ -12,9 +12,8 @@ from shared_kafka import SharedKafka
 
 
 @pytest.fixture(scope="package")
-def secured(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    with secured_kafka(kafka, tmp_path_factory.mktemp("secured-kafka")) as secured:
-        yield secured
+def secured(kafka: SharedKafka) -> SecuredKafka:
+    return secured_kafka(kafka)
 
 
 @pytest.fixture(scope="package")

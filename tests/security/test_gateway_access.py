@@ -9,11 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from certificates import Authority, Certificate
 from secured_gateway import SecuredGateway
 from secured_kafka import SecuredKafka
 from test_kafka_access import MISFITS
 
+from certificates import Authority, Certificate
 from logging_kept import logging_kept
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
@@ -56,7 +56,8 @@ def answering(certificate: Certificate | None) -> Iterator[str]:
 def test_a_gateway_that_cannot_be_trusted_is_told_at_once(
     tmp_path: Path, fault: str, words: str
 ) -> None:
-    ours, foreign = Authority(tmp_path / "ours", "ours"), Authority(tmp_path / "other", "other")
+    ours = Authority.made(tmp_path / "ours", "ours")
+    foreign = Authority.made(tmp_path / "other", "other")
     certificate = {
         "expired": lambda: ours.issue("server", expired=True),
         "foreign": lambda: foreign.issue("server"),
@@ -117,7 +118,7 @@ def test_a_gateway_that_kafka_does_not_let_in_says_why(secured: SecuredKafka, mi
 def test_serving_https_needs_a_certificate_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ours = Authority(tmp_path, "ours")
+    ours = Authority.made(tmp_path, "ours")
     monkeypatch.setenv("SLUICEWAY_DATABASE_URL", f"sqlite:///{tmp_path / 'gateway.db'}")
     monkeypatch.setenv("SLUICEWAY_TLS_CERTIFICATE_FILE", str(ours.issue("one").file))
     monkeypatch.setenv("SLUICEWAY_TLS_KEY_FILE", str(ours.issue("two").key_file))

@@ -72,11 +72,11 @@ MISFITS: dict[str, tuple[Properties, str]] = {
         "wants a user and a password, and security.protocol is SSL; set it to SASL_SSL",
     ),
     "TLS to a port without it": (
-        lambda kafka: kafka.tls("SCRAM") | {"bootstrap.servers": kafka.server.bootstrap_servers},
+        lambda kafka: kafka.tls("SCRAM") | {"bootstrap.servers": kafka.broker.bootstrap_servers},
         "speaks without TLS, and security.protocol is SSL; .*set it to PLAINTEXT",
     ),
     "no TLS to a port with it": (
-        lambda kafka: {"bootstrap.servers": kafka.server.listeners["SCRAM"]},
+        lambda kafka: {"bootstrap.servers": kafka.broker.secured["SCRAM"]},
         "speaks TLS, and security.protocol is PLAINTEXT; set it to SSL, or to SASL_SSL",
     ),
     "a password without TLS to a port with it": (

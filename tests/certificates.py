@@ -13,23 +13,33 @@ _DAY = timedelta(days=1)
 
 
 class Authority:
-    """A certificate authority; `pem` is what those who trust it are given, `file` its path."""
+    """A certificate authority; `pem` is what those who trust it are given, `file` its path.
 
-    def __init__(self, directory: Path, name: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+    It is found in its directory, where its key is too: what one process made signs in others.
+    """
+
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name(name)
-        now = datetime.now(UTC)
-        self._certificate = (
-            self._builder(self._name, self._key, begin=now - _DAY, end=now + 30 * _DAY)
+        self.file = directory / "authority.pem"
+        self.pem = self.file.read_text()
+        self._name = x509.load_pem_x509_certificate(self.pem.encode()).subject
+        key = serialization.load_pem_private_key((directory / "authority.key").read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        self._key = key
+
+    @classmethod
+    def made(cls, directory: Path, name: str) -> "Authority":
+        """Make an authority of this name in its directory."""
+        directory.mkdir(parents=True, exist_ok=True)
+        key, own, now = ec.generate_private_key(ec.SECP256R1()), _name(name), datetime.now(UTC)
+        certificate = (
+            _builder(own, key, issuer=own, issuer_key=key, end=now + 30 * _DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs_certificates=True), critical=True)
-            .sign(self._key, hashes.SHA256())
+            .sign(key, hashes.SHA256())
         )
-        self.file = directory / "authority.pem"
-        self.file.write_text(_pem(self._certificate))
-        self.pem = self.file.read_text()
+        Certificate(directory / "authority", _pem(certificate), _key_pem(key))
+        return cls(directory)
 
     def issue(self, name: str, *, host: str = "127.0.0.1", expired: bool = False) -> "Certificate":
         """Sign a certificate for a server at this address or host, or for a client's name."""
@@ -40,36 +50,13 @@ class Authority:
         except ValueError:
             place = x509.DNSName(host)
         certificate = (
-            self._builder(_name(name), key, begin=end - 31 * _DAY, end=end)
+            _builder(_name(name), key, issuer=self._name, issuer_key=self._key, end=end)
             .add_extension(x509.SubjectAlternativeName([place]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .sign(self._key, hashes.SHA256())
         )
         return Certificate(self._directory / name, _pem(certificate) + self.pem, _key_pem(key))
-
-    def _builder(
-        self,
-        subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
-        *,
-        begin: datetime,
-        end: datetime,
-    ) -> x509.CertificateBuilder:
-        issuer, public = self._key.public_key(), key.public_key()
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(begin)
-            .not_valid_after(end)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False
-            )
-        )
 
 
 class Certificate:
@@ -83,6 +70,28 @@ class Certificate:
         self.file.write_text(pem)
         self.key_file.write_text(key)
         self.bundle.write_text(key + pem)
+
+
+def _builder(
+    subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    end: datetime,
+) -> x509.CertificateBuilder:
+    by, public = issuer_key.public_key(), key.public_key()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - 31 * _DAY)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by), critical=False)
+    )
 
 
 def _name(name: str) -> x509.Name:
