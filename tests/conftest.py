@@ -186,6 +186,9 @@ def gateway_url(kafka: SharedKafka, sqlite: SQLite) -> Iterator[str]:
         database_url=sqlite.migrated(),
         kafka_bootstrap_servers=kafka.bootstrap_servers,
         sample_s=1,
+        # What is done about drift is tested with other gateways. This one would look at hundreds of
+        # channels that tests have left, every half a minute.
+        resync_s=3_600,
     )
     with serving(create_app(settings)) as url:
         yield url
