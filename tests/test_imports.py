@@ -160,6 +160,10 @@ def test_the_whole_client_loads_neither_pyspark_nor_pandas() -> None:
     assert _loaded_of(heavy | {"pyarrow"}, "from sluiceway import *") == {"pyarrow"}
 
 
+def test_what_may_refuse_to_serve_does_so_without_the_application() -> None:
+    assert _loaded_of({"fastapi"}, "import sluiceway_gateway.cli.up") == set()
+
+
 def test_the_gateway_loads_nothing_that_carries_records() -> None:
     program = "import sluiceway_gateway.cli.serve, sluiceway_gateway.app"
 

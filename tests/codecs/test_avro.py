@@ -3,6 +3,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from avro_messages import PREFIX, number, schema_of, without_pyruhvro
 from generated import FAST, schemas, with_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,37 +14,16 @@ from sluiceway.errors import OptionError, RecordTooLarge
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
 
-PREFIX = b"\x00\x00\x00\x00\x07"
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 1}
 NO_LIMIT = 2**31
-
-
-def schema_of(type_, **more):
-    field = {"name": "x", "type": type_, **more}
-    return Schema.parse({"type": "record", "name": "r", "fields": [field]})
 
 
 def avro(type_):
     return AvroCodec(schema_of(type_), 7)
 
 
-def without_pyruhvro(codec_):
-    codec_._columnar = None
-    return codec_
-
-
 def both(type_):
     return [avro(type_), without_pyruhvro(avro(type_))]
-
-
-def number(value):
-    raw = (value << 1) ^ (value >> 63)
-    raw &= 2**64 - 1
-    out = bytearray()
-    while raw > 0x7F:
-        out.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    return bytes([*out, raw])
 
 
 def rows_of(codec_, values):

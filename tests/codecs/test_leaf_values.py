@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from avro_messages import PREFIX, number, schema_of, without_pyruhvro
 from generated import same
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,18 +19,12 @@ from sluiceway.codecs.avro import AvroCodec
 from sluiceway.codecs.envelope import Envelope
 from sluiceway.errors import InvalidRecord, SchemaMismatch, ValueOutOfRange
 from sluiceway.records import to_batches, to_records
-from sluiceway.schema import Schema
 
-PREFIX = b"\x00\x00\x00\x00\x07"
 NO_LIMIT = 2**31
 
 
 def logical(type_, name, **more):
     return {"type": type_, "logicalType": name, **more}
-
-
-def schema_of(type_):
-    return Schema.parse({"type": "record", "name": "r", "fields": [{"name": "x", "type": type_}]})
 
 
 FIXED = {"type": "fixed", "name": "f", "size": 4}
@@ -244,21 +239,9 @@ def test_nanoseconds_that_python_cannot_express_are_named():
             to_records(batch)
 
 
-def number(value):
-    raw = (value << 1) ^ (value >> 63)
-    raw &= 2**64 - 1
-    out = bytearray()
-    while raw > 0x7F:
-        out.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    return bytes([*out, raw])
-
-
 def both(schema):
-    slow = AvroCodec(schema, 7)
-    slow._columnar = None
     assert AvroCodec(schema, 7).columnar is not None
-    return AvroCodec(schema, 7), slow
+    return AvroCodec(schema, 7), without_pyruhvro(AvroCodec(schema, 7))
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ import traceback
 import numpy as np
 import pyarrow as pa
 import pytest
+from avro_messages import PREFIX, number, schema_of, without_pyruhvro
 
 from sluiceway.codecs import Envelope, codec
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.records import to_batches
-from sluiceway.schema import Schema
 
-PREFIX = b"\x00\x00\x00\x00\x07"
 LIMIT_BYTES = 2 << 30
 PATIENCE_S = 480
 
@@ -57,23 +56,8 @@ def bounded(tells, most_mb, work, *arguments):
         tells.send("survived")
 
 
-def schema_of(type_):
-    fields = [{"name": "x", "type": type_}]
-    return Schema.parse({"type": "record", "name": "r", "fields": fields})
-
-
 def both(type_):
-    slow = AvroCodec(schema_of(type_), 7)
-    slow._columnar = None
-    return AvroCodec(schema_of(type_), 7), slow
-
-
-def number(value):
-    raw, out = ((value << 1) ^ (value >> 63)) & (2**64 - 1), bytearray()
-    while raw > 0x7F:
-        out.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    return bytes([*out, raw])
+    return AvroCodec(schema_of(type_), 7), without_pyruhvro(AvroCodec(schema_of(type_), 7))
 
 
 def wide(fields):

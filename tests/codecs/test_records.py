@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from avro_messages import schema_of
 from generated import same, schemas, values
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,11 +25,6 @@ POINT = {
     "name": "Point",
     "fields": [{"name": "lat", "type": "double"}, {"name": "tag", "type": ["null", "string"]}],
 }
-
-
-def schema_of(type_, **more):
-    field = {"name": "x", "type": type_, **more}
-    return Schema.parse({"type": "record", "name": "r", "fields": [field]})
 
 
 def refused(records, schema):

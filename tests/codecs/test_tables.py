@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from avro_messages import schema_of
 
 from sluiceway.errors import InvalidRecord, SchemaMismatch
 from sluiceway.records import to_batches, to_records
@@ -19,11 +20,6 @@ POINT = {
 }
 INTS = {"type": "array", "items": "int"}
 MAP = {"type": "map", "values": "int"}
-
-
-def schema_of(type_, **more):
-    field = {"name": "x", "type": type_, **more}
-    return Schema.parse({"type": "record", "name": "r", "fields": [field]})
 
 
 def values(array, type_):
