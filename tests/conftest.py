@@ -7,7 +7,6 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 
 import hypothesis
@@ -21,7 +20,7 @@ from compiled import share_compiled
 from databases import Databases, Postgres, SQLite, running_postgres
 from relay import Relay
 from serving import serving
-from shared_kafka import SharedKafka, kafka_of, number_of_process
+from shared_kafka import SharedKafka, kafka_of, number_of_process, place_of, write_down
 
 # For all Java that tests start, brokers and Spark's executors, which live for seconds: to optimise
 # their code, or to verify it, would cost more than it saves.
@@ -120,8 +119,14 @@ def _logs() -> None:
 
 
 def pytest_configure_node(node: WorkerController) -> None:
-    """Tell each of the processes that share the tests which broker is theirs."""
-    node.workerinput["kafka"] = asdict(kafka_of(node.config))
+    """Tell each of the processes that share the tests where it finds which broker is theirs.
+
+    The first one begins before there is one: what it compiles meanwhile, all would compile at once.
+    """
+    node.workerinput["kafka"] = str(place_of(node.config))
+    alone = len(node.config.getoption("tx")) == 1
+    if alone or node.workerinput["workerid"] != "gw0":
+        write_down(node.config)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ Each of its own would take as long to start, and as much to keep, as many tests 
 way of its own to it, which can be cut without harm to the others.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -11,14 +12,14 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from relay import held_port
 from sluiceway_gateway.embedded import KafkaServer
+from waiting import until
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,38 @@ class SharedKafka:
 
 
 _found: pytest.StashKey[SharedKafka] = pytest.StashKey()
+_place: pytest.StashKey[Path] = pytest.StashKey()
 
 
 def kafka_of(config: pytest.Config) -> SharedKafka:
     """Return the broker of the run, which is started at the first call and ends with the run."""
     if _found not in config.stash:
-        told = getattr(config, "workerinput", {}).get("kafka")
-        config.stash[_found] = _of_the_run(told) if told else _until_unconfigured(config)
+        place = getattr(config, "workerinput", {}).get("kafka")
+        config.stash[_found] = _read(Path(place)) if place else _until_unconfigured(config)
     return config.stash[_found]
 
 
-def _of_the_run(told: Mapping[str, Any]) -> SharedKafka:
+def place_of(config: pytest.Config) -> Path:
+    """Return where the processes that share the tests find the run's broker written down."""
+    if _place not in config.stash:
+        directory = tempfile.TemporaryDirectory(prefix="sluiceway-run-")
+        config.add_cleanup(directory.cleanup)
+        config.stash[_place] = Path(directory.name) / "kafka.json"
+    return config.stash[_place]
+
+
+def write_down(config: pytest.Config) -> None:
+    """Write the run's broker down there, once it runs."""
+    place = place_of(config)
+    if not place.exists():
+        whole = place.with_suffix(".part")
+        whole.write_text(json.dumps(asdict(kafka_of(config))))
+        whole.rename(place)
+
+
+def _read(place: Path) -> SharedKafka:
+    until(place.exists, seconds=300)
+    told = json.loads(place.read_text())
     return SharedKafka(**{**told, "ways": tuple(Way(**each) for each in told["ways"])})
 
 
