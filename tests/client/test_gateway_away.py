@@ -19,6 +19,9 @@ from sluiceway_gateway.app import create_app
 from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import Settings
 
+# What requests may take that are to succeed: a machine with neighbours stands still for a second.
+TIMEOUT_S = 5
+
 
 class Fragile:
     """A gateway that can be stopped and comes back with its address and its database."""
@@ -52,9 +55,9 @@ def test_work_goes_on_while_the_gateway_is_away_and_commits_are_made_up_for(
     fragile: Fragile, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "sluiceway")
-    # The patience ends while the gateway is away.
-    beat = Beat(interval_ms=200, patience_ms=1000)
-    with Gateway(fragile.url, timeout_s=1.5) as gateway:
+    # The patience ends while the gateway is away: a commit waits for it that long.
+    beat = Beat(interval_ms=200, patience_ms=600 * TIMEOUT_S)
+    with Gateway(fragile.url, timeout_s=TIMEOUT_S) as gateway:
         channel = gateway.channel(
             f"away-{uuid.uuid4().hex[:8]}", schema=DEFINITION, partitions=2, beat=beat
         )
@@ -96,7 +99,7 @@ def test_work_goes_on_while_the_gateway_is_away_and_commits_are_made_up_for(
 
 
 def test_a_reader_that_only_the_gateway_can_end_says_so_after_the_grace(fragile: Fragile) -> None:
-    with Gateway(fragile.url, timeout_s=1, control_grace_s=1) as gateway:
+    with Gateway(fragile.url, timeout_s=TIMEOUT_S, control_grace_s=TIMEOUT_S) as gateway:
         channel = gateway.channel(
             "graceful", schema=DEFINITION, beat=Beat(interval_ms=200, patience_ms=60_000)
         )
