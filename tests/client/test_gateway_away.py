@@ -55,8 +55,8 @@ def test_work_goes_on_while_the_gateway_is_away_and_commits_are_made_up_for(
     fragile: Fragile, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "sluiceway")
-    # The patience ends while the gateway is away: a commit waits for it that long.
-    beat = Beat(interval_ms=200, patience_ms=600 * TIMEOUT_S)
+    # The patience ends while the gateway is away, for which a commit waits longer: TIMEOUT_S.
+    beat = Beat(interval_ms=200, patience_ms=3_000)
     with Gateway(fragile.url, timeout_s=TIMEOUT_S) as gateway:
         channel = gateway.channel(
             f"away-{uuid.uuid4().hex[:8]}", schema=DEFINITION, partitions=2, beat=beat
