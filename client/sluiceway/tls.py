@@ -30,8 +30,11 @@ def certificate_fault(error: ssl.SSLCertVerificationError, host: str, trust: str
     return f"the certificate of {host} is refused: {error.verify_message}"
 
 
-def speaks_tls(host: str, port: int, timeout_s: float) -> bool:
-    """Whether a server answers there by TLS, whatever its certificate. It is told nothing."""
+def speaks_tls(host: str, port: int, timeout_s: float) -> bool | None:
+    """Whether a server answers there by TLS, whatever its certificate; None: not in time.
+
+    It is told nothing.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -41,5 +44,7 @@ def speaks_tls(host: str, port: int, timeout_s: float) -> bool:
             context.wrap_socket(plain),
         ):
             return True
+    except TimeoutError:
+        return None
     except OSError:
         return False

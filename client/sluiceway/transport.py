@@ -27,7 +27,7 @@ __all__ = ["Transport"]
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
-_KNOCK_S = 2.0
+_KNOCK_S = 5.0
 # Many repeat at once, and are to spread; what a job seeds `random` with would keep them together.
 _LOTS = random.SystemRandom()
 

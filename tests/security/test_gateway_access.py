@@ -4,7 +4,8 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from test_kafka_access import MISFITS
 
 from certificates import Authority, Certificate
 from logging_kept import logging_kept
+from relay import Relay
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
-from sluiceway_gateway.broker import Kafka
+from sluiceway.kafka.diagnosis import diagnosis
+from sluiceway_gateway.broker import Kafka, client
 from sluiceway_gateway.cli import main
 from sluiceway_gateway.domain.errors import KafkaUnavailable
-from sluiceway_gateway.domain.lockout import Misfit
+from sluiceway_gateway.domain.lockout import Lockout, Misfit
 
 AT_ONCE_S = 10.0
 
@@ -113,6 +116,31 @@ def test_a_gateway_that_kafka_does_not_let_in_says_why(secured: SecuredKafka, mi
     assert again.value.lockout == raised.value.lockout, "what lasts is nothing new"
     assert "SLUICEWAY_KAFKA_PROPERTIES" in str(raised.value)
     assert properties.get("sasl.password", "absent") not in str(raised.value)
+
+
+def test_what_a_gateway_saw_stands_while_the_broker_is_too_slow_to_tell(
+    secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = dict(secured.tls("FOREIGN"))
+    port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
+    with closing(Relay(port)) as relay:
+        kafka = Kafka(relay.address, properties, timeout_s=1)
+
+        def seen() -> Lockout | None:
+            with pytest.raises(KafkaUnavailable) as raised:
+                kafka.describe_cluster()
+            return raised.value.lockout
+
+        told = seen()
+        assert told is not None
+        assert told.misfit is Misfit.CERTIFICATE
+        with relay.still(), monkeypatch.context() as patched:
+            patched.setattr(client, "diagnosis", partial(diagnosis, timeout_s=0.5))
+            assert seen() == told
+        relay.cut()
+        assert seen() is None, "one that is away has another reason"
+        relay.mend()
+        assert seen() == told
 
 
 def test_serving_https_needs_a_certificate_with_its_key(

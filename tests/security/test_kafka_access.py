@@ -1,16 +1,23 @@
 """Whoever Kafka does not let in is told why and what to do, at once and before anything is sent."""
 
+import contextlib
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 from secured_kafka import SecuredKafka
 
+from relay import Relay
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
+from sluiceway.kafka import complaints
+from sluiceway.kafka.complaints import Complaints
+from sluiceway.kafka.diagnosis import Misfit, diagnosis
 from sluiceway.kafka.properties import admin_config
 from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
@@ -145,6 +152,41 @@ def test_a_port_of_something_else_is_told_in_time(answer: bytes, protocol: str, 
         assert time.monotonic() - began_s < AT_ONCE_S
         server.shutdown(socket.SHUT_RDWR)
     serving.join(10)
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_servers_that_hang_take_the_time_of_one_look_together(protocol: str) -> None:
+    with contextlib.ExitStack() as stack:
+        hung = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        places = [f"127.0.0.1:{each.getsockname()[1]}" for each in hung]
+        given = {"bootstrap.servers": ",".join(places), "security.protocol": protocol}
+        began_s = time.monotonic()
+        with pytest.raises(TimeoutError, match=", ".join(places)):
+            diagnosis(given, timeout_s=3)
+        assert time.monotonic() - began_s < AT_ONCE_S
+
+
+def test_one_that_tells_is_heard_after_one_that_hangs(secured: SecuredKafka) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        telling = secured.tls("FOREIGN")
+        servers = f"127.0.0.1:{hung.getsockname()[1]},{telling['bootstrap.servers']}"
+        found = diagnosis({**telling, "bootstrap.servers": servers})
+    assert found is not None
+    assert found.misfit is Misfit.CERTIFICATE
+
+
+def test_a_client_looks_again_at_a_broker_that_was_too_slow_to_tell(
+    secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = secured.tls("FOREIGN")
+    with contextlib.closing(Relay(int(given["bootstrap.servers"].rpartition(":")[2]))) as relay:
+        heard = Complaints({**given, "bootstrap.servers": relay.address})
+        heard.note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        with relay.still(), monkeypatch.context() as patched:
+            patched.setattr(complaints, "diagnosis", partial(diagnosis, timeout_s=0.5))
+            heard.refuse("looking", "t")
+        with pytest.raises(KafkaAccessFailed, match="none of the trusted authorities"):
+            heard.refuse("looking", "t")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ _REFUSED = frozenset(
         KafkaError.SASL_AUTHENTICATION_FAILED,
     }
 )
-_KNOCK_S = 1.0
 _WHENCE = (
     "Kafka properties come from the gateway, which has them in SLUICEWAY_KAFKA_CLIENT_PROPERTIES, "
     "and over these from SLUICEWAY_KAFKA_CREDENTIALS of this process"
@@ -50,7 +49,8 @@ class Complaints:
     def refuse(self, doing: str, topic: str, *, at_last: bool = False) -> None:
         """Raise KafkaAccessFailed if all brokers are down and it is seen that they stay so.
 
-        Looks at the brokers once, and once more when it is `at_last`.
+        Looks at the brokers until they have told what there is to see, and once more when it is
+        `at_last`.
         """
         if not self._down and not at_last:
             return
@@ -62,8 +62,11 @@ class Complaints:
             )
         if self._looked and not at_last:
             return
+        try:
+            found = diagnosis(self._properties)
+        except TimeoutError:
+            return
         self._looked = True
-        found = diagnosis(self._properties, timeout_s=_KNOCK_S)
         if found is not None:
             raise self._failure(found.words, doing, topic)
 

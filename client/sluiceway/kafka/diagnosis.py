@@ -7,6 +7,7 @@ and of a port that speaks something else it says little but that it timed out.
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,10 @@ from sluiceway.tls import certificate_fault, speaks_tls
 __all__ = ["Finding", "Misfit", "diagnosis"]
 
 _MOST_SERVERS = 3
+# A broker that has much to do takes a second for a handshake, and does not answer any worse for it.
+_LOOK_S = 6.0
+#: How many connections a look at one server makes at most, one after the other.
+_KNOCKS = 2
 # What a broker answers to anybody, be it with an error: the beginning of a login (SaslHandshake,
 # version 1) by a mechanism without a name, and with a number that comes back.
 _NUMBER = 0x534C5557
@@ -41,23 +46,45 @@ class Finding:
     words: str
 
 
-def diagnosis(properties: Mapping[str, object], *, timeout_s: float) -> Finding | None:
-    """Say what keeps these Kafka properties from working, and what to do; None: it cannot be seen.
+def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _LOOK_S) -> Finding | None:
+    """Say what keeps these Kafka properties from working, and what to do; None: nothing is seen.
 
     A broker that is not there is no finding. Credentials are not tried. Looks at the first few
-    bootstrap servers and waits `timeout_s` at most for each step.
+    bootstrap servers, for `timeout_s` in all. Raises TimeoutError where none has told anything and
+    one did not answer in time: whatever was seen before may still be so.
     """
-    for server in str(properties.get("bootstrap.servers", "")).split(",")[:_MOST_SERVERS]:
-        host, _, port = server.strip().rpartition("://")[2].rpartition(":")
-        if host and port.isdigit():
-            found = _Door(host.strip("[]"), int(port), properties, timeout_s).fault()
+    deadline_s = time.monotonic() + timeout_s
+    addresses = _addresses(str(properties.get("bootstrap.servers", "")))
+    slow = []
+    for seen, (host, port) in enumerate(addresses):
+        # A timeout of zero would not be one: such a socket does not wait.
+        share_s = max(deadline_s - time.monotonic(), 0.01) / (len(addresses) - seen)
+        try:
+            found = _Door(host, port, properties, share_s / _KNOCKS).fault()
+        except TimeoutError:
+            slow.append(f"{host}:{port}")
+        else:
             if found is not None:
                 return found
+    if slow:
+        raise TimeoutError(f"no answer from {', '.join(slow)}")
     return None
 
 
+def _addresses(servers: str) -> list[tuple[str, int]]:
+    addresses = []
+    for server in servers.split(",")[:_MOST_SERVERS]:
+        host, _, port = server.strip().rpartition("://")[2].rpartition(":")
+        if host and port.isdigit():
+            addresses.append((host.strip("[]"), int(port)))
+    return addresses
+
+
 class _Door:
-    """One address of a broker, and what a client with these properties meets there."""
+    """One address of a broker, and what a client with these properties meets there.
+
+    Waits `timeout_s` at most for each answer.
+    """
 
     def __init__(
         self, host: str, port: int, properties: Mapping[str, object], timeout_s: float
@@ -72,14 +99,17 @@ class _Door:
         self._has = f"security.protocol is {protocol}"
 
     def fault(self) -> Finding | None:
-        """Say what is wrong, or None."""
+        """Say what is wrong, or None; raises TimeoutError if it takes too long to tell."""
         return self._over_tls() if self._is_secured else self._in_clear()
 
     def _in_clear(self) -> Finding | None:
         answer = self._greeted_in_clear()
-        if not _is_kafkas(answer) and speaks_tls(*self._address, self._timeout_s):
+        spoken = not _is_kafkas(answer) and speaks_tls(*self._address, self._timeout_s)
+        if spoken:
             fitting = "SASL_SSL" if self._logs_in else "SSL, or to SASL_SSL with a password"
             return _protocol(f"{self._place} speaks TLS, and {self._has}; set it to {fitting}")
+        if answer is None or spoken is None:
+            raise TimeoutError
         return self._understood(answer)
 
     def _over_tls(self) -> Finding | None:
@@ -104,6 +134,8 @@ class _Door:
                 f"{self._place} speaks without TLS, and {self._has}; name the port for TLS, or "
                 f"set it to {self._named(tls=False)}"
             )
+        if isinstance(error, TimeoutError):
+            raise error
         if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
             return None
         if "ALERT" not in (error.reason or ""):
@@ -136,10 +168,13 @@ class _Door:
     def _connected(self) -> socket.socket:
         return socket.create_connection(self._address, self._timeout_s)
 
-    def _greeted_in_clear(self) -> bytes:
+    def _greeted_in_clear(self) -> bytes | None:
+        """Return the answer without TLS, b"" if there is none, None if it does not come in time."""
         try:
             with self._connected() as plain:
                 return _greeted(plain)
+        except TimeoutError:
+            return None
         except OSError:
             return b""
 
@@ -174,5 +209,7 @@ def _greeted(connection: socket.socket) -> bytes:
     return answer
 
 
-def _is_kafkas(answer: bytes) -> bool:
-    return len(answer) == _ANSWER.size and _ANSWER.unpack(answer)[1] == _NUMBER
+def _is_kafkas(answer: bytes | None) -> bool:
+    if answer is None or len(answer) != _ANSWER.size:
+        return False
+    return bool(_ANSWER.unpack(answer)[1] == _NUMBER)

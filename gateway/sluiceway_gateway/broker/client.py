@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sluiceway.kafka.diagnosis import diagnosis
+from sluiceway.kafka.diagnosis import Finding, diagnosis
 from sluiceway_gateway.broker.errors import rejection
 from sluiceway_gateway.broker.properties import refusals
 from sluiceway_gateway.domain.errors import InvalidSettings, KafkaUnavailable
@@ -16,8 +16,6 @@ from sluiceway_gateway.domain.rejection import Cause, Rejection
 
 #: What a client may take beyond the timeout that it was given before it is given up.
 _GRACE_S = 5.0
-#: What one step of looking for the cause may take.
-_KNOCK_S = 1.0
 _WHENCE = "the gateway's Kafka properties are those of SLUICEWAY_KAFKA_PROPERTIES"
 _WRONG_CREDENTIALS = (
     "it refuses the user, the password or the mechanism; correct sasl.username, sasl.password and "
@@ -43,6 +41,7 @@ class Client:
             raise InvalidSettings("; ".join(refused))
         self._bootstrap_servers = bootstrap_servers
         self._last_error: KafkaError | None = None
+        self._last_seen: Lockout | None = None
         self._properties = {**properties, "bootstrap.servers": bootstrap_servers}
         configuration = {
             "client.id": "sluiceway-gateway",
@@ -76,7 +75,7 @@ class Client:
             raise self.unavailable(lacking[0].message)
         self.admin.poll(0)
         if not lacking:
-            self._last_error = None
+            self._last_error = self._last_seen = None
         return answers
 
     def unavailable(self, words: str) -> KafkaUnavailable:
@@ -102,10 +101,13 @@ class Client:
         if _is_refusal(self._last_error):
             # Its own words hold how long it took.
             return Lockout(misfit=Misfit.CREDENTIALS, words=_WRONG_CREDENTIALS)
-        found = diagnosis(self._properties, timeout_s=_KNOCK_S)
-        if found is None:
-            return None
-        return Lockout(misfit=Misfit(found.misfit), words=f"{found.words} ({_WHENCE})")
+        try:
+            found = diagnosis(self._properties)
+        except TimeoutError:
+            # Nothing speaks against what was seen before, until somebody answers.
+            return self._last_seen
+        self._last_seen = None if found is None else _lockout(found)
+        return self._last_seen
 
     def _note(self, error: KafkaError) -> None:
         # "All brokers are down" comes after each real reason and says nothing of its own.
@@ -145,6 +147,10 @@ def rejected(answers: Mapping[Any, Any], *, but: Iterable[Cause] = ()) -> dict[A
     return {
         k: v for k, v in answers.items() if isinstance(v, Rejection) and v.cause not in tuple(but)
     }
+
+
+def _lockout(found: Finding) -> Lockout:
+    return Lockout(misfit=Misfit(found.misfit), words=f"{found.words} ({_WHENCE})")
 
 
 def _is_refusal(error: KafkaError | None) -> TypeGuard[KafkaError]:
