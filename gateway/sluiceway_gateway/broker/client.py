@@ -80,9 +80,9 @@ class Client:
 
     def unavailable(self, words: str) -> KafkaUnavailable:
         """Say that Kafka does not answer and, where it can be found out, why and what to do."""
-        self.admin.poll(0)
+        # While a look lasts, a slow broker may have refused the user.
+        lockout = self._refusal() or self._misfit() or self._refusal()
         last = self._last_error
-        lockout = self._lockout()
         if lockout is None:
             cause = (
                 f"does not answer ({words if last is None else last.str()}); see that it runs and "
@@ -97,10 +97,14 @@ class Client:
             lockout,
         )
 
-    def _lockout(self) -> Lockout | None:
-        if _is_refusal(self._last_error):
-            # Its own words hold how long it took.
-            return Lockout(misfit=Misfit.CREDENTIALS, words=_WRONG_CREDENTIALS)
+    def _refusal(self) -> Lockout | None:
+        self.admin.poll(0)
+        if not _is_refusal(self._last_error):
+            return None
+        # Its own words hold how long it took.
+        return Lockout(misfit=Misfit.CREDENTIALS, words=_WRONG_CREDENTIALS)
+
+    def _misfit(self) -> Lockout | None:
         try:
             found = diagnosis(self._properties)
         except TimeoutError:
