@@ -225,7 +225,7 @@ def test_assigning_again_begins_where_the_group_stands_now(consumer: New, name: 
 def test_a_commit_without_an_answer_may_count_and_the_next_one_makes_up_for_it(
     site: Facade, name: str, way: Relay
 ) -> None:
-    control = Control(Transport(way.url, timeout_s=0.5), grace_s=0.5)
+    control = Control(Transport(way.url, timeout_s=5), grace_s=5)
     lone = Lone(control, name, "doubtful")
     lone.passing({0: 8})
     way.deaf = True
