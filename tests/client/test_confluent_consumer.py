@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_facade import Facade, KafkaError, at, codes, offsets, raised, taken
+from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_until, raised, taken
 
 from sluiceway.confluent import (
     OFFSET_BEGINNING,
@@ -14,8 +14,6 @@ from sluiceway.confluent import (
     Message,
     TopicPartition,
 )
-from sluiceway.endpoint import Endpoint
-from waiting import until
 
 
 @pytest.fixture
@@ -298,15 +296,11 @@ def test_who_reads_is_seen_with_its_place(
     reader = consumer()
     reader.assign([at(name, 0, 0)])
     taken(reader, 10)
+    assert reader.poll(1) is None
     channel = site.gateway.channel(name)
-
-    def started() -> list[Endpoint]:
-        # What it has handed out is told by its calls, as with a consumer that reads on.
-        assert reader.poll(0.1) is None
-        return [each for each in channel.endpoints() if each.state == "started"]
-
-    until(started)
-    (seen,) = started()
+    # What it has handed out is told by its calls, as with a consumer that reads on.
+    polled_until(lambda: {each.state for each in channel.endpoints()} == {"started"}, reader)
+    (seen,) = channel.wait_for(readers=1, state="started", timeout_s=20)
     assert (seen.id, seen.group) == (reader.memberid(), None)
     reader.close()
     assert not [each for each in channel.endpoints() if each.lives]

@@ -4,7 +4,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +24,7 @@ from sluiceway_gateway.broker import Kafka, client
 from sluiceway_gateway.cli import main
 from sluiceway_gateway.domain.errors import KafkaUnavailable
 from sluiceway_gateway.domain.lockout import Lockout, Misfit
+from waiting import until
 
 AT_ONCE_S = 10.0
 
@@ -141,6 +142,31 @@ def test_what_a_gateway_saw_stands_while_the_broker_is_too_slow_to_tell(
         assert seen() is None, "one that is away has another reason"
         relay.mend()
         assert seen() == told
+
+
+def test_a_refusal_that_comes_while_a_look_lasts_is_told(
+    secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = dict(MISFITS["wrong password"][0](secured))
+    port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
+    with closing(Relay(port)) as relay, ExitStack() as stillness:
+        stillness.enter_context(relay.still())
+        kafka = Kafka(relay.address, properties, timeout_s=1)
+
+        def refused() -> bool:
+            kafka._admin.poll(0)
+            return client._is_refusal(kafka._client._last_error)
+
+        def look(_: object) -> None:
+            assert not refused()
+            stillness.close()
+            until(refused)
+
+        monkeypatch.setattr(client, "diagnosis", look)
+        with pytest.raises(KafkaUnavailable, match="does not let the gateway in") as raised:
+            kafka.describe_cluster()
+    assert raised.value.lockout is not None
+    assert raised.value.lockout.misfit is Misfit.CREDENTIALS
 
 
 def test_serving_https_needs_a_certificate_with_its_key(

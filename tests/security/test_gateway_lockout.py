@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,8 @@ def gateway(database_url: str, properties: Mapping[str, str]) -> Iterator[httpx.
         database_url=database_url,
         kafka_bootstrap_servers=others.pop("bootstrap.servers"),
         kafka_properties=json.dumps(others),
-        kafka_timeout_ms=1000,
+        # A broker with much to do takes more than a second to refuse somebody.
+        kafka_timeout_ms=3000,
         resync_s=1,
     )
     with (
@@ -106,7 +106,7 @@ def test_a_channel_says_why_kafka_is_shut_and_is_made_by_a_gateway_that_is_let_i
         condition = ready_condition(channel)
         assert condition["status"] == "False"
         assert words in condition["message"]
-        seen = {"wait": 2.5}
+        seen = {"wait": 6}
         again = http.get(PATH, params=seen, headers={"If-None-Match": channel.headers["etag"]})
         assert again.status_code == 304, f"the same is said once: {again.text}"
         ready = http.get("/readyz")
@@ -116,9 +116,7 @@ def test_a_channel_says_why_kafka_is_shut_and_is_made_by_a_gateway_that_is_let_i
         assert (refused.status_code, refused.json()["code"]) == (503, "kafka_unavailable")
         assert words in refused.json()["detail"]
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
-    away = [each for each in logged if each["event"] == "kafka is away"]
-    # A broker with much to do may not even refuse within the first look's second.
-    told = [*dropwhile(lambda each: each["cause"] == "BrokerUnavailable", away)]
+    told = [each for each in logged if each["event"] == "kafka is away"]
     assert len(told) > 1
     assert {each["cause"] for each in told} == {reason}
     assert words in told[0]["reason"]

@@ -17,7 +17,7 @@ from sluiceway.tls import certificate_fault, speaks_tls
 __all__ = ["Finding", "Misfit", "diagnosis"]
 
 _MOST_SERVERS = 3
-# A broker that has much to do takes a second for a handshake, and does not answer any worse for it.
+# A broker that has much to do may take more than a second for one handshake.
 _LOOK_S = 6.0
 #: How many connections a look at one server makes at most, one after the other.
 _KNOCKS = 2
@@ -50,8 +50,8 @@ def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _LOOK_S) -
     """Say what keeps these Kafka properties from working, and what to do; None: nothing is seen.
 
     A broker that is not there is no finding. Credentials are not tried. Looks at the first few
-    bootstrap servers, for `timeout_s` in all. Raises TimeoutError where none has told anything and
-    one did not answer in time: whatever was seen before may still be so.
+    bootstrap servers, for about `timeout_s` in all. Raises TimeoutError where none has told
+    anything and one did not answer in time: whatever was seen before may still be so.
     """
     deadline_s = time.monotonic() + timeout_s
     addresses = _addresses(str(properties.get("bootstrap.servers", "")))
