@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-spark test-floors lint format bench lock clean
+.PHONY: help demo up test test-all test-spark test-floors lint format bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made
@@ -20,8 +20,12 @@ demo: $(READY) ## run the main job: flights through Spark, Kafka and a plain Pyt
 up: $(READY) ## run a broker and the gateway until Ctrl-C; the data are kept
 	@$(BIN)/sluiceway up
 
-test: $(READY) ## run all tests, on a real Kafka broker, SQLite and PostgreSQL
-	@$(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder --durations 25
+test: $(READY) ## run the tests, on a real Kafka broker, SQLite and PostgreSQL
+	@$(PYTEST) -m "not long"
+
+test-all: test ## run the tests, then those that take longer or need more than Python and Java
+	@$(PYTEST) -m long
 
 SPARK ?= 4.3.0
 test-spark: .venv-spark-$(SPARK)/.ready ## run the tests of Spark on another version: SPARK=4.2.1

@@ -144,7 +144,7 @@ def test_an_executor_without_the_client_says_what_to_install_where(
         r"Python worker \S+/missing/bin/python on \S+ cannot load sluiceway: No module named 'slu",
         failure,
     )
-    assert "pip install 'sluiceway==0.1.0'" in failure
+    assert "install sluiceway 0.1.0 there" in failure
     assert "--archives environment.tar.gz#environment" in failure
 
 

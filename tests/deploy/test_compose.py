@@ -1,8 +1,9 @@
-"""docker-compose.yml, as Compose itself reads it, against what the code and the images have."""
+"""docker-compose.yml against the Compose specification, the code, and the images."""
 
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,15 @@ from sluiceway_gateway.cli.entry import COMMANDS
 from sluiceway_gateway.settings import Settings
 
 ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "docker-compose.yml"
 README = (ROOT / "README.md").read_text()
 LONG_RUNNING = {"kafka", "postgres", "gateway"}
 
 
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
-    """The file as Compose resolves it; without a shell's variables, it needs none."""
-    assert shutil.which("docker-compose"), "docker-compose is needed: apt install docker-compose"
-    done = subprocess.run(
-        ["docker-compose", "--file", str(ROOT / "docker-compose.yml"), "config"],
-        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"},
-        capture_output=True,
-        text=True,
-        timeout=480,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    found: dict[str, Any] = yaml.safe_load(done.stdout)
+    """The file as written: it uses no variables and no `extends`, which a test below holds."""
+    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
     return found
 
 
@@ -40,6 +32,47 @@ def config() -> dict[str, Any]:
 def services(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = config["services"]
     return found
+
+
+def test_it_conforms_to_the_compose_specification(config: dict[str, Any], tmp_path: Path) -> None:
+    def violations(path: Path) -> str:
+        schema = ["--builtin-schema", "vendor.compose-spec"]
+        checked = subprocess.run(
+            [sys.executable, "-m", "check_jsonschema", *schema, str(path)],
+            capture_output=True,
+            text=True,
+            timeout=480,
+            check=False,
+        )
+        return "" if checked.returncode == 0 else checked.stdout + checked.stderr
+
+    assert violations(COMPOSE) == ""
+    misspelt = config | {"services": {"kafka": config["services"]["kafka"] | {"volume": []}}}
+    (tmp_path / "docker-compose.yml").write_text(yaml.safe_dump(misspelt))
+    assert "volume" in violations(tmp_path / "docker-compose.yml")
+
+
+def test_it_needs_no_variables_of_the_shell() -> None:
+    assert re.findall(r"(?<!\$)\$\{?\w+", COMPOSE.read_text()) == []
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose is not installed")
+def test_docker_compose_itself_reads_the_same_services(services: dict[str, Any]) -> None:
+    done = subprocess.run(
+        ["docker-compose", "--file", str(COMPOSE), "--profile", "spark", "config"],
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    read = yaml.safe_load(done.stdout)["services"]
+    assert read.keys() == services.keys()
+    for name, each in services.items():
+        assert read[name]["image"] == each["image"]
+        assert read[name].get("environment", {}) == each.get("environment", {})
 
 
 def test_images_are_pinned_and_ours_are_of_this_version(services: dict[str, Any]) -> None:
@@ -53,8 +86,8 @@ def test_images_are_pinned_and_ours_are_of_this_version(services: dict[str, Any]
     }
     for name in ("migrate", "gateway", "spark"):
         build = services[name]["build"]
-        assert (Path(build["context"]) / build["dockerfile"]).is_file()
-        assert Path(build["context"]) == ROOT
+        assert build["context"] == "."
+        assert (ROOT / build["dockerfile"]).is_file()
 
 
 def test_the_broker_is_of_the_version_that_the_tests_run_on(services: dict[str, Any]) -> None:
@@ -111,7 +144,7 @@ def test_the_gateways_settings_are_taken(
     assert settings.token_key is not None
     assert settings.tls_by_proxy
     # What is published is what is listened on, and what the check asks.
-    assert services["gateway"]["ports"] == [f"127.0.0.1:8900:{settings.port}/tcp"]
+    assert services["gateway"]["ports"] == [f"127.0.0.1:8900:{settings.port}"]
     assert f":{settings.port}/readyz" in services["gateway"]["healthcheck"]["test"][-1]
     listeners = settings.listeners
     assert listeners.default == "external"
@@ -132,7 +165,7 @@ def test_kafka_is_where_its_clients_are_told(services: dict[str, Any]) -> None:
         assert address.rpartition(":")[2] == bound[name].rpartition(":")[2]
     assert bound["CONTROLLER"].rpartition(":")[2] in kafka["KAFKA_CONTROLLER_QUORUM_VOTERS"]
     port = bound["EXTERNAL"].lstrip(":")
-    assert services["kafka"]["ports"] == [f"127.0.0.1:{port}:{port}/tcp"]
+    assert services["kafka"]["ports"] == [f"127.0.0.1:{port}:{port}"]
     assert advertised["INTERNAL"] in services["kafka"]["healthcheck"]["test"]
     assert kafka["KAFKA_LOG_DIRS"] in services["kafka"]["volumes"][0]
 
@@ -140,11 +173,11 @@ def test_kafka_is_where_its_clients_are_told(services: dict[str, Any]) -> None:
 def test_secrets_are_files_that_are_never_in_git_or_an_image(
     config: dict[str, Any], services: dict[str, Any]
 ) -> None:
-    files = {name: Path(each["file"]) for name, each in config["secrets"].items()}
+    files = {name: ROOT / each["file"] for name, each in config["secrets"].items()}
     assert {path.parent for path in files.values()} == {ROOT / "secrets"}
     assert "/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
     for each in services.values():
-        given = {secret["source"] for secret in each.get("secrets", [])}
+        given = set(each.get("secrets", []))
         assert given <= files.keys()
         for name, value in each.get("environment", {}).items():
             # A secret is named by a file alone, and each file is one that the service gets.

@@ -38,7 +38,7 @@ def opened(version: str, parts: bytes) -> object:
 
     worker = f"Spark's Python worker {sys.executable} on {platform.node()}"
     advice = (
-        f"install the driver's version there, pip install 'sluiceway=={version}', or ship an "
+        f"install sluiceway {version} there, from a checkout by `pip install .`, or ship an "
         "environment that has it: spark-submit --archives environment.tar.gz#environment "
         "--conf spark.pyspark.python=./environment/bin/python"
     )

@@ -1,5 +1,32 @@
 """The command `sluiceway`."""
 
-from sluiceway_gateway.cli.entry import main
+import sys
+from collections.abc import Sequence
+
+from sluiceway._version import install_command
+
+_OWN = ("sluiceway", "sluiceway_gateway")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status.
+
+    The command needs the extra `gateway`. An installation of the client alone has it too, since
+    both are one distribution; there it says in one sentence what to install.
+    """
+    try:
+        from sluiceway_gateway.cli.entry import main as run
+
+        return run(arguments)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if not missing or missing in _OWN:
+            raise
+        sys.stderr.write(
+            f"sluiceway: this command needs the package {missing}, which comes with the extra "
+            f"'gateway': {install_command('gateway')}.\n"
+        )
+        return 1
+
 
 __all__ = ["main"]

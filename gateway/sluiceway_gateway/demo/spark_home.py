@@ -3,6 +3,8 @@
 import importlib.util
 from pathlib import Path
 
+from sluiceway._version import install_command
+
 # The workers of `local-cluster` keep a folder for each application in `work`, which for an
 # installed pyspark lies among the packages. `python` has pyspark again, in an archive without
 # compiled code, which Spark puts before the package: each new Python process would compile it anew.
@@ -17,7 +19,7 @@ def spark_home(directory: Path) -> Path:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("pyspark is not installed: pip install 'sluiceway[demo]'")
+        raise ModuleNotFoundError(f"pyspark is not installed: {install_command('demo')}")
     directory.mkdir(parents=True)
     for part in Path(spec.submodule_search_locations[0]).iterdir():
         if part.name not in _LEFT_OUT:

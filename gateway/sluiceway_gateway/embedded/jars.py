@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from sluiceway._version import install_command
 from sluiceway_gateway.embedded.errors import JarsUnavailable
 from sluiceway_gateway.embedded.java import find_java
 
@@ -187,5 +188,5 @@ def _ivy_jar() -> Path:
             return jar
     raise JarsUnavailable(
         "Apache Ivy, which fetches jars, comes with pyspark, and pyspark is not installed: "
-        "pip install 'sluiceway[spark,gateway]'."
+        f"{install_command('spark', 'gateway')}."
     )
