@@ -4,7 +4,7 @@ import signal
 import time
 from contextlib import ExitStack
 
-from process import Process, process
+from running_commands import Process, process
 
 from databases import Postgres
 from shared_kafka import SharedKafka

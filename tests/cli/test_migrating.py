@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from process import Process, process
+from running_commands import Process, process
 from running import Sluiceway
 from sqlalchemy import make_url, text
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from process import process
+from running_commands import process
 
 from sluiceway import Gateway
 from sluiceway_gateway.embedded import free_ports
