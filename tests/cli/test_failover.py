@@ -4,9 +4,8 @@ import signal
 import time
 from contextlib import ExitStack
 
-from running_commands import Process, process
-
 from databases import Postgres
+from running_commands import Process, process
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway_gateway.store import leases

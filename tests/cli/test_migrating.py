@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from running_commands import Process, process
 from running import Sluiceway
 from sqlalchemy import make_url, text
 
+from running_commands import Process, process
 from sluiceway_gateway.store import revision
 from sluiceway_gateway.store.engine import Database
 from waiting import until

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from running_commands import process
 
+from running_commands import process
 from sluiceway import Gateway
 from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.services.migration import migrate
