@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from sluiceway import Beat, Gateway
 from sluiceway.errors import CommitBeyondRead, Fenced, InvalidRecord, WriterFailed
 
-# Beats tell who failed and who has finished.
-QUICK = Beat(interval_ms=200)
+# Heartbeats tell who failed and who has finished. A reader gives a writer that failed the patience
+# of the channel to be started again.
+QUICK = Beat(interval_ms=200, patience_ms=2000)
 
 
 @dataclass

@@ -72,6 +72,7 @@ class Attachment:
         self._callbacks: list[StatusCallback] = []
         self._failure: SluicewayError | None = None
         self._present = False
+        self._pristine = False
         self._process = os.getpid()
 
     @classmethod
@@ -121,6 +122,20 @@ class Attachment:
     def payload(self, payload: Mapping[str, Any] | None) -> None:
         self.check()
         self._payload = None if payload is None else checked_payload(payload)
+
+    @property
+    def pristine(self) -> bool:
+        """Whether it is certain that nothing was written here.
+
+        A writer that fails then leaves nothing that readers could miss, and says so. Set it when
+        the writer is opened, and unset it before the first message is handed to Kafka's client.
+        """
+        return self._pristine
+
+    @pristine.setter
+    def pristine(self, pristine: bool) -> None:
+        self._pristine = pristine
+        self.session.note_pristine(self, pristine=pristine)
 
     def owns(self, partition: int) -> bool:
         """Whether a partition, of whenever, is this endpoint's to read."""
@@ -278,6 +293,8 @@ class Attachment:
         self.session.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
 
     def _give_up(self, cause: str, ends: Mapping[int, int] | None) -> None:
+        if ends is None and self._pristine:
+            ends = {}
         # A beat that comes after the error, and tells of a state before it, would undo it.
         self._present = False
         self.session.settle(_LAST_WORD_S)

@@ -35,20 +35,30 @@ class ChannelCompany(ChannelLife):
         )
 
     def wait_until(
-        self, absent: Callable[[Sequence[Endpoint]], list[str]], *, timeout_s: float = 60.0
+        self,
+        absent: Callable[[Sequence[Endpoint]], list[str]],
+        *,
+        timeout_s: float = 60.0,
+        every_s: float = 20.0,
     ) -> tuple[Endpoint, ...]:
         """Return the endpoints once `absent`, which is given them, names nobody any more.
 
-        Raises SluicewayTimeout with the names.
+        `absent` is called when an endpoint changes, and every `every_s`, 20 s at most. Raises
+        SluicewayTimeout with the names.
         """
-        return self._meeting().wait_until(absent, timeout_s=timeout_s)
+        return self._meeting().wait_until(absent, timeout_s=timeout_s, every_s=every_s)
 
-    def dismiss(self, endpoint_id: str) -> None:
-        """Take somebody's endpoint away: it counts no more, and what it asks is refused as fenced.
+    def dismiss(self, *endpoint_ids: str) -> None:
+        """Take endpoints away: they count no more, and what they ask is refused as fenced.
 
-        So readers need not meet again a writer that failed. Needs the scope `manage`.
+        Readers take a writer that failed, or was lost, for one that finished, with all that is in
+        the channel now; so they read what it wrote, and raise no WriterFailed or WriterLost for
+        it: `channel.dismiss(*error.endpoints)`. Repeated, it changes nothing. Needs the scope
+        `manage`. Raises Conflict for an id that is none of the channel's, and GatewayUnavailable,
+        also while Kafka does not tell where the writer's records end.
         """
-        self._control.endpoints.dismiss(self.name, endpoint_id, uid=self.uid)
+        for each in endpoint_ids:
+            self._control.endpoints.dismiss(self.name, each, uid=self.uid)
 
     def _meeting(self) -> Meeting:
         return Meeting(self._control.endpoints, self.name)

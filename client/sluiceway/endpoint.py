@@ -95,8 +95,9 @@ class Endpoint:
     `state` is what it says of itself (opened, started, stopped, closed, error, with `cause`),
     `health` what the gateway makes of its beats (healthy, suspect, lost). `group` and `size` are
     None where it has no group; `title` is what it is, for people, where somebody said. `ends` has,
-    of a writer that finished, the offset up to which each partition holds its records; `lost_at`
-    what was in the channel when it was found lost.
+    of a writer that finished, the offset up to which each partition holds its records, and of one
+    that failed, up to where everything lies that was written in its place, if that is known;
+    `lost_at` what was in the channel when it was found lost.
     """
 
     id: str
@@ -123,6 +124,16 @@ class Endpoint:
     def lives(self) -> bool:
         """Whether it is at work, as far as anybody knows."""
         return self.state in ("opened", "started", "stopped") and self.health != "lost"
+
+    @property
+    def is_accounted_for(self) -> bool:
+        """Whether it is known where its records end, be they none: it finished, or reported so."""
+        return self.state == "closed" or (self.state == "error" and self.ends is not None)
+
+    @property
+    def wrote_nothing(self) -> bool:
+        """Whether it failed, and it is certain that nothing was written in its place."""
+        return self.state == "error" and self.ends == {}
 
     @classmethod
     def parse(cls, read: Answer) -> "Endpoint":
@@ -153,6 +164,7 @@ class Attached:
     `took_over` says of a writer that who had its place before did not come to an end; `takes`
     names what beats may carry beyond what every gateway takes.
     `positions` has what the group has committed of the partitions assigned.
+    `patience_ms` is how long an endpoint may be silent before it counts as lost.
     """
 
     epoch: int
@@ -160,6 +172,7 @@ class Attached:
     took_over: bool
     partitions: tuple[int, ...]
     beat_ms: int
+    patience_ms: int
     positions: Mapping[int, Position]
     connection: Connection
     takes: frozenset[str] = frozenset()
@@ -174,6 +187,7 @@ class Attached:
             took_over=_given(read.at("endpoint"), "took_over", bool) or False,
             partitions=tuple(each.number() for each in read.items("endpoint", "partitions")),
             beat_ms=read.number("beat", "interval_ms"),
+            patience_ms=read.number("beat", "patience_ms"),
             positions=positions(read),
             connection=Connection.parse(read.mapping("connection")),
             takes=_takes(read),

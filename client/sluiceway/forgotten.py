@@ -34,6 +34,7 @@ class Farewell:
     """What there is to say of an endpoint of which nothing else is left.
 
     `done`: it is a reader that has read all there was for it to read, which is no failure.
+    `pristine`: it is a writer that has handed no message to Kafka.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Farewell:
     uid: str
     epoch: int
     done: bool = False
+    pristine: bool = False
 
     @classmethod
     def of(cls, leaver: Leaver, epoch: int) -> "Farewell":
@@ -53,7 +55,9 @@ class Farewell:
     @property
     def body(self) -> dict[str, Any]:
         """How it ended, as it is sent."""
-        ending = {"state": "closed"} if self.done else {"state": "error", "cause": _CAUSE}
+        ending: dict[str, Any] = {"state": "closed"}
+        if not self.done:
+            ending = {"state": "error", "cause": _CAUSE, "ends": {} if self.pristine else None}
         return {"uid": self.uid, "epoch": self.epoch, **ending}
 
 
@@ -80,12 +84,12 @@ class Forgotten:
         minded.atexit = False
         self._minded[farewell.id] = minded
 
-    def excuse(self, id_: str) -> None:
-        """Note that a member has done all that there is for it to do."""
+    def amend(self, id_: str, **known: bool) -> None:
+        """Change what the farewell of a member says: `done`, `pristine`."""
         minded = self._minded.get(id_)
-        # It lives, as it is its own reader that says so.
+        # It lives, as it is its own reader or writer that says so.
         if minded is not None and (kept := minded.detach()) is not None:
-            self.mind(kept[0], replace(kept[2][1], done=True))
+            self.mind(kept[0], replace(kept[2][1], **known))
 
     def release(self, id_: str) -> None:
         """Forget about a member, which has come to its end."""

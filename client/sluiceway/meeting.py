@@ -46,17 +46,21 @@ class Meeting:
         )
 
     def wait_until(
-        self, absent: Callable[[Sequence[Endpoint]], list[str]], *, timeout_s: float
+        self,
+        absent: Callable[[Sequence[Endpoint]], list[str]],
+        *,
+        timeout_s: float,
+        every_s: float = _LONGEST_WAIT_S,
     ) -> tuple[Endpoint, ...]:
         """Return them once `absent` names nobody of them. Raises SluicewayTimeout with the names.
 
-        It is asked when something changes, and every 20 s.
+        It is asked when something changes, and every 20 s, or every `every_s` if that is sooner.
         """
         deadline_s = time.monotonic() + timeout_s
         etag: str | None = None
         present: tuple[Endpoint, ...] = ()
         while True:
-            left_s = min(_LONGEST_WAIT_S, deadline_s - time.monotonic())
+            left_s = min(_LONGEST_WAIT_S, every_s, deadline_s - time.monotonic())
             found, etag = self._calls.endpoints(
                 self._channel, seen=etag, wait_s=0.0 if etag is None else max(0.0, left_s)
             )

@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from sluiceway.channel import Channel
-from sluiceway.ending import OnLostWriter, outcome
+from sluiceway.ending import LostWriterPolicy, OnLostWriter, outcome
 from sluiceway.endpoint import Endpoint
 from sluiceway.errors import Fenced, OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.meeting import missing
@@ -192,7 +192,8 @@ class InputPort:
         self._writers = writers
         self._wanted = writers if all_open or sequential else 1
         self._sequential = sequential
-        self._on_lost_writer: OnLostWriter = on_lost_writer
+        self._patience_s = channel.beat.patience_ms / 1000
+        self._policy = LostWriterPolicy(on_lost_writer, patience_s=self._patience_s)
         self._timeout_s = _checked_timeout(open_timeout_s)
         self._waited = False
         self.reader: ChannelReader = channel.reader(
@@ -202,7 +203,8 @@ class InputPort:
     def wait(self) -> None:
         """Wait for the writers now; SluicewayTimeout says who is missing, and may be met again."""
         if not self._waited:
-            _await(self._channel, self._absent, time.monotonic() + self._timeout_s)
+            deadline_s = time.monotonic() + self._timeout_s
+            _await(self._channel, self._absent, deadline_s, every_s=self._patience_s)
             self._waited = True
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -252,32 +254,37 @@ class InputPort:
                 f"{self._channel.name!r}; this one has to stop",
                 status=409,
             )
-        come = [each for each in present if each.role == "writer"]
+        come = [each for each in present if each.role == "writer" and not each.wrote_nothing]
         closes = self._channel.refresh().status.phase in _CLOSES
         if len(come) < self._wanted and not closes:
             return missing(present, "writer", self._wanted, "opened")
         over = not self._sequential or outcome(
-            come,
+            present,
+            self._policy,
             channel=self._channel.name,
             writers=self._writers,
-            on_lost_writer=self._on_lost_writer,
             complete=closes,
         )
         return [] if over else missing(present, "writer", len(come), "closed")
 
 
 def _await(
-    channel: Channel, absent: Callable[[Sequence[Endpoint]], list[str]], deadline_s: float
+    channel: Channel,
+    absent: Callable[[Sequence[Endpoint]], list[str]],
+    deadline_s: float,
+    *,
+    every_s: float = math.inf,
 ) -> None:
     """Wait until nobody is absent any more; one that has no end says in the log for whom."""
     if deadline_s == math.inf:
         try:
-            channel.wait_until(absent, timeout_s=_LONG_S)
+            channel.wait_until(absent, timeout_s=_LONG_S, every_s=every_s)
         except SluicewayTimeout as error:
             LOGGER.warning("%s; it is waited for", error)
         else:
             return
-    channel.wait_until(absent, timeout_s=max(0.0, deadline_s - time.monotonic()))
+    left_s = max(0.0, deadline_s - time.monotonic())
+    channel.wait_until(absent, timeout_s=left_s, every_s=every_s)
 
 
 def _checked_timeout(timeout_s: float | None) -> float:

@@ -130,7 +130,11 @@ class Session:
 
     def excuse(self, member: Member) -> None:
         """Note that a member has read all there is: to let go of it now is to close it."""
-        self._forgotten.excuse(member.id)
+        self._forgotten.amend(member.id, done=True)
+
+    def note_pristine(self, member: Member, *, pristine: bool) -> None:
+        """Note whether a member has written nothing, for the case that it is collected."""
+        self._forgotten.amend(member.id, pristine=pristine)
 
     def accompany(self, companion: Companion) -> None:
         """Begin to ask a companion what to tell besides, once for each beat; it is kept alive."""

@@ -47,7 +47,8 @@ class ChannelWriter(Presence):
     called. A message is given up after `delivery_timeout_s` without acknowledgement.
 
     A writer that `Channel.writer()` made tells the gateway, when it is closed, where its records
-    end, so that readers know when they have all; when it is left by an exception, that it failed.
+    end, so that readers know when they have all; when it is left by an exception, that it failed,
+    and whether it can have written anything.
 
     Not for use by several threads at once.
     """
@@ -113,6 +114,8 @@ class ChannelWriter(Presence):
         self._failure: KafkaFailure | None = None
         self._ends: Mapping[int, int] | None = None
         self._attachment = None if attach is None else attach()
+        if self._attachment is not None:
+            self._attachment.pristine = True
 
     def write(self, records: Any) -> int:
         """Write one or many records and return how many they were.
@@ -253,6 +256,8 @@ class ChannelWriter(Presence):
     def _send(self, messages: Messages) -> None:
         if not messages.values:
             return
+        if self._attachment is not None and self._attachment.pristine:
+            self._attachment.pristine = False
         try:
             self._delivery.send(messages)
         except DeliveryFailed as error:

@@ -147,7 +147,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             clock=clock,
         ),
         attachment=Attachment(database, tokens, wake=wake, notify=watch.notify, clock=clock),
-        endpoints=Endpoints(database, notify=watch.notify, clock=clock),
+        endpoints=Endpoints(database, topics=kafka, notify=watch.notify, clock=clock),
         beats=Beats(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         advancing=Advancing(database, clock=clock),

@@ -2,6 +2,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -299,3 +300,49 @@ def test_a_channel_of_bytes_is_created_without_a_schema(command: Command, name: 
     refused = command("channels", "create", f"{name}-typed", "--format", "arrow")
     assert refused.status != 0
     assert "its format is bytes" in " ".join(refused.err.split())
+
+
+def test_writers_that_failed_are_listed_and_dismissed(
+    command: Command, schema_file: str, name: str, gateway_url: str
+) -> None:
+    command("channels", "create", name, "--schema", schema_file)
+    none = f"no writer of the channel {name} failed"
+    assert command("channels", "dismiss", name).out == f"{none} or is lost\n"
+    assert command("channels", "dismiss", name, "--failed").out == f"{none}\n"
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(name)
+        for count in (0, 1):
+            with suppress(KeyError), channel.writer() as writer:
+                if count:
+                    writer.write({"carrier": "UA", "delay": 1.0})
+                    writer.flush()
+                raise KeyError("no such carrier")
+        empty, failed = (each for each in channel.endpoints() if each.state == "error")
+
+        shown = command("channels", "dismiss", name)
+        assert (shown.status, "--failed, --lost or --endpoint ID" in shown.err) == (1, True)
+        header, first, second = shown.out.splitlines()
+        assert header.split() == ["ENDPOINT", "WRITER", "STATE", "SINCE", "CAUSE"]
+        assert first.split()[:4] == [empty.id, "writer", empty.id[:8], "failed"]
+        assert first.endswith("KeyError: 'no such carrier' (wrote nothing)")
+        assert second.endswith("KeyError: 'no such carrier'")
+
+        done = command("channels", "dismiss", name, "--endpoint", empty.id)
+        assert done.out == f"endpoint {empty.id} is dismissed\n"
+        command("channels", "dismiss", name, "--endpoint", empty.id).failed("was dismissed before")
+        assert command("channels", "dismiss", name, "--lost").out == (
+            f"no writer of the channel {name} is lost\n"
+        )
+        done = command("channels", "dismiss", name, "--failed", "--lost")
+        assert done.out == f"endpoint {failed.id} is dismissed\n"
+        assert len(list(channel.reader())) == 1
+
+
+def test_only_an_endpoint_that_has_ended_badly_is_dismissed(
+    command: Command, schema_file: str, name: str, gateway_url: str
+) -> None:
+    command("channels", "create", name, "--schema", schema_file)
+    with Gateway(gateway_url) as gateway, gateway.channel(name).writer() as writer:
+        id_ = str(writer.endpoint_id)
+        command("channels", "dismiss", name, "--endpoint", id_).failed("is opened and healthy")
+    command("channels", "dismiss", name, "--endpoint", id_).failed("is closed and healthy")

@@ -4,16 +4,34 @@ from typing import Any
 
 import pytest
 
-from sluiceway.ending import OnLostWriter, Outcome, outcome
+from sluiceway.ending import LostWriterPolicy, OnLostWriter, Outcome, outcome
 from sluiceway.endpoint import Endpoint
 from sluiceway.errors import WriterFailed, WriterLost
+
+PATIENCE_S = 60.0
+
+
+class Reader:
+    """What a reader of a channel knows of its writers, by a clock that the test turns."""
+
+    def __init__(self, on_lost_writer: OnLostWriter = "raise", *, writers: int = 1) -> None:
+        self.now_s = 0.0
+        self.writers = writers
+        self.policy = LostWriterPolicy(
+            on_lost_writer, patience_s=PATIENCE_S, monotonic=lambda: self.now_s
+        )
+
+    def judges(self, *present: Endpoint, complete: bool = False) -> Outcome | None:
+        return outcome(
+            present, self.policy, channel="flights", writers=self.writers, complete=complete
+        )
 
 
 def writer(number: int, state: str = "closed", health: str = "healthy", **facts: Any) -> Endpoint:
     return Endpoint(
         id=f"{number:032x}",
         role=facts.pop("role", "writer"),
-        group="load",
+        group=facts.pop("group", "load"),
         index=number,
         size=9,
         state=state,
@@ -25,7 +43,11 @@ def writer(number: int, state: str = "closed", health: str = "healthy", **facts:
 def judged(
     *present: Endpoint, writers: int = 1, on_lost_writer: OnLostWriter = "raise"
 ) -> Outcome | None:
-    return outcome(present, channel="flights", writers=writers, on_lost_writer=on_lost_writer)
+    """Return what a reader that has had all patience makes of these."""
+    reader = Reader(on_lost_writer, writers=writers)
+    reader.policy.observe(present)
+    reader.now_s = PATIENCE_S
+    return reader.judges(*present)
 
 
 @pytest.mark.parametrize("state", ["opened", "started", "stopped"])
@@ -66,10 +88,135 @@ def test_a_lost_writer_is_named_and_ends_where_it_was_lost(state: str) -> None:
 
 @pytest.mark.parametrize(("state", "health"), [("error", "healthy"), ("started", "lost")])
 def test_what_becomes_of_it_can_be_chosen(state: str, health: str) -> None:
-    present = [writer(0, ends={0: 5}), writer(1, state, health, ends={0: 8}, lost_at={0: 11})]
+    present = [writer(0, ends={0: 5}), writer(1, state, health, lost_at={0: 8})]
     assert judged(*present, on_lost_writer="wait") is None
     assert judged(*present, on_lost_writer="go_on") == Outcome(ends={0: 8})
 
 
 def test_a_lost_writer_that_was_closed_is_finished() -> None:
     assert judged(writer(0, "closed", "lost", ends={0: 5})) == Outcome(ends={0: 5})
+
+
+def test_a_writer_that_failed_and_wrote_nothing_does_not_count() -> None:
+    empty = writer(1, "error", ends={})
+    assert judged(writer(0, ends={0: 5}), empty) == Outcome(ends={0: 5})
+    assert judged(empty) is None, "none has come"
+    assert judged(writer(0, ends={0: 5}), empty, writers=2) is None
+    # What the topic held when its process died is not its own.
+    lost = writer(1, "error", "lost", ends={}, lost_at={0: 9})
+    assert judged(writer(0, ends={0: 5}), lost) == Outcome(ends={0: 5})
+
+
+def test_a_writer_that_failed_where_all_that_was_written_is_known_has_finished() -> None:
+    found = judged(writer(0, ends={0: 5}), writer(1, "error", "lost", ends={0: 8}, lost_at={0: 11}))
+    assert found == Outcome(ends={0: 8})
+
+
+def test_what_one_wrote_that_was_started_again_and_lost_is_not_what_it_told_before() -> None:
+    again = writer(1, "started", "lost", ends={}, lost_at={0: 9})
+    found = judged(writer(0, ends={0: 5}), again)
+    assert found is not None
+    assert (found.ends, type(found.fault)) == ({0: 9}, WriterLost)
+
+
+@pytest.mark.parametrize("group", ["load", None])
+def test_a_writer_that_failed_is_waited_for_from_when_the_reader_knew_of_it(
+    group: str | None,
+) -> None:
+    reader = Reader()
+    assert reader.judges(writer(0, "started", group=group)) is None
+    reader.now_s = 100.0
+    failed = writer(0, "error", group=group)
+    reader.policy.observe([failed])
+    reader.now_s += PATIENCE_S - 1
+    assert reader.judges(failed) is None
+    assert not reader.policy.is_due()
+    reader.now_s += 1
+    assert reader.policy.is_due()
+    found = reader.judges(failed)
+    assert found is not None
+    assert isinstance(found.fault, WriterFailed)
+    # Somebody started it again in its place after all, and that one finished.
+    assert reader.judges(writer(7, group=group, ends={0: 3})) == Outcome(ends={0: 3})
+
+
+def test_a_writer_that_was_lost_before_the_reader_came_is_waited_for() -> None:
+    reader, lost = Reader(), writer(0, "started", "lost", lost_at={0: 3})
+    assert reader.judges(lost) is None
+    reader.now_s = PATIENCE_S
+    found = reader.judges(lost)
+    assert found is not None
+    assert isinstance(found.fault, WriterLost)
+
+
+def test_a_writer_that_is_lost_while_the_reader_watches_was_waited_for_already() -> None:
+    reader = Reader()
+    assert reader.judges(writer(0, "started")) is None
+    found = reader.judges(writer(0, "started", "lost", lost_at={0: 3}))
+    assert found is not None
+    assert isinstance(found.fault, WriterLost)
+
+
+def test_each_failure_has_its_own_time() -> None:
+    reader, failed = Reader(), writer(0, "error")
+    assert reader.judges(failed) is None
+    reader.now_s = PATIENCE_S - 1
+    assert reader.judges(failed, writer(1, "error")) is None
+    reader.now_s = PATIENCE_S
+    assert reader.judges(failed, writer(1, "error")) is None
+    reader.now_s = 2 * PATIENCE_S - 1
+    found = reader.judges(failed, writer(1, "error"))
+    assert found is not None
+    assert found.fault is not None
+    assert found.fault.endpoints == (f"{0:032x}", f"{1:032x}")
+
+
+def test_a_writer_that_is_at_work_again_has_all_the_time_when_it_fails_again() -> None:
+    reader = Reader()
+    assert reader.judges(writer(0, "error")) is None
+    reader.now_s = PATIENCE_S - 1
+    assert reader.judges(writer(0, "started")) is None
+    reader.now_s = PATIENCE_S
+    assert reader.judges(writer(0, "error")) is None
+
+
+def test_a_successor_is_waited_for_where_one_that_wrote_nothing_was_just_at_work() -> None:
+    reader, done = Reader(), writer(0, ends={0: 5})
+    assert reader.judges(done, writer(1, "opened"), writer(2, "opened", group=None)) is None
+    # Nobody can take the place of one without a group.
+    ended = [writer(1, "error", ends={}), writer(2, "error", ends={}, group=None)]
+    assert reader.judges(done, *ended) is None
+    assert reader.judges(done, ended[1]) == Outcome(ends={0: 5})
+    reader.now_s = PATIENCE_S
+    assert reader.judges(done, *ended) == Outcome(ends={0: 5})
+
+
+@pytest.mark.parametrize("on_lost_writer", ["raise", "wait"])
+def test_nobody_is_waited_for_when_the_channel_closes(on_lost_writer: OnLostWriter) -> None:
+    found = Reader(on_lost_writer).judges(writer(0, "error"), complete=True)
+    assert found is not None
+    assert isinstance(found.fault, WriterFailed)
+    assert "no writer can take its place any more" in str(found.fault)
+    assert "start it again" not in str(found.fault).lower()
+
+
+def test_the_error_says_what_can_really_be_done() -> None:
+    def told(*present: Endpoint) -> str:
+        found = judged(*present)
+        assert found is not None
+        assert found.fault is not None
+        return str(found.fault)
+
+    grouped = told(writer(0, "error"))
+    assert "Start it again in its place (the same group and index), and read on" in grouped
+    assert f"sluiceway channels dismiss flights --endpoint {0:032x}" in grouped
+    assert f"channel.dismiss('{0:032x}')" in grouped
+    alone = told(writer(0, "error", group=None))
+    assert "No writer can take the place of one that has no group" in alone
+    assert "again in its place" not in alone
+    assert "on_lost_writer='go_on'" in alone
+    many = told(*(writer(number, "error") for number in range(12)))
+    assert "sluiceway channels dismiss flights --failed" in many
+    assert "and 2 more failed" in many
+    lost = told(*(writer(number, "started", "lost", lost_at={}) for number in range(2)))
+    assert "sluiceway channels dismiss flights --lost" in lost

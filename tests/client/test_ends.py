@@ -12,7 +12,13 @@ import pytest
 from real_topics import Topics, readings
 
 from sluiceway import Beat, Channel, Gateway
-from sluiceway.errors import OptionError, WriterFailed, WriterLost
+from sluiceway.errors import (
+    InvalidRecord,
+    OptionError,
+    SluicewayTimeout,
+    WriterFailed,
+    WriterLost,
+)
 
 NewChannel = Callable[..., Channel]
 
@@ -33,9 +39,18 @@ def fail(channel: Channel, count: int, first: int = 0, **place: Any) -> None:
         raise ZeroDivisionError("no divisor")
 
 
+BRIEF = Beat(interval_ms=100, patience_ms=1500)
+
+
 @pytest.fixture
 def channel(new_channel: NewChannel) -> Channel:
     return new_channel(partitions=2)
+
+
+@pytest.fixture
+def brief(new_channel: NewChannel) -> Channel:
+    """A channel whose readers wait briefly for a writer that failed."""
+    return new_channel(partitions=2, beat=BRIEF)
 
 
 @pytest.mark.usefixtures("each_stream")
@@ -92,16 +107,16 @@ def test_what_comes_after_the_ends_is_left_out(channel: Channel, topics: Topics)
         assert list(reader) == []
 
 
-def test_a_writer_that_failed_is_named_after_all_it_wrote(channel: Channel) -> None:
-    fail(channel, 50, group="load", index=0, size=1)
-    with channel.reader() as reader:
+def test_a_writer_that_failed_is_named_after_all_it_wrote(brief: Channel) -> None:
+    fail(brief, 50, group="load", index=0, size=1)
+    with brief.reader() as reader:
         found = reader.read(1000, timeout=None)
         assert by_id(found) == readings(50)
         for _ in range(2):
             with pytest.raises(WriterFailed, match=r"load\[0\] \(ZeroDivisionError: no divisor\)"):
-                reader.read(1)
+                reader.read(1, timeout=60)
         # Its job is started again, and does it right.
-        write(channel, 50, 50, group="load", index=0, size=1)
+        write(brief, 50, 50, group="load", index=0, size=1)
         while not found[50:]:
             try:
                 found += list(reader)
@@ -111,17 +126,110 @@ def test_a_writer_that_failed_is_named_after_all_it_wrote(channel: Channel) -> N
         assert by_id(found) == readings(100)
 
 
-def test_a_failed_writer_can_be_passed_over_or_forgotten(channel: Channel) -> None:
-    fail(channel, 50)
-    assert len(list(channel.reader(on_lost_writer="go_on"))) == 50
-    write(channel, 50, 50)
+@pytest.mark.usefixtures("each_stream")
+def test_a_writer_that_failed_is_waited_for_and_its_successor_is_read(channel: Channel) -> None:
+    fail(channel, 25, group="load")
     with channel.reader() as reader:
+        found = reader.read(25, timeout=None)
+        assert reader.read(1, timeout=0.7) == []
+        assert not reader.finished
+        write(channel, 15, 25, group="load")
+        assert by_id(found + list(reader)) == readings(40)
+    # Whoever comes later meets no failure.
+    assert by_id(list(channel.reader())) == readings(40)
+
+
+def test_a_writer_that_failed_before_it_wrote_anything_poisons_nothing(channel: Channel) -> None:
+    for place in ({}, {"group": "load"}, {"group": "load"}):
+        fail(channel, 0, **place)
+    with suppress(InvalidRecord), channel.writer() as writer:
+        writer.write({"id": "none", "station": None, "celsius": 0.5})
+    assert {each.state for each in channel.endpoints()} == {"error"}
+    assert all(each.wrote_nothing for each in channel.endpoints())
+    with channel.reader() as reader, ThreadPoolExecutor() as threads:
+        reading = threads.submit(list, reader)
+        channel.wait_for(readers=1, state="started")
+        write(channel, 40)
+        assert by_id(reading.result(60)) == readings(40)
+
+
+def test_a_place_keeps_what_it_holds_when_an_instance_fails_that_wrote_nothing(
+    channel: Channel,
+) -> None:
+    write(channel, 40, group="load")
+    fail(channel, 0, group="load")
+    assert by_id(list(channel.reader())) == readings(40)
+
+
+def test_one_that_wrote_nothing_does_not_vouch_for_the_one_before(brief: Channel) -> None:
+    fail(brief, 40, group="load")
+    fail(brief, 0, group="load")
+    with brief.reader() as reader:
+        assert by_id(reader.read(40, timeout=None)) == readings(40)
+        with pytest.raises(WriterFailed):
+            reader.read(1, timeout=60)
+
+
+def test_one_that_wrote_nothing_and_could_not_close_in_time_does_not_count(
+    channel: Channel,
+) -> None:
+    with channel.writer(group="load", index=1, size=2) as other:
+        first = channel.writer(group="load", index=0, size=2, close_timeout_s=0.2)
+        with pytest.raises(SluicewayTimeout):
+            first.close()
+        other.write(readings(10))
+    assert len(list(channel.reader())) == 10
+
+
+def test_a_writer_that_is_let_go_of_before_it_wrote_does_not_count(channel: Channel) -> None:
+    forgotten = channel.writer()
+    del forgotten
+    channel.wait_until(
+        lambda present: [each.place for each in present if not each.wrote_nothing], timeout_s=60
+    )
+    write(channel, 10)
+    assert len(list(channel.reader())) == 10
+
+
+def test_a_failed_writer_can_be_passed_over_or_dismissed(brief: Channel) -> None:
+    fail(brief, 50)
+    assert len(list(brief.reader(on_lost_writer="go_on"))) == 50
+    write(brief, 50, 50)
+    with brief.reader() as reader:
         assert len(reader.read(200, timeout=None)) == 100
         with pytest.raises(WriterFailed) as raised:
-            reader.read(1)
-    for endpoint in raised.value.endpoints:
-        channel.dismiss(endpoint)
-    assert len(list(channel.reader())) == 100
+            reader.read(1, timeout=60)
+    brief.dismiss(*raised.value.endpoints)
+    assert len(list(brief.reader())) == 100
+
+
+def test_what_a_dismissed_writer_wrote_after_all_others_is_read(channel: Channel) -> None:
+    write(channel, 50)
+    fail(channel, 50, 50, group="load")
+    fail(channel, 10, 100)
+    failed = [each for each in channel.endpoints() if each.state == "error"]
+    with channel.reader() as waiting:
+        assert len(waiting.read(110, timeout=None)) == 110
+        channel.dismiss(*(each.id for each in failed))
+        assert list(waiting) == []
+    assert by_id(list(channel.reader())) == readings(110)
+    channel.dismiss(*(each.id for each in failed))
+    writers = [each for each in channel.endpoints() if each.role == "writer"]
+    assert [each.state for each in writers] == ["closed"] * 3
+    # Started again after all, it takes the place.
+    write(channel, 10, 110, group="load")
+    assert by_id(list(channel.reader())) == readings(120)
+
+
+def test_a_reader_that_waits_for_a_failed_writer_raises_when_the_channel_closes(
+    channel: Channel,
+) -> None:
+    fail(channel, 50, group="load")
+    with channel.reader(on_lost_writer="wait") as reader:
+        assert len(reader.read(50, timeout=None)) == 50
+        channel.close()
+        with pytest.raises(WriterFailed, match="no writer can take its place any more"):
+            reader.read(1, timeout=60)
 
 
 def test_waiting_for_a_failed_writer_goes_on_when_it_is_started_again(channel: Channel) -> None:
@@ -162,7 +270,7 @@ def test_a_writer_that_died_is_found_lost_and_what_it_wrote_is_read(
         assert len(reader.read(50, timeout=None)) == 50
         assert reader.read(1, timeout=0.5) == []
         job.kill()
-        with pytest.raises(WriterLost, match="no beat"):
+        with pytest.raises(WriterLost, match="no heartbeat"):
             reader.read(1, timeout=60)
     (writer,) = (each for each in channel.endpoints() if each.role == "writer")
     assert (writer.state, writer.health) == ("started", "lost")

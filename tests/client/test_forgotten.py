@@ -12,7 +12,7 @@ import pytest
 from real_topics import readings
 from scripted_gateway import Script
 
-from sluiceway import Channel, ChannelReader, ChannelWriter
+from sluiceway import Beat, Channel, ChannelReader, ChannelWriter
 from sluiceway.endpoint import Endpoint
 from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import WriterFailed
@@ -75,7 +75,7 @@ def test_the_channel_hears_of_it_though_its_process_goes_on(
 
 
 def test_who_reads_from_a_forgotten_writer_is_told_that_it_failed(new_channel: NewChannel) -> None:
-    channel = new_channel()
+    channel = new_channel(beat=Beat(interval_ms=100, patience_ms=1500))
     with channel.reader(group="delays") as waiting:
         made = writer(channel)
         made.flush()
@@ -168,8 +168,8 @@ def test_the_first_of_a_group_that_has_read_all_is_told_of_when_the_others_have_
     things = [Thing(), Thing()]
     for number, thing in enumerate(things):
         forgotten.mind(thing, replace(FAREWELL, id=str(number)))
-        forgotten.excuse(str(number))
-    forgotten.excuse("another")
+        forgotten.amend(str(number), done=True)
+    forgotten.amend("another", done=True)
     del thing
     things.clear()
     script.problem(409, "members_open")

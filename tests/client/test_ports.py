@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pytest
 from real_topics import readings
 
-from sluiceway import Channel, Gateway, InputPort, OutputPort
+from sluiceway import Beat, Channel, Gateway, InputPort, OutputPort
 from sluiceway.errors import (
     ChannelClosed,
     Fenced,
@@ -179,15 +179,43 @@ def test_a_sequential_input_port_waits_until_all_writers_have_finished(channel: 
         assert len(list(port)) == 20
 
 
-def test_a_writer_that_failed_keeps_a_sequential_port_from_nothing_else(channel: Channel) -> None:
-    with suppress(ZeroDivisionError), channel.writer(group="load") as writer:
-        writer.write(readings(10))
+def fail(channel: Channel, count: int, **place: Any) -> None:
+    with suppress(ZeroDivisionError), channel.writer(**place) as writer:
+        writer.write(readings(count))
         writer.flush()
         raise ZeroDivisionError
+
+
+def test_a_writer_that_failed_keeps_a_sequential_port_from_nothing_else(
+    new_channel: NewChannel,
+) -> None:
+    channel = new_channel(beat=Beat(interval_ms=100, patience_ms=1500))
+    fail(channel, 10, group="load")
     with InputPort(channel, sequential=True) as port:
-        assert len(port.read(20)) == 10
+        assert len(port.read(20, timeout=60)) == 10
         with pytest.raises(WriterFailed):
+            port.read(1, timeout=60)
+
+
+def test_a_sequential_port_waits_for_the_successor_of_a_writer_that_failed(
+    channel: Channel,
+) -> None:
+    fail(channel, 10, group="load")
+    fail(channel, 0)
+    with InputPort(channel, sequential=True, open_timeout_s=0.5) as port:
+        with pytest.raises(SluicewayTimeout, match=r"load\[0\] is error"):
             port.read(1)
+        write(channel, 10, group="load")
+        assert len(list(port)) == 20
+
+
+def test_a_writer_that_failed_before_it_wrote_has_not_come(channel: Channel) -> None:
+    fail(channel, 0)
+    with InputPort(channel, open_timeout_s=0.5) as port:
+        with pytest.raises(SluicewayTimeout, match="is error"):
+            port.read(1)
+        write(channel, 10)
+        assert len(list(port)) == 10
 
 
 def test_a_port_waits_for_nobody_when_its_channel_closes(channel: Channel) -> None:

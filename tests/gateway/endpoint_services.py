@@ -56,7 +56,9 @@ class Services:
         given: dict[str, Any] = {"clock": self.clock}
         tokens = Tokens(self.database, None)
         self.attachment = Attachment(self.database, tokens, wake=nobody, notify=nobody, **given)
-        self.endpoints = Endpoints(self.database, notify=nobody, **given)
+        self.endpoints = Endpoints(
+            self.database, topics=Kafka(NOBODY, timeout_s=0.1), notify=nobody, **given
+        )
         self.beats = Beats(self.database, tokens, notify=nobody, **given)
         self.offsets = Offsets(self.database, tokens, **given)
         self.shares = Shares(self.database, notify=nobody)

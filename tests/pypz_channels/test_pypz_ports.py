@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from pypz_pipelines import MakePorts, Wish, of_pypz, pipeline_of_pypz, standins, without_pypzs_naps
-from pypz_rig import demo, until
+from pypz_rig import QuickReader, demo, until
 from pypz_standins import StandinInputPort, StandinOutputPort
 
 from sluiceway import Gateway
 from sluiceway.errors import ChannelNotFound, WriterFailed
-from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter
+from sluiceway.pypz import ChannelStatusMonitor, KafkaChannelReader, KafkaChannelWriter
 
 
 class Pipelines:
@@ -153,8 +153,12 @@ def test_in_group_mode_each_replica_gets_everything(pipelines: Pipelines) -> Non
 
 
 def test_after_an_error_resources_stay_and_a_restart_goes_on_at_the_last_commit(
-    pipelines: Pipelines,
+    pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(KafkaChannelReader, "DefaultStatusThreadIntervalInMs", 100)
+    monkeypatch.setattr(ChannelStatusMonitor, "ValidPatienceTimeInMs", 1500)
+    for kind in (KafkaChannelReader, QuickReader):
+        monkeypatch.setattr(kind, "DataConsumerTimeoutInMs", 500)
     (reader,), (writer,) = pipelines(readers=1, writers=1, config={"max_poll_records": 3})
     opened(reader, writer)
     writer.send(demo(5))

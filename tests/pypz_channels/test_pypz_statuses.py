@@ -240,7 +240,7 @@ def test_a_writer_that_told_of_an_error_is_not_one_that_has_finished(bench: Benc
     assert reader.has_records()
     assert take(reader, 2) == demo(2), "all that it wrote is read"
     with pytest.raises(WriterFailed, match=r"told of an error.*onLostWriter='go_on'"):
-        reader.has_records()
+        until(lambda: not reader.has_records())
     # Started again in its place, it is at work.
     again = bench.writer()
     until(again.invoke_open_channel)
@@ -253,6 +253,37 @@ def test_a_writer_that_told_of_an_error_is_not_one_that_has_finished(bench: Benc
     assert reader.has_records()
     assert take(reader, 1) == demo(1, 2)
     assert not reader.has_records()
+
+
+@pytest.mark.parametrize("written", [25, 0])
+def test_a_writer_that_is_started_again_in_time_is_read_to_the_end(
+    bench: Bench, written: int
+) -> None:
+    reader, writer = bench.pair()
+    writer.start_channel()
+    if written:
+        writer.invoke_write_records(demo(written))
+        assert take(reader, written) == demo(written)
+    writer.invoke_sync_send_status_message(ChannelStatus.Error)
+    assert writer.invoke_close_channel()
+    until(reader.is_any_connected_channels_unhealthy)
+    assert reader.has_records(), "its successor is waited for"
+    again = bench.writer()
+    until(again.invoke_open_channel)
+    again.invoke_write_records(demo(40 - written, written))
+    assert again.invoke_close_channel()
+    assert take(reader, 40 - written) == demo(40 - written, written)
+    until(lambda: not reader.has_records())
+
+
+def test_a_writer_that_failed_before_it_wrote_ends_a_reader_without_an_error(bench: Bench) -> None:
+    bench.quick()
+    reader, writer = bench.pair()
+    writer.invoke_sync_send_status_message(ChannelStatus.Error)
+    assert writer.invoke_close_channel()
+    until(reader.is_any_connected_channels_unhealthy)
+    assert reader.has_records()
+    until(lambda: not reader.has_records())
 
 
 @pytest.mark.parametrize("choice", ["raise", "wait", "go_on"])
@@ -275,25 +306,22 @@ def test_a_writer_that_had_failed_before_may_be_started_again_along_with_its_rea
 ) -> None:
     bench.quick()
     reader, writer = bench.pair()
+    writer.invoke_write_records(demo(2))
+    until(lambda: reader.get_consumer_lag() == 2)
     writer.invoke_sync_send_status_message(ChannelStatus.Error)
     writer.invoke_close_channel()
     reader.invoke_close_channel()
     later = bench.reader()
     until(later.invoke_open_channel)
     until(later.is_any_connected_channels_unhealthy)
+    assert len(take(later, 2)) == 2
     assert later.has_records(), "it is waited for, for the channel's patience"
-
-    def failed() -> bool:
-        try:
-            later.has_records()
-        except WriterFailed:
-            return True
-        return False
-
-    until(failed)
+    with pytest.raises(WriterFailed):
+        until(lambda: not later.has_records())
 
 
 def test_what_kafka_refuses_is_raised_and_never_told_as_a_good_end(bench: Bench) -> None:
+    bench.quick()
     reader, writer = bench.pair()
     writer.start_channel()
     bench.channel().update(config={"max.message.bytes": "1024"})
@@ -307,7 +335,7 @@ def test_what_kafka_refuses_is_raised_and_never_told_as_a_good_end(bench: Bench)
     assert "MSG_SIZE_TOO_LARGE" in (writing.cause or "")
     reader.invoke_sync_status_update()
     with pytest.raises(WriterFailed):
-        reader.has_records()
+        until(lambda: not reader.has_records())
 
 
 def test_a_message_is_json_and_back() -> None:

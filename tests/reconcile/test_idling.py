@@ -126,7 +126,7 @@ def attach(owner: Owner) -> Callable[[], object]:
     attachment = Attachment(tokens=tokens, wake=nobody, **given)  # type: ignore[arg-type]
     attached = attachment.attach(owner.channel.name, asked, **where)  # type: ignore[arg-type]
     departure = Departure(epoch=attached.endpoint.epoch, state=State.CLOSED)
-    return lambda: Endpoints(**given).detach(  # type: ignore[arg-type]
+    return lambda: Endpoints(topics=owner.rig.kafka, **given).detach(  # type: ignore[arg-type]
         owner.channel.name,
         asked.id,
         departure,

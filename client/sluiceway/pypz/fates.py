@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from sluiceway.ending import OnLostWriter, outcome
+from sluiceway.ending import LostWriterPolicy, OnLostWriter, outcome
 from sluiceway.endpoint import Endpoint
 from sluiceway.errors import CounterpartError
 
@@ -21,9 +21,9 @@ class Fate:
 class Fates:
     """Judges the writers of a channel, as often as somebody asks whether more is to come.
 
-    A writer that was at work while this reader was there, and failed or was lost since, is a fault
-    at once. One that had failed before may be started again along with the reader: for the
-    channel's patience it is waited for.
+    pypz starts readers and writers together, each writer in its own place. So one that failed or
+    was lost is waited for by `LostWriterPolicy`, also when it had ended before this reader came,
+    and when it wrote nothing; that is no fault, but its successor is yet to write.
     """
 
     def __init__(
@@ -35,28 +35,23 @@ class Fates:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._channel = channel
-        self._on_lost_writer: OnLostWriter = on_lost_writer
-        self._monotonic = monotonic
-        self._deadline_s = monotonic() + patience_s
-        self._met: set[str] = set()
+        self._policy = LostWriterPolicy(on_lost_writer, patience_s=patience_s, monotonic=monotonic)
 
     def meet(self, endpoints: Iterable[Endpoint]) -> None:
         """Note who is at work."""
-        self._met |= {each.id for each in endpoints if each.role == "writer" and each.lives}
+        self._policy.observe(endpoints)
 
     def judge(self, endpoints: Iterable[Endpoint]) -> Fate | None:
         """Return their fate; None while one is at work, and when all have finished."""
         writers = [each for each in endpoints if each.role == "writer"]
         self.meet(writers)
-        unclear = [each for each in writers if not each.lives and each.state != "closed"]
-        if not unclear or any(each.lives for each in writers) or self._on_lost_writer == "go_on":
+        if any(each.lives for each in writers):
             return None
-        news = any(each.id in self._met for each in unclear)
-        if self._on_lost_writer == "wait" or not (news or self._monotonic() >= self._deadline_s):
+        if self._policy.awaits(each for each in writers if each.state != "closed"):
             return Fate(fault=None)
-        found = outcome(writers, channel=self._channel, writers=0, on_lost_writer="raise")
-        fault = None if found is None else found.fault
-        if fault is None:
+        found = outcome(writers, self._policy, channel=self._channel, writers=0)
+        if found is None or found.fault is None:
             return None
+        fault = found.fault
         advice = "In a port's channelConfig that is onLostWriter='go_on', or 'wait'"
         return Fate(fault=type(fault)(f"{fault}. {advice}", endpoints=fault.endpoints))

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import IO, Any, TypeVar
@@ -12,6 +12,7 @@ import click
 from sluiceway import Gateway, Retention
 from sluiceway.channel import Channel
 from sluiceway.control import Control
+from sluiceway.endpoint import Endpoint
 from sluiceway.errors import SluicewayTimeout
 from sluiceway.transport import Transport
 from sluiceway_gateway.cli.description import described
@@ -38,7 +39,7 @@ def gateway_option(function: _F) -> _F:
 
 @click.group()
 def channels() -> None:
-    """List, show, create, update, close, forget and delete channels, and see how they stand."""
+    """List, show, create, update, close, forget, delete channels, dismiss their failed writers."""
 
 
 @channels.command("list")
@@ -263,6 +264,80 @@ def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None)
             raise click.ClickException("nothing was deleted; --yes deletes without asking")
         channel.delete(keep_topic=keep_topic, force=force)
     click.echo(f"channel {name} is deleted")
+
+
+@channels.command()
+@click.argument("name")
+@click.option("--failed", is_flag=True, help="All writers that failed.")
+@click.option("--lost", is_flag=True, help="All writers that are lost: if they live, they stop.")
+@click.option("--endpoint", "ids", multiple=True, metavar="ID", help="This one. Repeatable.")
+@gateway_option
+def dismiss(name: str, failed: bool, lost: bool, ids: tuple[str, ...], url: str | None) -> None:
+    """Let readers of NAME take writers that failed or were lost for finished.
+
+    What they wrote stays readable, and readers raise no error for them any more. Without an option
+    it lists them, and dismisses nobody.
+    """
+    with _found(name, url) as channel:
+        present = channel.endpoints()
+        over = [each for each in present if each.role == "writer" and _is_over(each)]
+        chosen = [each for each in over if failed and each.state == "error"]
+        chosen += [each for each in over if lost and each.state != "error"]
+        chosen += [_named(present, each, name) for each in ids]
+        if not (failed or lost or ids):
+            if not over:
+                click.echo(f"no writer of the channel {name} failed or is lost")
+                return
+            _print_ended(over)
+            raise click.ClickException(
+                "nobody was dismissed; choose them by --failed, --lost or --endpoint ID"
+            )
+        for each in dict.fromkeys(each.id for each in chosen):
+            channel.dismiss(each)
+            click.echo(f"endpoint {each} is dismissed")
+        if not chosen:
+            what = " or ".join(w for w, on in (("failed", failed), ("is lost", lost)) if on)
+            click.echo(f"no writer of the channel {name} {what}")
+
+
+def _is_over(endpoint: Endpoint) -> bool:
+    return endpoint.state != "closed" and not endpoint.lives
+
+
+def _named(present: Iterable[Endpoint], id_: str, name: str) -> Endpoint:
+    found = next((each for each in present if each.id == id_), None)
+    if found is None:
+        raise click.ClickException(
+            f"the channel {name} has no endpoint {id_}, or it was dismissed before"
+        )
+    if not _is_over(found):
+        raise click.ClickException(
+            f"{found.place} ({id_}) is {found.state} and {found.health}: only an endpoint that "
+            "failed or is lost can be dismissed"
+        )
+    return found
+
+
+def _failed_at(endpoint: Endpoint) -> str:
+    if endpoint.state != "error" or endpoint.changed_at is None:
+        return ""
+    return endpoint.changed_at.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _print_ended(ended: Iterable[Endpoint]) -> None:
+    print_table(
+        ("ENDPOINT", "WRITER", "STATE", "SINCE", "CAUSE"),
+        [
+            (
+                each.id,
+                each.place,
+                "failed" if each.state == "error" else "lost",
+                _failed_at(each),
+                (each.cause or "") + (" (wrote nothing)" if each.wrote_nothing else ""),
+            )
+            for each in ended
+        ],
+    )
 
 
 @contextmanager

@@ -137,7 +137,8 @@ class Endpoint:
     payload: Mapping[str, Any] | None
     """What it has the counterparts know."""
     ends: Mapping[int, int] | None
-    """The offset after the last record by partition, of this instance and those before it."""
+    """The offset after the last record by partition, of this instance and those before it. Of one
+    that failed: everything written in its place lies before; None: it may have written more."""
     lost_at: Mapping[int, int] | None
     """The topic's ends when it was found lost."""
     commits: int
@@ -206,6 +207,16 @@ def merged_ends(
         partition: max(before.get(partition, 0), reported.get(partition, 0))
         for partition in sorted(before.keys() | reported.keys())
     }
+
+
+def reported_ends(endpoint: Endpoint) -> Mapping[int, int] | None:
+    """Return where a writer's records end by its own report; None: that is not known.
+
+    Empty: there are none. One that is at work, or was lost, may write more than it reported.
+    """
+    if endpoint.state is State.CLOSED:
+        return endpoint.ends or {}
+    return endpoint.ends if endpoint.state is State.ERROR else None
 
 
 def judged(health: Health, *, silent_ms: float, interval_ms: int, patience_ms: int) -> Health:

@@ -95,7 +95,11 @@ class DetachPost(Asked):
     epoch: int = Field(ge=1, le=INT64_MAX)
     state: Literal["closed", "error"]
     cause: str | None = Field(default=None, max_length=1000)
-    ends: Ends | None = Field(default=None, description="Of a writer; partitions without are out")
+    ends: Ends | None = Field(
+        default=None,
+        description="Of a writer; partitions without are out. With `error`: {} for one that wrote "
+        "nothing, null where it may have written",
+    )
     counters: Counters | None = None
     positions: Places | None = Field(default=None, description="Of a reader: how far it came")
 

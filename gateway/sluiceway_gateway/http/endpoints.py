@@ -199,7 +199,8 @@ def remove_endpoint(
 ) -> Response:
     """Have an endpoint count no more; whatever it asks from now on is refused as fenced.
 
-    For those that failed, or were lost, and that nobody will take the place of.
+    For those that failed, or were lost, and that nobody will take the place of. What a writer wrote
+    stays readable: readers take it for one that finished, with all that is in the channel now.
     """
     channel, endpoint = gateway.endpoints.remove(name, id, uid=uid, principal=principal)
     return _sent(endpoint_json(channel, endpoint), 200)

@@ -1,9 +1,11 @@
 """Endpoints that are there: looking at them, detaching them, taking their place away."""
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
-from sluiceway_gateway.domain.channel import Channel
+from sluiceway_gateway.domain.channel import Channel, Phase
 from sluiceway_gateway.domain.endpoint import (
     ANONYMOUS,
     Endpoint,
@@ -15,10 +17,13 @@ from sluiceway_gateway.domain.endpoint import (
     event,
     merged_ends,
     moved,
+    reported_ends,
 )
 from sluiceway_gateway.domain.errors import (
+    ConcurrentChange,
     EndpointNotFound,
     InvalidRequest,
+    KafkaUnavailable,
     MembersOpen,
     Violation,
 )
@@ -26,8 +31,9 @@ from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.services.clock import Clock, system_clock
 from sluiceway_gateway.services.incarnation import incarnation
 from sluiceway_gateway.services.places import own_partitions, superseded
+from sluiceway_gateway.services.ports import Topics
 from sluiceway_gateway.services.sharing import regroup
-from sluiceway_gateway.store import channels, endpoints, history, tasks
+from sluiceway_gateway.store import channels, endpoints, groups, history, tasks
 from sluiceway_gateway.store.endpoints import Reached, Slots
 from sluiceway_gateway.store.engine import Database, WriteTransaction
 
@@ -74,11 +80,13 @@ class Endpoints:
         self,
         database: Database,
         *,
+        topics: Topics,
         notify: Callable[[], None],
         clock: Clock = system_clock,
     ) -> None:
         """`notify` is called after each commit that changed an endpoint."""
         self._database = database
+        self._topics = topics
         self._notify = notify
         self._clock = clock
 
@@ -107,9 +115,7 @@ class Endpoints:
                 return channel, endpoint
             if gone.state is State.CLOSED:
                 _require_last(tx, endpoint)
-            ends = merged_ends(endpoint.ends, departure.ends)
-            if gone.state is State.CLOSED and not reads and endpoint.place.group != ANONYMOUS:
-                ends = merged_ends(endpoints.ends_before(tx, endpoint), ends)
+            ends = _ends_of_place(tx, endpoint, gone.state, departure.ends)
             # What its tasks have counted stands beside what it says itself.
             counters = {**endpoint.counters, **(departure.counters or {})}
             tasks.forget(tx, endpoint.id)
@@ -127,7 +133,13 @@ class Endpoints:
     def remove(
         self, name: str, endpoint_id: str, *, uid: str, principal: Principal
     ) -> tuple[Channel, Endpoint]:
-        """Take the endpoint's place away: it counts no more, and is fenced whatever it asks."""
+        """Take the endpoint's place away: it counts no more, and is fenced whatever it asks.
+
+        What a writer wrote stays readable: a closed stand-in takes its place, with the ends that
+        it reported, or else with the topic's ends of this moment. Raises ChannelNotFound,
+        UidMismatch and EndpointNotFound, and KafkaUnavailable where those ends are needed.
+        """
+        marks = self._marks(name, endpoint_id, uid)
         with self._database.write() as tx:
             now = self._clock()
             channel = incarnation(name, channels.hold(tx, name), uid)
@@ -139,9 +151,36 @@ class Endpoints:
             regroup(tx, [(endpoint, gone)], now=now)
             line = event(gone, by=principal.id, at=now, cause="removed")
             history.add(tx, [(channel.uid, line)])
+            if endpoint.place.role is Role.WRITER:
+                _stand_in(tx, endpoint, marks, by=principal.id, now=now)
             endpoints.revise(tx, [channel.uid])
         self._notify()
         return channel, gone
+
+    def _marks(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
+        """Return the topic's ends if a writer's are not known; no transaction is open meanwhile."""
+        with self._database.read() as tx:
+            channel = incarnation(name, channels.find(tx, name), uid)
+            endpoint = _of(channel, endpoint_id, endpoints.find(tx, endpoint_id))
+        reads = endpoint.place.role is Role.READER
+        if reads or endpoint.superseded or reported_ends(endpoint) is not None:
+            return None
+        if channel.phase is Phase.FAILED:
+            # Its topic is gone, and the records with it.
+            return {}
+        unknown = f"Where the records of the endpoint {endpoint_id} end cannot be known now."
+        try:
+            found = self._topics.watermarks(
+                channel.topic.name, range(channel.topic.partitions or 0)
+            )
+        except KafkaUnavailable as error:
+            raise KafkaUnavailable(f"{unknown} {error}", error.lockout) from error
+        silent = [partition for partition, mark in found.items() if mark is None]
+        if silent:
+            raise KafkaUnavailable(
+                f"{unknown} Kafka does not tell where partition {silent[0]} ends."
+            )
+        return {partition: mark.end_offset for partition, mark in found.items() if mark}
 
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""
@@ -177,6 +216,65 @@ class Endpoints:
             partitions=own_partitions(endpoint, channel),
             events=tuple(events),
         )
+
+
+def _ends_of_place(
+    tx: WriteTransaction, endpoint: Endpoint, state: State, reported: Mapping[int, int] | None
+) -> Mapping[int, int] | None:
+    """Return where the records of the endpoint's place end; None: not known, or none were written.
+
+    `reported` by one that failed: an empty mapping says that it wrote nothing, so the place ends
+    where its predecessor left it, if that is known; None says that its records may go anywhere.
+    """
+    grouped = endpoint.place.role is Role.WRITER and endpoint.place.group != ANONYMOUS
+    if state is State.ERROR:
+        unfinished = not reported and grouped and endpoints.was_left_unfinished(tx, endpoint)
+        if reported is None or unfinished:
+            return None
+        ends: Mapping[int, int] | None = reported
+    else:
+        ends = merged_ends(endpoint.ends, reported)
+    return merged_ends(endpoints.ends_before(tx, endpoint), ends) if grouped else ends
+
+
+def _stand_in(
+    tx: WriteTransaction,
+    writer: Endpoint,
+    marks: Mapping[int, int] | None,
+    *,
+    by: str,
+    now: datetime,
+) -> None:
+    """Put a finished instance in the place of a writer that was taken away, if it left records."""
+    ends = reported_ends(writer)
+    if ends is None:
+        ends = marks
+    if ends is None:
+        raise ConcurrentChange(
+            f"The endpoint {writer.id} changed at the same time; send the request again."
+        )
+    left = {partition: end for partition, end in ends.items() if end}
+    group = groups.find(tx, writer.channel_uid, Role.WRITER, writer.place.group)
+    if not left or group is None:
+        return
+    group = replace(group, epoch=group.epoch + 1)
+    why = f"dismissed by {by}, in the place of {writer.id}"
+    finished = replace(
+        writer,
+        id=uuid.uuid4().hex,
+        epoch=group.epoch,
+        state=State.CLOSED,
+        health=Health.HEALTHY,
+        cause=f"{why}: {writer.cause}" if writer.cause else why,
+        attached_at=now,
+        changed_at=now,
+        payload=None,
+        ends=left,
+        lost_at=None,
+    )
+    groups.save(tx, group)
+    endpoints.insert(tx, [finished])
+    history.add(tx, [(writer.channel_uid, event(finished, by=by, at=now, cause=why))])
 
 
 def _held(tx: WriteTransaction, channel: Channel, endpoint_id: str) -> Endpoint:

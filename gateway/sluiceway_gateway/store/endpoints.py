@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, exists, false, or_, select, tuple_, update
+from sqlalchemy import bindparam, false, or_, select, tuple_, update
 
 from sluiceway_gateway.domain.endpoint import Endpoint, Place, Role, State, merged_ends
 from sluiceway_gateway.domain.errors import ConcurrentChange
@@ -39,13 +39,11 @@ _OF_PLACE = [
     for key in ("channel_uid", "role", "group_name", "member_index")
 ]
 _AT = select(endpoints).where(*_OF_PLACE, _HERE)
-_UNFINISHED = select(
-    exists().where(
-        *_OF_PLACE,
-        endpoints.c.epoch < bindparam("before"),
-        endpoints.c.state != str(State.CLOSED),
-        endpoints.c.ends.is_(None),
-    )
+_PREDECESSOR = (
+    select(endpoints.c.state, endpoints.c.ends)
+    .where(*_OF_PLACE, endpoints.c.epoch < bindparam("before"))
+    .order_by(endpoints.c.epoch.desc())
+    .limit(1)
 )
 _ENDED = select(endpoints).where(
     *_OF_PLACE, endpoints.c.epoch < bindparam("before"), endpoints.c.ends.is_not(None)
@@ -136,8 +134,15 @@ def at_places(
 
 
 def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
-    """Whether an earlier instance of its place never told of its end."""
-    return bool(tx.execute(_UNFINISHED, _before(endpoint)).scalar_one())
+    """Whether the place holds records of earlier instances whose end nobody reported.
+
+    The predecessor tells: it answered for all that came before it when it finished, or when it
+    failed and reported ends.
+    """
+    before = tx.execute(_PREDECESSOR, _before(endpoint)).one_or_none()
+    if before is None or before.state == str(State.CLOSED):
+        return False
+    return before.state != str(State.ERROR) or before.ends is None
 
 
 def ends_before(tx: ReadTransaction, endpoint: Endpoint) -> Mapping[int, int] | None:

@@ -3,9 +3,10 @@ from typing import Any
 
 import httpx
 import pytest
-from attaching import Site, fresh_id, site
+from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig, code
 
+from sluiceway_gateway.domain.channel import Phase
 from waiting import until
 
 
@@ -108,7 +109,7 @@ def test_the_ends_of_a_place_only_grow(flights: Site) -> None:
 
 def test_an_endpoint_that_is_taken_away_counts_no_more(flights: Site) -> None:
     failed = flights.attach("writer")
-    flights.depart(failed, "error")
+    flights.depart(failed, "error", ends={})
     path = f"{flights.path}/endpoints/{failed['id']}"
     assert code(flights.rig.http.delete(path, params={"uid": "0" * 32})) == "uid_mismatch"
     for _ in range(2):
@@ -117,6 +118,80 @@ def test_an_endpoint_that_is_taken_away_counts_no_more(flights: Site) -> None:
     assert flights.listed() == []
     assert code(flights.depart(failed, "error")) == "fenced"
     assert flights.get(failed)["events"][-1]["cause"] == "removed"
+
+
+def test_one_that_failed_and_wrote_nothing_leaves_its_place_as_it_found_it(flights: Site) -> None:
+    def fails(ends: Any = None) -> Any:
+        return flights.depart(flights.member(role="writer"), "error", ends=ends).json()["ends"]
+
+    assert fails({}) == {}
+    assert not flights.member(role="writer")["took_over"]
+    # Of that one nobody knows where it ends, as it is superseded here.
+    assert fails({}) is None
+    assert fails() is None
+    flights.depart(flights.member(role="writer"), ends={"0": 120})
+    assert fails({}) == {"0": 120}
+    assert fails({"1": 7}) == {"0": 120, "1": 7}
+    assert fails() is None
+    assert fails({}) is None
+
+
+def test_one_that_was_started_again_after_an_error_does_not_vouch_for_itself(
+    flights: Site,
+) -> None:
+    writer = flights.member(role="writer")
+    flights.depart(writer, "error", ends={})
+    flights.beat(report(writer, "started"))
+    gone = flights.depart(writer, "error").json()
+    assert (gone["state"], gone["ends"]) == ("error", None)
+
+
+def test_who_takes_a_writer_away_needs_to_know_where_its_records_end(flights: Site) -> None:
+    def dismiss(endpoint: Any, **headers: Any) -> httpx.Response:
+        path = f"{flights.path}/endpoints/{endpoint['id']}"
+        return flights.rig.http.delete(path, params={"uid": flights.uid}, **headers)
+
+    failed = flights.member(role="writer", group="unknown")
+    flights.depart(failed, "error", cause="out of memory")
+    # Kafka is away here.
+    answer = dismiss(failed)
+    assert (answer.status_code, code(answer)) == (503, "kafka_unavailable")
+    assert "Where the records of the endpoint" in answer.json()["detail"]
+    assert [each["id"] for each in flights.listed()] == [failed["id"]]
+
+    told = flights.member(role="writer", group="told")
+    flights.depart(told, "error", ends={"0": 5}, cause="late")
+    assert dismiss(told).json()["superseded"]
+    stand_in = flights.listed(group="told")[0]
+    assert (stand_in["state"], stand_in["ends"]) == ("closed", {"0": 5})
+    assert stand_in["cause"] == f"dismissed by loopback, in the place of {told['id']}: late"
+    assert (stand_in["epoch"], stand_in["index"]) == (told["epoch"] + 1, 0)
+    (event,) = flights.get(stand_in)["events"]
+    assert (event["state"], event["by"]) == ("closed", "loopback")
+    assert flights.get(told)["events"][-1]["cause"] == "removed"
+    assert code(flights.depart(told)) == "fenced"
+    # What one that finished wrote is not forgotten either, nor is its successor's place.
+    again = dismiss(stand_in).json()
+    assert again["superseded"]
+    assert flights.listed(group="told")[0]["ends"] == {"0": 5}
+    assert not flights.member(role="writer", group="told")["took_over"]
+    # Its topic is gone: there is nothing left to be read.
+    flights.rig.observe(flights.name, Phase.FAILED)
+    assert dismiss(failed).json()["superseded"]
+    assert flights.listed(group="unknown") == []
+
+
+def test_only_who_may_manage_dismisses(flights: Site) -> None:
+    failed = flights.attach("writer")
+    flights.depart(failed, "error", ends={})
+    path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}
+    for scope, status in (("write", 403), ("read", 403), ("manage", 200)):
+        headers = flights.rig.token(scope)
+        answer = flights.rig.http.delete(path, params=params, headers=headers)
+        assert answer.status_code == status, answer.text
+    event = flights.rig.http.get(path, headers=headers).json()["events"][-1]
+    assert event["cause"] == "removed"
+    assert event["by"] not in ("loopback", "gateway")
 
 
 def test_a_list_comes_in_pages_in_the_order_of_places(flights: Site) -> None:

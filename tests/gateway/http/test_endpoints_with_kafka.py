@@ -81,6 +81,29 @@ def test_a_writer_that_dies_is_lost_and_the_ends_of_its_topic_are_kept(
     assert event["health"] == "healthy"
 
 
+def test_a_lost_writer_that_is_dismissed_leaves_all_that_is_in_the_channel(
+    channel: Any, kafka: SharedKafka
+) -> None:
+    http, resource = channel
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    session = fresh_id()
+    writer = attach(channel, role="writer", session=session).json()["endpoint"]
+    until_list(channel, lambda items: items[0]["lost_at"] is not None)
+    # It went on writing, where the gateway did not hear of it.
+    producer.produce(resource["status"]["topic"]["name"], b"x", partition=1)
+    producer.flush(30)
+    path = f"/v1/channels/{resource['metadata']['name']}/endpoints"
+    uid = resource["metadata"]["uid"]
+    assert http.delete(f"{path}/{writer['id']}", params={"uid": uid}).status_code == 200
+    (found,) = http.get(path).json()["items"]
+    assert (found["state"], found["health"], found["ends"]) == ("closed", "healthy", {"1": 1})
+    # It learns of it.
+    report = {"id": writer["id"], "epoch": writer["epoch"], "state": "started"}
+    asked = {"session": session, "beat": 1, "endpoints": [report]}
+    (reply,) = http.post("/v1/heartbeats", json=asked).json()["endpoints"]
+    assert reply["status"] == "fenced"
+
+
 def test_a_group_larger_than_its_channel_has_a_partition_for_each_when_it_has_grown(
     channel: Any,
 ) -> None:

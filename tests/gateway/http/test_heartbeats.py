@@ -68,7 +68,7 @@ def test_counterparts_are_sent_when_they_changed_and_to_those_who_listen(flights
     flights.depart(writer, ends={"1": 5})
     assert [(each["state"], each["ends"]) for each in told()] == [("closed", {"1": 5})]
     flights.rig.http.delete(f"{flights.path}/endpoints/{writer['id']}", params={"uid": flights.uid})
-    assert told() == []
+    assert [(each["id"] == writer["id"], each["ends"]) for each in told()] == [(False, {"1": 5})]
 
 
 def test_how_far_a_reader_is_stays_until_it_says_something_else(flights: Site) -> None:
