@@ -325,7 +325,7 @@ def test_writers_that_failed_are_listed_and_dismissed(
         assert header.split() == ["ENDPOINT", "WRITER", "STATE", "SINCE", "CAUSE"]
         assert first.split()[:4] == [empty.id, "writer", empty.id[:8], "failed"]
         assert first.endswith("KeyError: 'no such carrier' (wrote nothing)")
-        assert second.endswith("KeyError: 'no such carrier'")
+        assert second.rstrip().endswith("KeyError: 'no such carrier'")
 
         done = command("channels", "dismiss", name, "--endpoint", empty.id)
         assert done.out == f"endpoint {empty.id} is dismissed\n"
