@@ -15,12 +15,12 @@ class CounterpartError(SluicewayError):
 
 
 class WriterFailed(CounterpartError):
-    """A writer ended by an error, and none took its place; what it wrote was handed out."""
+    """A writer ended by an error, and none took its place in time; what it wrote was handed out."""
 
     code = "writer_failed"
 
 
 class WriterLost(CounterpartError):
-    """A writer was heard of no more; what it is known to have written was handed out."""
+    """A writer sent no heartbeat any more; what it is known to have written was handed out."""
 
     code = "writer_lost"

@@ -64,8 +64,10 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
     def has_records(self) -> bool:
         """Whether there is something to read, or to wait for.
 
-        When all is read and a writer has failed or was lost, WriterFailed or WriterLost is raised;
-        `onLostWriter` in the configuration lets it be waited for ("wait"), or go ("go_on").
+        When all is read and a writer has failed or was lost, a successor in its place is waited
+        for, for the channel's patience; then WriterFailed or WriterLost is raised, unless the
+        writer wrote nothing. `onLostWriter` in the configuration waits without end ("wait"), or not
+        at all ("go_on"), and raises neither.
         """
         reader = self._opened()
         # In this order: who has ended by now wrote nothing after the ends that are looked at next.
