@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,7 +39,9 @@ class Attachment:
     """A writer or reader that the gateway knows, with an id and an epoch of its own.
 
     Its session beats for it in another thread; what the gateway says comes to `counterparts`,
-    `finish_requested` and `check`. An endpoint that was fenced never attaches again.
+    `finish_requested` and `check`. An endpoint that was fenced never attaches again. One that was
+    lost, as its process was stopped for longer than the channel's patience, goes on with the next
+    heartbeat, if nothing took its place.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Attachment:
         self._failure: SluicewayError | None = None
         self._present = False
         self._pristine = False
+        self._answered = threading.Event()
         self._process = os.getpid()
 
     @classmethod
@@ -168,8 +172,22 @@ class Attachment:
         if self._failure is not None:
             raise self._failure
 
+    def inquire(self) -> None:
+        """Send a heartbeat at once, wait for the answer, and raise what it says: see `check`.
+
+        A gateway that does not answer for some seconds is waited for no longer.
+        """
+        # The first answer may be to a heartbeat that was on its way.
+        for _ in range(2):
+            self.check()
+            self._answered.clear()
+            self.session.hurry()
+            if not self._answered.wait(_LAST_WORD_S):
+                break
+        self.check()
+
     def fence(self, error: Fenced) -> None:
-        """Note that a newer instance has this one's place."""
+        """Note that this endpoint's place was taken."""
         self._failure = error
 
     def report(self) -> dict[str, Any] | None:
@@ -195,7 +213,7 @@ class Attachment:
         if heard.status == "fenced":
             LOGGER.warning("%s is fenced: %s", self.name, heard.reason)
             self._failure = Fenced(
-                f"another instance has the place of {self.name}; this one has to stop: "
+                f"{self.name} lost its place and has to stop: "
                 f"{heard.reason or 'it was superseded'}",
                 status=409,
             )
@@ -215,6 +233,7 @@ class Attachment:
         if news is not None:
             for callback in list(self._callbacks):
                 self._call(callback, news)
+        self._answered.set()
 
     def leave(self, *, ends: Mapping[int, int] | None = None) -> None:
         """Report the end. May be repeated, after GatewayUnavailable too, which changed nothing.

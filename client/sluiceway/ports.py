@@ -12,7 +12,7 @@ import pyarrow as pa
 from sluiceway.channel import Channel
 from sluiceway.ending import LostWriterPolicy, OnLostWriter, outcome
 from sluiceway.endpoint import Endpoint
-from sluiceway.errors import Fenced, OptionError, PortError, SluicewayError, SluicewayTimeout
+from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.meeting import missing
 from sluiceway.position import Position
 from sluiceway.reader import ChannelReader
@@ -249,11 +249,8 @@ class InputPort:
     def _absent(self, present: Sequence[Endpoint]) -> list[str]:
         own = self.reader.endpoint_id
         if own is not None and all(each.id != own for each in present):
-            raise Fenced(
-                f"another instance has the place of this port's reader at the channel "
-                f"{self._channel.name!r}; this one has to stop",
-                status=409,
-            )
+            # Fenced, or lost: then this heartbeat brings it back.
+            self.reader.attachment.inquire()
         come = [each for each in present if each.role == "writer" and not each.wrote_nothing]
         closes = self._channel.refresh().status.phase in _CLOSES
         if len(come) < self._wanted and not closes:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sluiceway.attachment import Attachment
 from sluiceway.ending import Ending
 from sluiceway.endpoint import Heard, ShareAnswer
-from sluiceway.errors import GatewayUnavailable
+from sluiceway.errors import GatewayUnavailable, StaleGeneration
 from sluiceway.position import Position
 
 __all__ = ["EndingOfShare", "Share"]
@@ -22,6 +22,8 @@ class Share:
 
     `partitions` are the reader's; `pending` become so when another lets go of them. `positions`
     are those that the group had committed when it was taken; the channel has `total` partitions.
+    `forfeited`: the share that was looked at last is no longer the reader's, as it was lost, slow
+    to let go, or the group was reset. All its partitions are given up, and take no commit.
     """
 
     def __init__(self, attachment: Attachment) -> None:
@@ -30,6 +32,7 @@ class Share:
         self.pending: tuple[int, ...] = ()
         self.positions: Mapping[int, Position] = {}
         self.total = 0
+        self.forfeited = False
         self._generation: int | None = None
         self._heard: int | None = None
         self._asked: ShareAnswer | None = None
@@ -86,6 +89,14 @@ class Share:
         except GatewayUnavailable as error:
             LOGGER.warning("the share of %s stays as it is: %s", self._attachment.name, error)
             return ()
+        self.forfeited = asked.has is None and self._generation is not None
+        if self.forfeited and self.partitions:
+            LOGGER.warning(
+                "%s was not waited for any longer, and gives up its partitions %s: what it has not "
+                "committed of them is read again. It goes on with a new share",
+                self._attachment.name,
+                ", ".join(map(str, self.partitions)),
+            )
         stays = set(asked.held) & set(asked.partitions)
         return tuple(p for p in self.partitions if p not in stays)
 
@@ -127,6 +138,11 @@ class Share:
         body = {"uid": attachment.uid, "epoch": attachment.attached.epoch}
         wish = {} if asked is None else {"take": asked.generation, "has": asked.has}
         calls = attachment.session.calls
+        try:
+            return calls.sync(attachment.channel, attachment.id, {**body, **wish})
+        except StaleGeneration:
+            # It was lost, and no heartbeat has brought it back yet.
+            attachment.inquire()
         return calls.sync(attachment.channel, attachment.id, {**body, **wish})
 
     def hear(self, heard: Heard) -> None:

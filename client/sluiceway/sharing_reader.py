@@ -1,5 +1,6 @@
 """Reading as a member of a dynamic group."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from sluiceway.reader import ChannelReader
 from sluiceway.sharing import EndingOfShare, Share
 
 __all__ = ["OnPartitions", "SharingReader", "maker"]
+
+LOGGER = logging.getLogger("sluiceway.sharing")
 
 OnPartitions = Callable[[tuple[int, ...]], object]
 
@@ -45,6 +48,9 @@ class SharingReader(ChannelReader):
         `on_revoke` is called with the partitions that it is about to lose, while it may still
         commit, and when it is closed in good order; `on_assign` with those that it gets, once it
         has them. Both are called by whoever reads, and what they raise comes out of that call.
+        After a pause longer than the channel's patience the partitions are lost already: a commit
+        in `on_revoke` is StaleGeneration then, which is written to the log if it leaves the
+        callback, and reading goes on with the new share.
         """
         self._share = Share(attachment)
         self._on_assign, self._on_revoke = on_assign, on_revoke
@@ -157,6 +163,11 @@ class SharingReader(ChannelReader):
             self._revoked.update(told)
             try:
                 self._call(self._on_revoke, told)
+            except StaleGeneration as error:
+                if not self._share.forfeited:
+                    self._share.hurry()
+                    raise
+                LOGGER.warning("on_revoke came too late to commit: %s", error)
             except BaseException:
                 # It was told; next time they go.
                 self._share.hurry()

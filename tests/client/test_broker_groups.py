@@ -26,6 +26,7 @@ from sluiceway.broker.exceptions import (
     UnknownTopicOrPartition,
 )
 from sluiceway.errors import OptionError
+from waiting import until
 
 NewChannel = Callable[..., Channel]
 REBALANCE = RebalanceInProgress.ERROR_CODE
@@ -376,3 +377,24 @@ def test_a_commit_of_no_member_without_an_answer_is_made_up_for_by_the_next(
         way.deaf = False
         assert commit(cut_off, channel, b"d", 9).err == 0
         assert committed(broker, channel, b"d").offset == 9
+
+
+@pytest.mark.parametrize("beats", [True, False], ids=["heartbeat first", "join first"])
+def test_a_member_that_was_silent_too_long_joins_anew_with_the_id_that_it_has(
+    broker: Broker, new_channel: NewChannel, beats: bool
+) -> None:
+    channel = new_channel(partitions=2, beat=Beat(interval_ms=100, patience_ms=1000))
+    produced(broker, channel, encoded(channel, 5))
+    member, partitions = joined(broker, channel)
+    assert partitions == [0, 1]
+    fetched(broker, channel)
+    until(lambda: not [each for each in channel.endpoints() if each.role == "reader"])
+    assert member.commit(0, 5).err == IllegalGeneration.ERROR_CODE
+    if beats:
+        assert member.beat() == REBALANCE
+    id_ = member.id
+    assert (member.join().error_code, member.id) == (0, id_)
+    assert member.beat() == 0
+    assert member.commit(0, 5).err == REBALANCE
+    assert member.sync() == [0, 1]
+    assert member.commit(0, 5).err == 0

@@ -379,3 +379,24 @@ def test_names_that_a_gateway_does_not_take_are_marked(bench: Bench) -> None:
     writer.invoke_write_records(demo(2))
     assert take(reader, 2) == demo(2)
     assert reader.get_channel_name() == bench.name
+
+
+def test_a_pair_that_was_silent_for_longer_than_its_channel_is_patient_goes_on(
+    bench: Bench,
+) -> None:
+    channel = bench.quick()
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(4))
+    assert len(take(reader, 4)) == 4
+    assert reader._reader is not None
+    # No heartbeat gets out, as of a process that is stopped.
+    with reader._reader.attachment.session._turn:
+        until(lambda: {each.health for each in channel.endpoints()} == {"lost"})
+    reader.invoke_commit_current_read_offset()
+    writer.invoke_write_records(demo(2, 4))
+    assert take(reader, 2) == demo(2, 4)
+    reader.invoke_commit_current_read_offset()
+    until(writer.invoke_close_channel)
+    until(reader.invoke_close_channel)
+    (committed,) = channel.committed(bench.name).values()
+    assert committed.offset == 6

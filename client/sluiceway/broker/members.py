@@ -24,7 +24,7 @@ from sluiceway.broker.responses import (
     SyncGroupResponse,
 )
 from sluiceway.endpoint import Membership, ShareAnswer
-from sluiceway.errors import OptionError, SluicewayError
+from sluiceway.errors import OptionError, SluicewayError, StaleGeneration
 
 __all__ = ["Members"]
 
@@ -96,7 +96,7 @@ class Members:
                 told = self._sync(found, take=True)
                 if not told.taken or told.generation != generation:
                     raise _Refused(_rejoin("members came or went since it was joined"))
-                found.generation = generation
+                found.generation, found.started = generation, True
                 found.partitions, found.pending = told.partitions, told.pending
                 found.known.clear()
                 found.learn(told.positions)
@@ -171,12 +171,17 @@ class Members:
         body: dict[str, Any] = {"uid": member.uid, "epoch": member.epoch}
         if take:
             body |= {"take": member.joined, "has": member.generation}
+        try:
+            return self._calls.sync(member.channel, member.id, body)
+        except StaleGeneration:
+            # It was lost, and no heartbeat has brought it back yet.
+            self._beat(member)
         return self._calls.sync(member.channel, member.id, body)
 
     def _beat(self, member: Member) -> int | None:
         """Beat; return the group's generation."""
         member.beats += 1
-        state = "opened" if member.generation is None else "started"
+        state = "started" if member.started else "opened"
         report = {"id": member.id, "epoch": member.epoch, "state": state, **_places(member)}
         answer = self._calls.beat(
             member.session, member.beats, [report], timeout_s=self._handler.timeout_s

@@ -18,6 +18,8 @@ class Member(Seat):
     """The generation that it was told when it joined last."""
     partitions: tuple[int, ...] = ()
     pending: tuple[int, ...] = ()
+    started: bool = False
+    """Whether it has ever had a share."""
     beats: int = 0
     takes: frozenset[str] = frozenset()
     """What beats may carry beyond what every gateway takes."""

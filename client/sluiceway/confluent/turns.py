@@ -97,7 +97,8 @@ class Turns:
         if share.due:
             lost = share.look()
             try:
-                self._revoke(reader, [p for p in lost if p in reader.held], "revoke")
+                how = "lost" if share.forfeited else "revoke"
+                self._revoke(reader, [p for p in lost if p in reader.held], how)
             finally:
                 share.drop(lost)
                 share.take()

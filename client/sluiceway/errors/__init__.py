@@ -10,7 +10,7 @@
     │   ├── ChannelNotReady        its topic is not there (yet)
     │   ├── Conflict               the channel does not allow the change; `code` says why
     │   │   ├── ChannelClosed      nobody writes to it any more
-    │   │   ├── Fenced             another instance has this endpoint's place
+    │   │   ├── Fenced             this endpoint's place was taken
     │   │   └── StaleGeneration    the group was changed or reset meanwhile
     │   ├── InvalidRequest         the gateway refused the request's content
     │   └── IncompatibleGateway    an answer that this version does not understand

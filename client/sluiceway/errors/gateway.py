@@ -82,13 +82,20 @@ class ChannelClosed(Conflict):
 
 
 class Fenced(Conflict):
-    """A newer instance has this endpoint's place: what this one sends counts no more. Stop."""
+    """The endpoint's place was taken: what it sends counts no more. Stop.
+
+    The message says by what: another instance, somebody who removed it, another size of the group.
+    """
 
     code = "fenced"
 
 
 class StaleGeneration(Conflict):
-    """The group was changed, or reset, since this endpoint attached; open it anew."""
+    """The group was changed, or reset, since this endpoint attached; open it anew.
+
+    A member of a dynamic group was lost, or not waited for any longer: it reads on instead, from
+    what is committed.
+    """
 
     code = "stale_generation"
 

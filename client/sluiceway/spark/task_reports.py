@@ -49,6 +49,7 @@ class TaskReport:
         """Return what a beat says of it."""
         return {
             "endpoint": part.work.endpoint,
+            "epoch": part.work.epoch,
             "task": str(part.number),
             "attempt": self.attempt,
             "state": self.state,

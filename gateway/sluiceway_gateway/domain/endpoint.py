@@ -128,7 +128,7 @@ class Endpoint:
     state: State
     health: Health
     superseded: bool
-    """Another has its place, or it was removed: whatever it asks is refused as fenced."""
+    """It has no place: another has it, it was removed, or it was lost (see `may_return`)."""
     cause: str | None
     """Why it is in this state, where somebody said."""
     attached_at: datetime
@@ -147,6 +147,8 @@ class Endpoint:
     """What it is, for people."""
     share: Share | None = None
     """Of members of dynamic groups: what it took last; None when it has nothing."""
+    fenced_by: str | None = None
+    """What took its place, in words; None for a lost member of a dynamic group: nothing did."""
 
     @property
     def lives(self) -> bool:
@@ -157,6 +159,15 @@ class Endpoint:
     def is_dynamic(self) -> bool:
         """Whether its group has no fixed places, so that the gateway says what is its own."""
         return self.place.group != ANONYMOUS and self.size is None
+
+    @property
+    def may_return(self) -> bool:
+        """Whether it lost its place by silence alone: its next heartbeat brings it back.
+
+        Members of dynamic groups have no place of their own that another could take.
+        """
+        lost = self.superseded and self.health is Health.LOST
+        return lost and self.is_dynamic and self.fenced_by is None
 
     @property
     def is_finished(self) -> bool:
@@ -171,11 +182,12 @@ class Endpoint:
         return f"the {self.place.role} {self.place.index} of the group {self.place.group!r}"
 
     def require(self, *, epoch: int | None = None) -> None:
-        """Raise Fenced unless this is the living instance of its place, and of this epoch."""
-        if self.superseded:
+        """Raise Fenced if its place was taken, or if it has another epoch."""
+        if self.superseded and not self.may_return:
+            by = self.fenced_by or "another instance has that place now, or somebody took it away"
             raise Fenced(
-                f"The endpoint {self.id} was {self.where}; another has that place now, or somebody "
-                "took it away: stop this one, and do not attach it again."
+                f"The endpoint {self.id} was {self.where}; {by}: stop this one, and do not attach "
+                "it again."
             )
         if epoch is not None and epoch != self.epoch:
             raise Fenced(
@@ -195,6 +207,11 @@ def moved(endpoint: Endpoint, state: State, *, cause: str | None = None, now: da
             f"{allowed}."
         )
     return replace(endpoint, state=state, cause=cause, changed_at=now)
+
+
+def returned(endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint as a heartbeat leaves it: healthy, and in its place."""
+    return replace(endpoint, health=Health.HEALTHY, lost_at=None, superseded=False)
 
 
 def merged_ends(

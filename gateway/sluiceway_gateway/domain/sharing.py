@@ -83,7 +83,13 @@ def regrouped(group: Group, *, living: int, now: datetime) -> Group:
 
 
 def require_at_work(endpoint: Endpoint) -> None:
-    """Raise IllegalTransition for a member that has closed, or failed."""
+    """Raise StaleGeneration for a lost member, IllegalTransition for one that closed or failed."""
+    if endpoint.may_return:
+        raise StaleGeneration(
+            f"The endpoint {endpoint.id} was lost: no heartbeat came for the channel's patience, "
+            "and its partitions went to the others. Send a heartbeat, then sync, and go on where "
+            "the positions of the group stand."
+        )
     if not endpoint.lives:
         raise IllegalTransition(
             f"The endpoint {endpoint.id} is {endpoint.state} and has no share of its group's "

@@ -20,6 +20,9 @@ class TaskBeat(Asked):
     """How an attempt at a part of an endpoint's work stands."""
 
     endpoint: Uid
+    epoch: int | None = Field(
+        default=None, ge=1, le=INT64_MAX, description="Of the endpoint; another one is fenced"
+    )
     task: Annotated[str, Field(min_length=1, max_length=64)]
     attempt: int = Field(ge=0, le=INT64_MAX, description="A later one has a higher number")
     state: Literal["running", "done", "failed"]
@@ -102,6 +105,7 @@ def report_of(task: TaskBeat) -> TaskReport:
             else {int(p): (offset, records) for p, (offset, records) in positions.items()},
         ),
         parts=task.parts,
+        epoch=task.epoch,
     )
 
 

@@ -24,6 +24,7 @@ from sluiceway_gateway.services.places import (
     Attached,
     new_endpoint,
     superseded,
+    taken_by,
     takes_over,
 )
 from sluiceway_gateway.store import channels, endpoints, groups, history, positions, schemas
@@ -197,17 +198,17 @@ def _write(
 ) -> None:
     """Write down who is where now, and who is not any more."""
     new = [each.endpoint for each in arrivals]
-    gone: list[Endpoint] = []
+    gone: list[tuple[Endpoint, Endpoint]] = []
     events: list[tuple[str, Event]] = []
     for arrival, each in zip(arrivals, new, strict=True):
         by, where = arrival.candidate.by.id, arrival.candidate.where
         had = None if where is None else before.get(where)
         if had is not None:
-            gone.append(had)
+            gone.append((had, superseded(had, by=taken_by(each), now=now)))
             cause = f"superseded by {each.id}"
             events.append((each.channel_uid, event(had, by=by, at=now, cause=cause)))
         events.append((each.channel_uid, event(each, by=by, at=now, cause=None)))
-    endpoints.save(tx, [(each, superseded(each, now=now)) for each in gone])
+    endpoints.save(tx, gone)
     endpoints.insert(tx, new)
     for group in joined_groups:
         groups.save(tx, group)

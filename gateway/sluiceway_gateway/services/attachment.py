@@ -39,6 +39,7 @@ from sluiceway_gateway.services.places import (
     new_endpoint,
     own_partitions,
     superseded,
+    taken_by,
     takes_over,
 )
 from sluiceway_gateway.services.sharing import regroup
@@ -210,10 +211,11 @@ def _group(
     if fits(found, **wanted):
         _require_room(found)
         return found, []
-    members = endpoints.members(tx, channel.uid, asked.role, asked.group)
+    members = endpoints.members(tx, channel.uid, asked.role, asked.group, lost=True)
     living = sum(each.lives for each in members)
     group = fitted(found, living=living, now=now, **wanted)
-    # Those that finished stay where they were: their ends still count.
+    # Those that finished stay where they were: their ends still count. Lost members of a dynamic
+    # group do not return to one of another kind.
     return group, [each for each in members if each.state is not State.CLOSED]
 
 
@@ -260,7 +262,13 @@ def _take_place(
     events = [
         event(each, by=by, at=now, cause=f"superseded by {endpoint.id}") for each in gone.values()
     ]
-    endpoints.save(tx, [(each, superseded(each, now=now)) for each in gone.values()])
+    by_whom = dict.fromkeys(gone, "the group changed its size or its mode")
+    if before is not None:
+        by_whom[before.id] = taken_by(endpoint)
+    endpoints.save(
+        tx,
+        [(each, superseded(each, by=by_whom[id_], now=now)) for id_, each in gone.items()],
+    )
     endpoints.insert(tx, [endpoint])
     groups.save(tx, group)
     regroup(tx, [(None, endpoint)], now=now)

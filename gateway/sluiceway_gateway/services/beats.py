@@ -6,7 +6,15 @@ from datetime import datetime
 from typing import Any, Literal
 
 from sluiceway_gateway.domain.channel import FINISHING, Beat
-from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State, event, moved
+from sluiceway_gateway.domain.endpoint import (
+    Endpoint,
+    Health,
+    Role,
+    State,
+    event,
+    moved,
+    returned,
+)
 from sluiceway_gateway.domain.errors import Fenced, IllegalTransition
 from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.services.clock import Clock, system_clock
@@ -205,13 +213,7 @@ def _heard(
         except IllegalTransition as error:
             refusal = str(error)
     if endpoint.state is not State.CLOSED and not _is_as_before(endpoint, after, report):
-        after = replace(
-            after,
-            counters=report.counters,
-            payload=report.payload,
-            health=Health.HEALTHY,
-            lost_at=None,
-        )
+        after = replace(returned(after), counters=report.counters, payload=report.payload)
     return _Heard(
         report=report,
         known=known,

@@ -10,7 +10,6 @@ from sluiceway_gateway.domain.endpoint import (
     ANONYMOUS,
     Endpoint,
     Event,
-    Health,
     Place,
     Role,
     State,
@@ -18,6 +17,7 @@ from sluiceway_gateway.domain.endpoint import (
     merged_ends,
     moved,
     reported_ends,
+    returned,
 )
 from sluiceway_gateway.domain.errors import (
     ConcurrentChange,
@@ -44,7 +44,8 @@ EVENTS_SHOWN = 100
 class Departure:
     """How an instance says that it goes."""
 
-    epoch: int
+    epoch: int | None
+    """None: unknown, from tasks of a client that does not send it."""
     state: State
     cause: str | None = None
     ends: Mapping[int, int] | None = None
@@ -109,25 +110,9 @@ class Endpoints:
                 raise InvalidRequest(
                     f"Malformed: /ends: {message}.", (Violation(pointer="/ends", message=message),)
                 )
-            endpoint.require(epoch=departure.epoch)
-            gone = moved(endpoint, departure.state, cause=departure.cause, now=now)
-            if gone is endpoint:
-                return channel, endpoint
-            if gone.state is State.CLOSED:
-                _require_last(tx, endpoint)
-            ends = _ends_of_place(tx, endpoint, gone.state, departure.ends)
-            # What its tasks have counted stands beside what it says itself.
-            counters = {**endpoint.counters, **(departure.counters or {})}
-            tasks.forget(tx, endpoint.id)
-            gone = replace(gone, ends=ends, counters=counters, health=Health.HEALTHY, lost_at=None)
-            endpoints.save(tx, [(endpoint, gone)])
-            if departure.reached is not None:
-                endpoints.count_up(tx, [(gone.id, gone.counters, departure.reached)])
-            regroup(tx, [(endpoint, gone)], now=now)
-            line = event(gone, by=principal.id, at=now, cause=departure.cause)
-            history.add(tx, [(channel.uid, line)])
-            endpoints.revise(tx, [channel.uid])
-        self._notify()
+            gone = depart(tx, endpoint, departure, by=principal.id, now=now)
+        if gone is not endpoint:
+            self._notify()
         return channel, gone
 
     def remove(
@@ -144,9 +129,10 @@ class Endpoints:
             now = self._clock()
             channel = incarnation(name, channels.hold(tx, name), uid)
             endpoint = _held(tx, channel, endpoint_id)
-            if endpoint.superseded:
+            if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
-            gone = superseded(endpoint, now=now)
+            at = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+            gone = superseded(endpoint, by=f"{principal.id} removed it at {at}", now=now)
             endpoints.save(tx, [(endpoint, gone)])
             regroup(tx, [(endpoint, gone)], now=now)
             line = event(gone, by=principal.id, at=now, cause="removed")
@@ -275,6 +261,35 @@ def _stand_in(
     groups.save(tx, group)
     endpoints.insert(tx, [finished])
     history.add(tx, [(writer.channel_uid, event(finished, by=by, at=now, cause=why))])
+
+
+def depart(
+    tx: WriteTransaction, endpoint: Endpoint, departure: Departure, *, by: str, now: datetime
+) -> Endpoint:
+    """Close an endpoint, or have it fail, and rebalance its group; channel and endpoint are held.
+
+    Returns the endpoint itself if it is so already. Raises MembersOpen, Fenced and
+    IllegalTransition.
+    """
+    endpoint.require(epoch=departure.epoch)
+    gone = moved(endpoint, departure.state, cause=departure.cause, now=now)
+    if gone is endpoint:
+        return endpoint
+    if gone.state is State.CLOSED:
+        _require_last(tx, endpoint)
+    ends = _ends_of_place(tx, endpoint, gone.state, departure.ends)
+    # What its tasks have counted stands beside what it says itself.
+    counters = {**endpoint.counters, **(departure.counters or {})}
+    tasks.forget(tx, endpoint.id)
+    gone = replace(returned(gone), ends=ends, counters=counters)
+    endpoints.save(tx, [(endpoint, gone)])
+    if departure.reached is not None:
+        endpoints.count_up(tx, [(gone.id, gone.counters, departure.reached)])
+    regroup(tx, [(endpoint, gone)], now=now)
+    line = event(gone, by=by, at=now, cause=departure.cause)
+    history.add(tx, [(endpoint.channel_uid, line)])
+    endpoints.revise(tx, [endpoint.channel_uid])
+    return gone
 
 
 def _held(tx: WriteTransaction, channel: Channel, endpoint_id: str) -> Endpoint:

@@ -78,9 +78,15 @@ def new_endpoint(asked: Asked, group: Group, place: Place, *, now: datetime) -> 
     )
 
 
-def superseded(endpoint: Endpoint, *, now: datetime) -> Endpoint:
-    """Return the endpoint without its place."""
-    return replace(endpoint, superseded=True, changed_at=now)
+def superseded(endpoint: Endpoint, *, by: str, now: datetime) -> Endpoint:
+    """Return the endpoint without its place; `by` says what took it, as part of a sentence."""
+    return replace(endpoint, superseded=True, fenced_by=by, changed_at=now)
+
+
+def taken_by(endpoint: Endpoint) -> str:
+    """Say that an instance took a place."""
+    at = endpoint.attached_at
+    return f"the instance {endpoint.id} took that place at {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def own_partitions(endpoint: Endpoint, channel: Channel) -> range:

@@ -6,6 +6,7 @@ gateway's outage nor a change of the replica that leads makes anybody lost. No w
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import structlog
 
@@ -118,7 +119,7 @@ class Reaper:
             beats = sessions.hold(tx, {pulse.session for pulse, _ in worse.values()})
             hold_channels(tx, {pulse.channel_uid for pulse, _ in worse.values()})
             changes = [
-                (each, _worse(each, worse[each.id][1]))
+                (each, _worse(each, worse[each.id][1], now))
                 for each in endpoints.hold(tx, worse).values()
                 if beats.get(each.session) == worse[each.id][0].beat
                 and each.health is worse[each.id][0].health
@@ -169,7 +170,9 @@ class Reaper:
         return noted
 
 
-def _worse(endpoint: Endpoint, health: Health) -> Endpoint:
+def _worse(endpoint: Endpoint, health: Health, now: datetime) -> Endpoint:
     """Return the endpoint in this health; who is lost has no place in a dynamic group."""
-    loses = health is Health.LOST and endpoint.is_dynamic and endpoint.lives
-    return replace(endpoint, health=health, superseded=loses or endpoint.superseded)
+    if health is Health.LOST and endpoint.is_dynamic and endpoint.lives:
+        # Pruned by the time at which it lost its place, so that it may return until then.
+        return replace(endpoint, health=health, superseded=True, changed_at=now)
+    return replace(endpoint, health=health)

@@ -61,8 +61,8 @@ class Resizing:
             members = endpoints.members(tx, channel.uid, Role.READER, group)
             # Commits under way end first; those that come after are refused.
             held = endpoints.hold(tx, [e.id for e in members if e.state is not State.CLOSED])
-            outcasts = [(each, superseded(each, now=now)) for each in held.values()]
             cause = f"the group was resized from {found.size} to {size}"
+            outcasts = [(each, superseded(each, by=cause, now=now)) for each in held.values()]
             endpoints.save(tx, outcasts)
             groups.save(tx, following)
             lines = [event(each, by=principal.id, at=now, cause=cause) for _, each in outcasts]

@@ -18,9 +18,13 @@ from sluiceway_gateway.domain.endpoint import (
     State,
     event,
     moved,
+    returned,
 )
+from sluiceway_gateway.domain.errors import Fenced, MembersOpen
 from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.domain.task import Attempt, is_all_done, noted, recounted, standing
+from sluiceway_gateway.services.endpoints import Departure, depart
+from sluiceway_gateway.services.sharing import regroup
 from sluiceway_gateway.store import endpoints, history, tasks
 from sluiceway_gateway.store.beats import Surroundings, surroundings
 from sluiceway_gateway.store.engine import WriteTransaction
@@ -33,6 +37,8 @@ class TaskReport:
 
     attempt: Attempt
     parts: int | None
+    epoch: int | None = None
+    """Of its endpoint; None if the client does not send it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,22 +81,27 @@ class Work:
         held = endpoints.hold(tx, [each.id for each in self.touched])
         replies: list[TaskReply] = []
         changes: list[tuple[Endpoint, Endpoint]] = []
+        closed = False
         by_endpoint = sorted(self.reports, key=lambda each: each.attempt.endpoint)
-        for id_, reports in groupby(by_endpoint, key=lambda each: each.attempt.endpoint):
-            reply = self._reply(id_, held.get(id_))
+        for id_, group in groupby(by_endpoint, key=lambda each: each.attempt.endpoint):
+            reports = list(group)
+            reply = self._reply(id_, held.get(id_), {each.epoch for each in reports})
             replies.append(reply)
             if reply.status == "ok" and id_ in held:
-                changes.append((held[id_], _advanced(tx, held[id_], list(reports), now)))
-        changed = {before.id for before, _ in changes}
+                before, after = held[id_], _advanced(tx, held[id_], reports, now)
+                done = Departure(epoch=None, state=State.CLOSED, counters=after.counters)
+                if _is_done(after, reports) and _left(tx, before, done, by=self.by.id, now=now):
+                    closed = True
+                else:
+                    changes.append((before, after))
         changes += [
-            (each, replace(each, health=Health.HEALTHY, lost_at=None))
+            (each, returned(each))
             for each in held.values()
-            if each.id not in changed
             if each.health is not Health.HEALTHY and each.id not in self.known
         ]
-        return tuple(replies), _write(tx, changes, by=self.by.id, now=now)
+        return tuple(replies), _write(tx, changes, by=self.by.id, now=now) or closed
 
-    def _reply(self, id_: str, endpoint: Endpoint | None) -> TaskReply:
+    def _reply(self, id_: str, endpoint: Endpoint | None, epochs: set[int | None]) -> TaskReply:
         known = self.known.get(id_)
         if known is None:
             reason = "There is no such endpoint: it was never attached, or its channel is gone."
@@ -100,9 +111,11 @@ class Work:
         if not self.by.may(action, known.channel):
             reason = f"This token's scopes do not allow to {action} on {known.channel!r}."
             return TaskReply(endpoint=id_, status="refused", reason=reason)
-        if found.superseded:
-            reason = f"Another has the place of {found.where}."
-            return TaskReply(endpoint=id_, status="fenced", reason=reason)
+        try:
+            for epoch in epochs:
+                found.require(epoch=epoch)
+        except Fenced as error:
+            return TaskReply(endpoint=id_, status="fenced", reason=str(error))
         if found.state not in OPEN:
             reason = f"The endpoint {id_} is {found.state}."
             return TaskReply(endpoint=id_, status="closed", reason=reason)
@@ -128,10 +141,7 @@ def _action(endpoint: Endpoint) -> Action:
 def _advanced(
     tx: WriteTransaction, endpoint: Endpoint, reports: Sequence[TaskReport], now: datetime
 ) -> Endpoint:
-    """Write down the attempts, and return the endpoint as it is then.
-
-    A reader whose parts are all done is closed: nobody else could tell its end.
-    """
+    """Write down the attempts, and return the endpoint with their sums."""
     sums: Mapping[str, float] = endpoint.counters
     known = tasks.attempts(tx, {(endpoint.id, each.attempt.task) for each in reports})
     told: list[Attempt] = []
@@ -145,14 +155,27 @@ def _advanced(
         sums = recounted(sums, before, standing(attempts))
     if endpoint.state is State.OPENED:
         endpoint = moved(endpoint, State.STARTED, now=now)
+    tasks.save(tx, told, now=now)
+    return replace(endpoint, counters=sums)
+
+
+def _is_done(endpoint: Endpoint, reports: Sequence[TaskReport]) -> bool:
+    """Whether it is a reader whose parts are all done: nobody else could tell its end."""
     parts = max((each.parts for each in reports if each.parts is not None), default=None)
     reads = endpoint.place.role is Role.READER
-    if reads and parts is not None and is_all_done(sums, parts):
-        tasks.forget(tx, endpoint.id)
-        endpoint = moved(endpoint, State.CLOSED, now=now)
-    else:
-        tasks.save(tx, told, now=now)
-    return replace(endpoint, counters=sums)
+    return reads and parts is not None and is_all_done(endpoint.counters, parts)
+
+
+def _left(
+    tx: WriteTransaction, endpoint: Endpoint, departure: Departure, *, by: str, now: datetime
+) -> bool:
+    """Have the endpoint leave as by its own detach; False while its group keeps it open."""
+    try:
+        depart(tx, endpoint, departure, by=by, now=now)
+    except MembersOpen:
+        # The first of a group closes last: by a later report, or by its own detach.
+        return False
+    return True
 
 
 def _write(
@@ -163,6 +186,7 @@ def _write(
     now: datetime,
 ) -> bool:
     endpoints.save(tx, changes)
+    regroup(tx, changes, now=now)
     visible = [
         (before, after)
         for before, after in changes

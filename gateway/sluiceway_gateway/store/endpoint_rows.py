@@ -3,15 +3,35 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Row, and_
 
-from sluiceway_gateway.domain.endpoint import Endpoint, Health, Mode, Place, Role, Share, State
+from sluiceway_gateway.domain.endpoint import (
+    ANONYMOUS,
+    Endpoint,
+    Health,
+    Mode,
+    Place,
+    Role,
+    Share,
+    State,
+)
+from sluiceway_gateway.store.tables import endpoints
 
 # By their words, as thousands are read for a status, and calling an enum takes ten times as long.
 _ROLES = {str(each): each for each in Role}
 _MODES = {str(each): each for each in Mode}
 _STATES = {str(each): each for each in State}
 _HEALTHS = {str(each): each for each in Health}
+
+
+#: `Endpoint.may_return`, in SQL.
+MAY_RETURN = and_(
+    endpoints.c.superseded,
+    endpoints.c.health == str(Health.LOST),
+    endpoints.c.group_name != ANONYMOUS,
+    endpoints.c.size.is_(None),
+    endpoints.c.fenced_by.is_(None),
+)
 
 
 def endpoint_of(row: Row[Any]) -> Endpoint:
@@ -38,6 +58,7 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
         commits=row.commits,
         title=row.title,
         share=share_of(row),
+        fenced_by=row.fenced_by,
     )
 
 
@@ -73,6 +94,7 @@ def changing_values_of(endpoint: Endpoint) -> dict[str, Any]:
         "state": str(endpoint.state),
         "health": str(endpoint.health),
         "superseded": endpoint.superseded,
+        "fenced_by": endpoint.fenced_by,
         "generation": endpoint.generation,
         "share_index": endpoint.share and endpoint.share.index,
         "share_size": endpoint.share and endpoint.share.size,

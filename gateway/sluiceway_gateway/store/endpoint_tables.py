@@ -101,6 +101,8 @@ endpoints = Table(
     Column("reached", OptionalDocument),
     # What it is, for people.
     Column("title", Text),
+    # Of superseded ones: what took the place. NULL: it was lost, and nothing did.
+    Column("fenced_by", Text),
     CheckConstraint(one_of("role", Role), name="role"),
     CheckConstraint(one_of("mode", Mode), name="mode"),
     CheckConstraint(one_of("state", State), name="state"),

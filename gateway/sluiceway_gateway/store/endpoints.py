@@ -9,7 +9,12 @@ from sqlalchemy import bindparam, false, or_, select, tuple_, update
 from sluiceway_gateway.domain.endpoint import Endpoint, Place, Role, State, merged_ends
 from sluiceway_gateway.domain.errors import ConcurrentChange
 from sluiceway_gateway.store.columns import Document, OptionalDocument
-from sluiceway_gateway.store.endpoint_rows import changing_values_of, endpoint_of, values_of
+from sluiceway_gateway.store.endpoint_rows import (
+    MAY_RETURN,
+    changing_values_of,
+    endpoint_of,
+    values_of,
+)
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.prepared import Each, Lookup
 from sluiceway_gateway.store.tables import channels, endpoints
@@ -30,7 +35,7 @@ _OF_GROUP = (
     .where(
         endpoints.c.channel_uid == bindparam("channel_uid"),
         *(endpoints.c[key] == bindparam(key) for key in ("role", "group_name")),
-        _HERE,
+        or_(_HERE, MAY_RETURN & bindparam("lost")),
     )
     .order_by(endpoints.c.member_index)
 )
@@ -107,9 +112,11 @@ def hold(
     return {row.id: endpoint_of(row) for row in rows}
 
 
-def members(tx: ReadTransaction, channel_uid: str, role: Role, group: str) -> list[Endpoint]:
-    """Return who has the places of a group, by index."""
-    key = {"channel_uid": channel_uid, "role": str(role), "group_name": group}
+def members(
+    tx: ReadTransaction, channel_uid: str, role: Role, group: str, *, lost: bool = False
+) -> list[Endpoint]:
+    """Return who has the places of a group, by index; with `lost` also those that may return."""
+    key = {"channel_uid": channel_uid, "role": str(role), "group_name": group, "lost": lost}
     return [endpoint_of(row) for row in tx.execute(_OF_GROUP, key)]
 
 

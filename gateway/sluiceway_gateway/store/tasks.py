@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, func, select, tuple_
+from sqlalchemy import Row, delete, func, or_, select, tuple_
 
 from sluiceway_gateway.domain.endpoint import OPEN, Endpoint, TaskState
 from sluiceway_gateway.domain.task import Attempt
-from sluiceway_gateway.store.endpoint_rows import endpoint_of
+from sluiceway_gateway.store.endpoint_rows import MAY_RETURN, endpoint_of
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.tables import channels, endpoint_tasks, endpoints
@@ -99,7 +99,7 @@ def kept_by(tx: ReadTransaction, session: str) -> list[Kept]:
         .join(channels, channels.c.uid == endpoints.c.channel_uid)
         .where(
             endpoints.c.session_id == session,
-            ~endpoints.c.superseded,
+            or_(~endpoints.c.superseded, MAY_RETURN),
             endpoints.c.state.in_([str(each) for each in sorted(OPEN)]),
         )
         .order_by(endpoints.c.id)

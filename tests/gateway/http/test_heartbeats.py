@@ -121,6 +121,28 @@ def test_what_is_wrong_with_one_endpoint_keeps_nothing_from_the_others(flights: 
     assert flights.get(old)["state"] == "opened"
 
 
+def test_who_is_fenced_hears_what_took_its_place(flights: Site) -> None:
+    taken, removed, resized = flights.member(), flights.attach(), flights.member(group="r")
+    new = flights.member()
+    path = f"{flights.path}/endpoints/{removed['id']}"
+    flights.rig.http.delete(path, params={"uid": flights.uid})
+    flights.resize(2, 1, group="r")
+    replies = flights.beat(report(taken), report(removed), report(resized))
+    for reply, words in zip(
+        replies,
+        (
+            f"the instance {new['id']} took that place at 20",
+            "loopback removed it at 20",
+            "the group was resized from 1 to 2",
+        ),
+        strict=True,
+    ):
+        assert reply["status"] == "fenced"
+        assert words in reply["reason"]
+    refused = flights.commit(taken, 1, (0, 1, 0))
+    assert f"the instance {new['id']} took that place" in refused.json()["detail"]
+
+
 def test_an_illegal_step_is_refused_by_name_and_the_rest_of_the_beat_counts(flights: Site) -> None:
     reader = flights.attach()
     flights.beat(report(reader, "stopped"))

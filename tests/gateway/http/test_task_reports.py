@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig, code
+from sqlalchemy import update
 
 from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.store.tables import endpoints
 
 
 @pytest.fixture
@@ -96,6 +98,60 @@ def test_a_reader_is_closed_when_all_its_tasks_are_done(flights: Site) -> None:
     assert (found["state"], found["counters"]["records"]) == ("closed", 7)
     assert worker.tell(task(endpoint, 1, attempt=1)) == ["closed"]
     assert flights.get(endpoint)["counters"] == found["counters"]
+
+
+def test_a_member_that_its_tasks_close_leaves_its_partitions_to_the_others(rig: Rig) -> None:
+    flights = site(rig, partitions=4)
+    first, second = flights.join(), flights.join()
+    generation = flights.sync(second).json()["generation"]
+    flights.sync(first, take=generation)
+    flights.sync(second, take=generation)
+    done = {"parts": 1, "epoch": first["epoch"]}
+    assert Worker(flights).tell(task(first, 0, "done", **done, **records(3))) == ["ok"]
+    found = flights.get(first)
+    assert (found["state"], found["counters"]["records"]) == ("closed", 3)
+    asked = flights.sync(second).json()
+    assert (asked["generation"], asked["taken"], asked["pending"]) == (generation + 1, False, [])
+    answer = flights.sync(second, take=generation + 1, has=generation).json()
+    assert answer["partitions"] == [0, 1, 2, 3]
+
+
+def test_tasks_of_another_epoch_are_fenced(flights: Site) -> None:
+    endpoint = flights.attach("reader")
+    stale = {"parts": 1, "epoch": endpoint["epoch"] + 1}
+    (reply,) = Worker(flights).send(task(endpoint, 0, "done", **stale)).json()["tasks"]
+    assert (reply["status"], "send the epoch that attaching gave" in reply["reason"]) == (
+        "fenced",
+        True,
+    )
+    assert flights.get(endpoint)["state"] == "opened"
+
+
+def test_the_first_of_a_group_is_not_closed_by_its_tasks_before_the_others(rig: Rig) -> None:
+    flights = site(rig, partitions=2)
+    first, second = flights.member(0, 2), flights.member(1, 2)
+    worker = Worker(flights)
+    assert worker.tell(task(first, 0, "done", parts=1)) == ["ok"]
+    assert flights.get(first)["state"] == "started"
+    flights.depart(second)
+    worker.tell(task(first, 0, "done", parts=1))
+    assert flights.get(first)["state"] == "closed"
+
+
+def test_a_lost_member_returns_by_the_beats_of_the_session_that_keeps_it(
+    rig: Rig, flights: Site
+) -> None:
+    member, other = flights.join(), Site(rig=rig, name=flights.name, uid=flights.uid)
+    with rig.database.write() as tx:
+        tx.execute(
+            update(endpoints)
+            .where(endpoints.c.id == member["id"])
+            .values(superseded=True, health="lost")
+        )
+    generation = flights.sync(other.join()).json()["generation"]
+    assert [each["id"] for each in keep(flights)["kept"]] == [member["id"]]
+    assert flights.get(member)["health"] == "healthy"
+    assert flights.sync(member).json()["generation"] == generation + 1
 
 
 def test_a_writer_is_closed_by_its_own_word_alone(flights: Site) -> None:

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from sluiceway_gateway.domain.endpoint import Role, State
-from sluiceway_gateway.domain.errors import Conflict, Fenced, IllegalTransition
+from sluiceway_gateway.domain.errors import (
+    Conflict,
+    Fenced,
+    IllegalTransition,
+    StaleGeneration,
+)
 from sluiceway_gateway.domain.position import Commit, Position
 from sluiceway_gateway.services.beats import Report
 from sluiceway_gateway.services.endpoints import Departure
@@ -82,11 +87,12 @@ class DynamicRules:
         """Hear how it stands, and read no more what is another's; None if it has to stop."""
         try:
             found = self.sync(one, Wish(epoch=one.epoch, take=None, has=None))
-        except (Fenced, IllegalTransition):
+        except (Fenced, IllegalTransition, StaleGeneration):
             known = self.known(one.asked.id)
             assert not known.lives
-            # Who failed may go on.
-            one.gone = known.superseded or known.state is State.CLOSED
+            # Who failed, or was lost, may go on.
+            out = known.superseded and not known.may_return
+            one.gone = out or known.state is State.CLOSED
             one.reads.clear()
             return None
         one.reads &= set(found.held)
@@ -202,6 +208,19 @@ class DynamicRules:
             )
         except Conflict:
             assert not lived
+        one.reads.clear()
+
+    @precondition(lambda self: self.members)
+    @rule(which=st.integers(0, 5), often=st.integers(0, 5))
+    def put_out(self, which: int, often: int) -> None:
+        if often:
+            return
+        self.unsettled = True
+        one = self.members[-1 - which % len(self.members)]
+        self.services.endpoints.remove(self.name, one.asked.id, uid=self.uid, principal=LOOPBACK)
+        known = self.known(one.asked.id)
+        assert (known.superseded, known.may_return) == (True, False)
+        one.gone = True
         one.reads.clear()
 
     @precondition(lambda self: self.members)

@@ -1,16 +1,19 @@
 """Members of dynamic groups that fall silent, or do not let go of what others wait for."""
 
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from endpoint_services import PARTITIONS, Services
 
 from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State
-from sluiceway_gateway.domain.errors import StaleGeneration
+from sluiceway_gateway.domain.errors import Fenced, StaleGeneration
 from sluiceway_gateway.domain.position import Commit, Position
 from sluiceway_gateway.services.beats import Report
+from sluiceway_gateway.services.endpoints import Departure
 from sluiceway_gateway.services.places import Asked
+from sluiceway_gateway.services.pruning import Pruner
 from sluiceway_gateway.services.sharing import Sharing, Wish
 from sluiceway_gateway.services.tokens import LOOPBACK
 from sluiceway_gateway.store.engine import Database
@@ -25,13 +28,14 @@ class Team:
         self.name, self.uid = self.services.channel()
         self.beats = 0
 
-    def join(self) -> Endpoint:
+    def join(self, **place: int) -> Endpoint:
         asked = Asked(
             id=uuid.uuid4().hex,
             session=uuid.uuid4().hex,
             client="",
             role=Role.READER,
             group="d",
+            **place,
         )
         found = self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
         return found.endpoint
@@ -109,7 +113,97 @@ def test_a_member_that_is_lost_has_no_place_and_the_others_take_what_it_had(team
     asked = team.sync(other)
     assert (asked.taken, asked.share.size, asked.pending) == (False, 1, ())
     assert len(team.take(other, asked.generation - 1).partitions) == PARTITIONS
-    assert team.beat(silent).status == "fenced"
+
+
+def test_a_lost_member_returns_by_a_heartbeat_and_commits_by_its_new_share_alone(
+    team: Team,
+) -> None:
+    paused = team.join()
+    has = team.take(paused).generation
+    team.commit(paused, has)
+    other = team.join()
+    team.take(other)
+    team.pass_time(125, other)
+    assert team.known(paused).may_return
+    with pytest.raises(StaleGeneration, match="Send a heartbeat, then sync"):
+        team.sync(paused)
+    with pytest.raises(StaleGeneration):
+        team.commit(paused, has)
+    team.beats += 1
+    reply = team.beat(paused)
+    assert (reply.status, reply.health) == ("ok", Health.HEALTHY)
+    # Back, with nothing: what it was given before counts no more.
+    assert (team.known(paused).lives, team.known(paused).share) == (True, None)
+    with pytest.raises(StaleGeneration):
+        team.commit(paused, has)
+    asked = team.sync(paused)
+    assert (asked.held, asked.share.size, asked.generation > has) == ((), 2, True)
+    team.take(other, team.known(other).generation)
+    given = team.take(paused)
+    assert given.partitions == (0, 2)
+    with pytest.raises(StaleGeneration):
+        team.commit(paused, has)
+
+
+def test_a_lost_member_that_beats_late_stays_lost(team: Team) -> None:
+    paused = team.join()
+    team.take(paused)
+    team.pass_time(5, paused)
+    team.pass_time(125)
+    team.beats = 1
+    team.beat(paused)
+    assert team.known(paused).may_return
+
+
+def test_a_lost_member_is_known_however_long_it_ran_before(team: Team) -> None:
+    paused = team.join()
+    team.services.clock.turn(timedelta(days=40))
+    team.pass_time(125)
+    Pruner(database=team.services.database, days=30, clock=team.services.clock).run_once()
+    assert team.known(paused).may_return
+    team.beats += 1
+    assert team.beat(paused).status == "ok"
+
+
+def test_a_lost_member_that_was_removed_does_not_return(team: Team) -> None:
+    paused = team.join()
+    team.take(paused)
+    team.pass_time(125)
+    team.services.endpoints.remove(team.name, paused.id, uid=team.uid, principal=LOOPBACK)
+    team.beats += 1
+    reply = team.beat(paused)
+    assert reply.status == "fenced"
+    assert "loopback removed it at" in reply.reason
+    with pytest.raises(Fenced, match="loopback removed it at"):
+        team.sync(paused)
+
+
+def test_a_lost_member_does_not_return_to_a_group_of_fixed_places(team: Team) -> None:
+    paused = team.join()
+    team.take(paused)
+    team.pass_time(125)
+    team.join(index=0, size=2)
+    team.beats += 1
+    reply = team.beat(paused)
+    assert (reply.status, "the group changed its size or its mode" in reply.reason) == (
+        "fenced",
+        True,
+    )
+
+
+def test_a_lost_member_that_closes_is_closed_and_a_repeat_changes_nothing(team: Team) -> None:
+    paused, other = team.join(), team.join()
+    team.take(paused)
+    team.pass_time(125, other)
+    generation = team.sync(other).generation
+    departure = Departure(epoch=paused.epoch, state=State.CLOSED)
+    for _ in range(2):
+        team.services.endpoints.detach(
+            team.name, paused.id, departure, uid=team.uid, principal=LOOPBACK
+        )
+        known = team.known(paused)
+        assert (known.state, known.superseded) == (State.CLOSED, False)
+    assert team.sync(other).generation == generation
 
 
 def test_a_member_that_beats_and_does_not_let_go_is_waited_for_and_then_no_more(

@@ -19,10 +19,10 @@ class GroupNotFound(NotFound):
 
 
 class Fenced(Conflict):
-    """Another instance has the endpoint's place."""
+    """The endpoint's place was taken: by another instance, or by somebody who removed it."""
 
     code = "fenced"
-    title = "Another instance has this place"
+    title = "The endpoint's place was taken"
 
 
 class IllegalTransition(Conflict):
