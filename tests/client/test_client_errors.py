@@ -22,7 +22,9 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.failures import translated
 from sluiceway.problems import BY_CODE
+from sluiceway_gateway.broker.errors import CAUSES
 from sluiceway_gateway.domain import errors as gateway_errors
+from sluiceway_gateway.domain.rejection import Cause
 
 TREE = [
     each
@@ -87,3 +89,73 @@ def test_kafka_errors_are_told_apart_by_code(code: int, kind: type[KafkaFailure]
     error = translated(KafkaError(code), doing="reading", topic="t")
     assert type(error) is kind
     assert "topic t" in str(error)
+
+
+def named(names: str) -> set[str]:
+    return set(names.split())
+
+
+CODES = {
+    name: value
+    for name, value in vars(KafkaError).items()
+    if isinstance(value, int) and name.lstrip("_").isupper()
+}
+GONE = {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}
+# Those with an underscore are librdkafka's own, the others are what Kafka's clients retry.
+RETRIABLE = named(
+    """
+    _ALL_BROKERS_DOWN _AUTHENTICATION _DESTROY_BROKER _INTR _ISR_INSUFF _MSG_TIMED_OUT _NODE_UPDATE
+    _RESOLVE _RETRY _SSL _TIMED_OUT _TIMED_OUT_QUEUE _TRANSPORT _UNKNOWN_BROKER _WAIT_CACHE
+    _WAIT_COORD
+    BROKER_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE
+    ELIGIBLE_LEADERS_NOT_AVAILABLE FENCED_LEADER_EPOCH FETCH_SESSION_ID_NOT_FOUND
+    INCONSISTENT_TOPIC_ID INVALID_FETCH_SESSION_EPOCH KAFKA_STORAGE_ERROR LEADER_NOT_AVAILABLE
+    LISTENER_NOT_FOUND NETWORK_EXCEPTION NOT_CONTROLLER NOT_COORDINATOR NOT_ENOUGH_REPLICAS
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND NOT_LEADER_FOR_PARTITION OFFSET_NOT_AVAILABLE
+    PREFERRED_LEADER_NOT_AVAILABLE REBOOTSTRAP_REQUIRED REPLICA_NOT_AVAILABLE REQUEST_TIMED_OUT
+    SASL_AUTHENTICATION_FAILED THROTTLING_QUOTA_EXCEEDED UNKNOWN_LEADER_EPOCH
+    UNSTABLE_OFFSET_COMMIT
+    """
+)
+# What librdkafka finds out by itself and the same call does not heal: misuse, what the other end
+# or the records are like, and events that are no errors.
+LASTING = named(
+    """
+    _APPLICATION _ASSIGNMENT_LOST _ASSIGN_PARTITIONS _AUTO_OFFSET_RESET _BAD_COMPRESSION _BAD_MSG
+    _CONFLICT _CRIT_SYS_RESOURCE _DESTROY _EXISTING_SUBSCRIPTION _FAIL _FATAL _FENCED _FS
+    _GAPLESS_GUARANTEE _INCONSISTENT _INVALID_ARG _INVALID_DIFFERENT_RECORD _INVALID_TYPE
+    _IN_PROGRESS _KEY_DESERIALIZATION _KEY_SERIALIZATION _LOG_TRUNCATION _MAX_POLL_EXCEEDED _NOENT
+    _NOOP _NOT_CONFIGURED _NOT_IMPLEMENTED _NO_OFFSET _OUTDATED _PARTIAL _PARTITION_EOF
+    _PREV_IN_PROGRESS _PURGE_INFLIGHT _PURGE_QUEUE _QUEUE_FULL _READ_ONLY _REVOKE_PARTITIONS _STATE
+    _UNDERFLOW _UNKNOWN_GROUP _UNKNOWN_PROTOCOL _UNSUPPORTED_FEATURE _VALUE_DESERIALIZATION
+    _VALUE_SERIALIZATION
+    """
+)
+
+
+def test_every_local_code_of_librdkafka_is_classified_once() -> None:
+    assert {name for name in CODES if name.startswith("_")} == {
+        name for name in GONE | RETRIABLE | LASTING if name.startswith("_")
+    }
+    assert not (GONE | RETRIABLE) & LASTING
+    assert CODES.keys() >= GONE | RETRIABLE
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_every_code_is_retriable_gone_or_lasting(name: str) -> None:
+    kind = TopicGone if name in GONE else KafkaUnavailable if name in RETRIABLE else KafkaFailure
+    error = translated(KafkaError(CODES[name]), doing="reading", topic="t")
+    assert type(error) is kind
+    assert error.retriable is (name in RETRIABLE)
+
+
+def test_the_gateway_retries_what_clients_do() -> None:
+    retried = {name for name in CODES if CAUSES.get(CODES[name]) is Cause.UNAVAILABLE}
+    # Its own clients of Kafka are replaced while requests are under way; and it changes topics.
+    assert retried - RETRIABLE == {"_DESTROY", "REASSIGNMENT_IN_PROGRESS"}
+    # It fetches nothing, and asks a topic's id from no log.
+    assert RETRIABLE - retried == {
+        "FETCH_SESSION_ID_NOT_FOUND",
+        "INCONSISTENT_TOPIC_ID",
+        "INVALID_FETCH_SESSION_EPOCH",
+    }

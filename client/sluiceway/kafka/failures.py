@@ -27,28 +27,51 @@ _GONE = frozenset(
 )
 _UNAVAILABLE = frozenset(
     {
+        # What Kafka's own clients retry.
         KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INCONSISTENT_TOPIC_ID,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.LISTENER_NOT_FOUND,
         KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.NOT_COORDINATOR,
         KafkaError.NOT_ENOUGH_REPLICAS,
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+        KafkaError.REBOOTSTRAP_REQUIRED,
         KafkaError.REPLICA_NOT_AVAILABLE,
         KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        # Local codes that librdkafka describes as temporary: connections, brokers that come and go,
+        # metadata that is not there yet. Access that is refused is told apart by the diagnosis.
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._DESTROY_BROKER,  # noqa: SLF001
+        KafkaError._INTR,  # noqa: SLF001
+        KafkaError._ISR_INSUFF,  # noqa: SLF001
         KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+        KafkaError._NODE_UPDATE,  # noqa: SLF001
         KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._RETRY,  # noqa: SLF001
         KafkaError._SSL,  # noqa: SLF001
         KafkaError._TIMED_OUT,  # noqa: SLF001
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
         KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._UNKNOWN_BROKER,  # noqa: SLF001
+        KafkaError._WAIT_CACHE,  # noqa: SLF001
+        KafkaError._WAIT_COORD,  # noqa: SLF001
     }
 )
 
