@@ -10,6 +10,7 @@ from sluiceway_gateway.domain.endpoint import (
     ANONYMOUS,
     Endpoint,
     Event,
+    Health,
     Place,
     Role,
     State,
