@@ -222,7 +222,7 @@ def test_a_port_that_waits_for_its_writers_goes_on_waiting(
             seen = channel.endpoints()
         # It wakes, and sees the list of when it was lost.
         assert port._absent(seen)
-        assert health(channel, port.reader.attachment.id) == "healthy"
+        until(lambda: health(channel, port.reader.attachment.id) == "healthy")
         write(channel, 10)
         assert ids(list(port)) == list(range(10))
 
