@@ -1,12 +1,16 @@
 """The parts of pypz's channels that need no gateway: what is told and heard, counted and named."""
 
+import importlib.util
 import logging
+import sys
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import sluiceway.pypz.errors
 from sluiceway import Endpoint, Position
 from sluiceway.errors import (
     ChannelNotFound,
@@ -240,3 +244,41 @@ def test_what_may_heal_is_told_and_tried_again_and_the_rest_is_raised(
     assert "there is none" not in caplog.text, "that is no news while ports wait for each other"
     with pytest.raises(Forbidden):
         resources.attempt(failing(Forbidden("not yours")))
+
+
+@pytest.mark.parametrize(
+    "layout", [["avro.schema"], ["avro.errors"], ["avro.schema", "avro.errors"]], ids="+".join
+)
+def test_a_schema_error_is_caught_as_the_installed_avros(
+    monkeypatch: pytest.MonkeyPatch, layout: list[str]
+) -> None:
+    """avro defines it in avro.schema up to 1.10, and in avro.errors from 1.11 on."""
+    theirs = type("SchemaParseException", (Exception,), {})
+    package = types.ModuleType("avro")
+    package.__path__ = []
+    monkeypatch.setitem(sys.modules, "avro", package)
+    for name in ("avro.schema", "avro.errors"):
+        module = types.ModuleType(name)
+        if name in layout:
+            module.SchemaParseException = theirs  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(theirs, match="no schema"):
+        raise errors_made_anew().SchemaParseException("no schema")
+
+
+def test_without_avro_a_schema_error_is_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("avro", "avro.schema", "avro.errors"):
+        monkeypatch.setitem(sys.modules, name, None)
+    made = errors_made_anew().SchemaParseException
+    assert made.__bases__ == (sluiceway.errors.InvalidSchema, Exception)
+
+
+def errors_made_anew() -> Any:
+    """Import the module of errors as a new process would."""
+    path = sluiceway.pypz.errors.__file__
+    spec = importlib.util.spec_from_file_location("errors_made_anew", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -14,13 +14,16 @@ __all__ = [
 ]
 
 
-def _theirs(module: str, name: str) -> type[Exception]:
-    """Return a class that code of pypz's may catch, where it is installed; else Exception."""
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError):
-        return Exception
-    return found if isinstance(found, type) and issubclass(found, Exception) else Exception
+def _installed(name: str, *modules: str) -> type[Exception]:
+    """Return the class that the first of these modules defines; Exception where none does."""
+    for module in modules:
+        try:
+            found = getattr(import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+        if isinstance(found, type) and issubclass(found, Exception):
+            return found
+    return Exception
 
 
 class MissingLocation(OptionError, AttributeError):
@@ -29,7 +32,8 @@ class MissingLocation(OptionError, AttributeError):
     code = "missing_location"
 
 
-_AvroError: Any = _theirs("avro.errors", "SchemaParseException")
+# avro defines it in avro.schema up to 1.10, which pypz asks for, and in avro.errors from 1.11 on.
+_AvroError: Any = _installed("SchemaParseException", "avro.schema", "avro.errors")
 
 
 class SchemaParseException(InvalidSchema, _AvroError):  # type: ignore[misc]
