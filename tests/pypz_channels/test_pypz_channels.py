@@ -1,7 +1,10 @@
 """pypz's channel classes on a real gateway and broker: their life, their records, their offsets."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
-from pypz_rig import SCHEMA, Bench, demo, take, until
+from pypz_rig import SCHEMA, Bench, QuickReader, demo, take, until
 from pypz_standins import StandinPort
 
 from sluiceway.errors import CommitBeyondRead, Conflict, EndpointClosed, Fenced, OptionError
@@ -96,6 +99,73 @@ def test_one_record_a_call_unless_more_are_configured(bench: Bench) -> None:
     assert [each for each in turns if each] == [demo(1, number) for number in range(3)]
     reader.invoke_configure_channel({"max_poll_records": 7})
     assert reader.get_configuration()["max_poll_records"] == 7
+
+
+class PatientReader(KafkaChannelReader):
+    """Waits for records as long as a test may take, and hears of its writers by beats alone."""
+
+    DefaultStatusThreadIntervalInMs = 60_000
+    InitialDataConsumerTimeoutInMs = DataConsumerTimeoutInMs = 30_000
+
+
+@pytest.mark.parametrize("metrics", [False, True], ids=["plain", "metricsEnabled"])
+def test_a_call_waits_for_records_whatever_becomes_of_writers(bench: Bench, metrics: bool) -> None:
+    """News of a writer says nothing about records, so no call returns [] for it."""
+    bench.quick()
+    config = {"metricsEnabled": metrics}
+    reader = bench.reader(PatientReader, config=config)
+    until(reader.invoke_open_channel)
+    reader.set_initial_record_offset_auto()
+    reading = ThreadPoolExecutor(1)
+
+    def heard_of(*states: str) -> None:
+        link = reader._link
+        assert link is not None
+        until(lambda: sorted(each.state for each in link.counterparts) == sorted(states))
+
+    writer = bench.writer(config=config)
+    until(writer.invoke_open_channel)
+    writer.start_channel()
+    heard_of("opened")
+    # What is known before the call is news to it as well as what comes while it waits.
+    first = reading.submit(reader.invoke_read_records)
+    other = bench.writer("pipeline.other.output_port", config=config)
+    until(other.invoke_open_channel)
+    heard_of("opened", "opened")
+    other.invoke_close_channel()
+    heard_of("opened", "closed")
+    writer.invoke_write_records(demo(1))
+    assert first.result(60) == demo(1)
+    second = reading.submit(reader.invoke_read_records)
+    late = bench.writer("pipeline.late.output_port", config=config)
+    until(late.invoke_open_channel)
+    writer.invoke_close_channel()
+    heard_of("opened", "closed", "closed")
+    late.invoke_write_records(demo(1, 1))
+    assert second.result(60) == demo(1, 1)
+    assert not reader.is_any_connected_channels_unhealthy()
+    assert reader.retrieve_all_connected_channel_count() == 3
+
+
+def test_a_call_that_finds_nothing_returns_after_its_timeout(bench: Bench) -> None:
+    class Waiting(QuickReader):
+        InitialDataConsumerTimeoutInMs = 800
+        DataConsumerTimeoutInMs = 300
+
+    reader = bench.reader(Waiting)
+    assert reader.invoke_resource_creation()
+    until(reader.invoke_open_channel)
+    reader.set_initial_record_offset_auto()
+    writer = bench.writer()
+    until(writer.invoke_open_channel)
+    writer.invoke_close_channel()
+    took_s: list[float] = []
+    for _ in range(2):
+        began_s = time.monotonic()
+        assert reader.invoke_read_records() == []
+        took_s.append(time.monotonic() - began_s)
+    assert took_s[0] >= 0.8
+    assert took_s[1] >= 0.3
 
 
 def test_a_restart_without_a_commit_reads_all_again_and_one_with_goes_on(bench: Bench) -> None:

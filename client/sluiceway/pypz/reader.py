@@ -1,6 +1,5 @@
 """A reader of one port's records from its channel, with the names of pypz's."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -24,7 +23,6 @@ __all__ = ["KafkaChannelReader"]
 
 _MANY = 100
 """Of more partitions, an acknowledgement does not say how far it goes: it would not fit."""
-_SLICE_S = 0.25
 _CLOSE_S = 60.0
 
 
@@ -39,9 +37,9 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
     MetricsBufferLength = 10
     """How many calls averages are taken over."""
     InitialDataConsumerTimeoutInMs = 10_000
-    """How long the first call waits for a record."""
+    """How long the first call waits for a record, in milliseconds."""
     DataConsumerTimeoutInMs = 5000
-    """How long the others do."""
+    """How long the later calls do."""
 
     def __init__(
         self, channel_name: str, context: Any, executor: Executor | None = None, **kwargs: Any
@@ -109,7 +107,11 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
         return ended_count == int(self._context.get_group_size()) - 1
 
     def invoke_read_records(self) -> list[Any]:
-        """Return up to `max_poll_records` records; none when none came in time.
+        """Return up to `max_poll_records` records as soon as there are some; [] after the timeout.
+
+        The timeout is InitialDataConsumerTimeoutInMs for the first call, then
+        DataConsumerTimeoutInMs. [] does not mean the end: ask `has_records` and the states of the
+        writers for that.
 
         Raises SchemaParseException, EndpointClosed, Fenced, CorruptMessage, SchemaMismatch,
         OffsetOutOfRange, TopicGone and KafkaUnavailable; none of them loses a record.
@@ -137,16 +139,11 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
         if timeout_ms is None:
             timeout_ms = self.InitialDataConsumerTimeoutInMs
             self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
-        deadline_s = time.monotonic() + timeout_ms / 1000
-        # Not longer than until somebody came or ended: perhaps nothing comes any more.
-        news = self._catch_up()
-        records = reader.read(most, timeout=0)
-        while not records and not news and time.monotonic() < deadline_s:
-            left_s = max(0.0, deadline_s - time.monotonic())
-            records = reader.read(1, timeout=min(_SLICE_S, left_s))
-            if records and most > 1:
-                records += reader.read(most - 1, timeout=0)
-            news = self._catch_up()
+        # News of writers ends no wait: records of theirs may be on the way.
+        records = reader.read(1, timeout=timeout_ms / 1000)
+        if records and most > 1:
+            records += reader.read(most - 1, timeout=0)
+        self._catch_up()
         return records
 
     def _create_resources(self) -> bool:

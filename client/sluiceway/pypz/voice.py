@@ -110,14 +110,12 @@ class ChannelVoice(ChannelCompany):
         self._take(heard)
         self._taken_in = heard
 
-    def _catch_up(self) -> bool:
-        """Take in what was heard since the last turn; whether there was something."""
+    def _catch_up(self) -> None:
+        """Take in what was heard since the last turn."""
         heard = self._heard()
-        if heard is self._taken_in:
-            return False
-        self._take(heard)
-        self._taken_in = heard
-        return True
+        if heard is not self._taken_in:
+            self._take(heard)
+            self._taken_in = heard
 
     def _told_health(self) -> dict[str, Any] | None:
         """Return what others should know; counters are told by beats, and need no words."""
