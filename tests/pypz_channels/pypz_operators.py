@@ -30,6 +30,16 @@ class ReadsAll(Reads):
     GROUP_MODE = True
 
 
+class ReadsFew(Reads):
+    """Has enough with the first record."""
+
+    def _on_running(self) -> bool:
+        if not self.input_port.retrieve():
+            return False
+        self.input_port.commit_current_read_offset()
+        return True
+
+
 class Writes(BlankOperator):  # type: ignore[misc]
     """Writes a hundred records."""
 
@@ -56,3 +66,7 @@ class Pipe(Pipeline):  # type: ignore[misc]
 
 class PipeToAll(Pipe):
     READS = ReadsAll
+
+
+class PipeOfFew(Pipe):
+    READS = ReadsFew

@@ -77,11 +77,11 @@ def of_pypz(wish: Wish) -> Ports:
     return [each.input_port for each in readers], [each.output_port for each in writers]
 
 
-def pipeline_of_pypz(wish: Wish) -> Any:
+def pipeline_of_pypz(wish: Wish, kind: Any = None) -> Any:
     """Make a pipeline of two operators, with their replicas."""
     from pypz_operators import Pipe, PipeToAll
 
-    pipeline = (PipeToAll if wish.group_mode else Pipe)(wish.name)
+    pipeline = (kind or (PipeToAll if wish.group_mode else Pipe))(wish.name)
     pipeline.set_parameter("##channelLocation", wish.url)
     pipeline.set_parameter("##channelConfig", dict(wish.config))
     for key, value in wish.parameters.items():

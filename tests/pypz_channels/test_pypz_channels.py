@@ -286,7 +286,7 @@ def test_partitions_that_come_later_are_read_before_all_is_over(bench: Bench) ->
     assert reader.invoke_resource_deletion()
 
 
-def test_nothing_is_deleted_that_is_in_use_or_was_not_read(bench: Bench) -> None:
+def test_nothing_is_deleted_that_is_in_use(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(3))
     take(reader, 3)
@@ -294,19 +294,33 @@ def test_nothing_is_deleted_that_is_in_use_or_was_not_read(bench: Bench) -> None
     assert not reader.invoke_resource_deletion(), "somebody writes"
     reader.invoke_configure_channel({"deleteUnread": True})
     assert not reader.invoke_resource_deletion(), "somebody writes still"
+
+
+def test_a_channel_that_was_not_read_to_its_end_is_kept_and_the_log_says_so(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(3))
     writer.invoke_close_channel()
-    late = bench.reader()
-    assert late.invoke_open_channel()
-    take(late, 3)
-    late.invoke_commit_offset(2)
-    late.invoke_close_channel()
-    with pytest.raises(Conflict, match="deleteUnread=True deletes it all the same") as raised:
-        late.invoke_resource_deletion()
-    assert raised.value.code == "unread_data"
-    assert not late.is_resource_deleted()
-    assert bench.channel().partitions == 1
-    late.invoke_configure_channel({"deleteUnread": True})
-    assert late.invoke_resource_deletion()
+    take(reader, 3)
+    reader.invoke_commit_offset(1)
+    reader.invoke_close_channel()
+    assert reader.invoke_resource_deletion(), "to have enough is no error"
+    assert reader.is_resource_deleted()
+    (told,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert f"the channel {bench.name!r} is kept" in told
+    assert "has not committed 2 messages of partition 0" in told
+    assert "deleteUnread=True" in told
+    assert f"sluiceway channels delete --force {bench.name}" in told
+    # What was left is where a later run begins.
+    again = bench.reader()
+    until(again.invoke_open_channel)
+    again.set_initial_record_offset_auto()
+    assert take(again, 2) == demo(2, 1)
+    again.invoke_close_channel()
+    again.invoke_configure_channel({"deleteUnread": True})
+    assert again.invoke_resource_deletion()
+    assert not bench.writer().invoke_open_channel(), "it is gone"
 
 
 def test_the_location_may_come_from_the_environment(

@@ -221,6 +221,31 @@ def test_the_executors_of_pypz_run_a_pipeline_to_its_end(
         gateway.channel(f"{wish.name}.reader.input_port")
 
 
+def test_an_operator_that_has_enough_ends_well_and_its_channel_stays(
+    gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_pypzs_naps(monkeypatch)
+    from pypz.executors.operator.executor import OperatorExecutor
+    from pypz_operators import PipeOfFew
+
+    wish = Wish(name=f"pipeline-{uuid.uuid4().hex[:8]}", url=gateway_url, readers=1, writers=1)
+    pipeline = pipeline_of_pypz(wish, PipeOfFew)
+    with ThreadPoolExecutor() as threads:
+        executors = [
+            OperatorExecutor(each, handle_interrupts=False)
+            for each in (pipeline.reader, pipeline.writer)
+        ]
+        ends = [threads.submit(each.execute) for each in executors]
+        assert [each.result(120) for each in ends] == [0, 0]
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(f"{wish.name}.reader.input_port")
+        group = f"{wish.name}.reader.input_port"
+        assert channel.committed(group)[0].offset == 1
+        with channel.reader(until="now") as kept:
+            assert list(kept) == demo(100)
+        channel.delete(force=True)
+
+
 def test_pypzs_own_classes_take_ours_for_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     without_pypzs_naps(monkeypatch)
     from pypz.core.channels.io import ChannelReader, ChannelWriter

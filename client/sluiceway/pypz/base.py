@@ -105,7 +105,7 @@ class ChannelBase(ChannelVoice, ABC):
         return self._resources_created
 
     def is_resource_deleted(self) -> bool:
-        """Whether deleting the resources was done here."""
+        """Whether deleting the resources was done here; a channel not read to its end is kept."""
         return self._resources_deleted
 
     def set_location(self, channel_location: str) -> None:
@@ -134,7 +134,10 @@ class ChannelBase(ChannelVoice, ABC):
         return self._resources_created
 
     def invoke_resource_deletion(self) -> bool:
-        """Delete what the channel lies in; False: somebody is still at work."""
+        """Delete what the channel lies in; False: somebody is still at work.
+
+        A channel with records that were not read is kept, which the log says; True all the same.
+        """
         self._resources_deleted = self._delete_resources()
         return self._resources_deleted
 

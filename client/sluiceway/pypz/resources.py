@@ -96,8 +96,8 @@ class Resources:
     def delete(self, *, unread: bool) -> bool:
         """Delete the channel; False while somebody is at work at it.
 
-        Raises Conflict `unread_data` where somebody has not committed all; with `unread` that does
-        not matter.
+        A channel with records that a group has not committed stays, and the log says so: a reader
+        that has enough has not failed. With `unread` it is deleted all the same.
         """
         channel = next((each for each in self.gateway.channels() if each.name == self.name), None)
         if channel is None:
@@ -111,11 +111,12 @@ class Resources:
                 return False
             if error.code != "unread_data":
                 raise
-            raise Conflict(
-                f"{error} In channelConfig, deleteUnread=True deletes it all the same",
-                status=error.status,
-                code=error.code,
-            ) from error
+            self._logger.warning(
+                f"the channel {self.name!r} is kept with its records, and a later run goes on at "
+                f"the last commit. {error} To have it deleted here, set deleteUnread=True in "
+                "channelConfig; to delete it now, run "
+                f"`sluiceway channels delete --force {self.name}`"
+            )
         return True
 
     def to_write(self) -> Channel:
