@@ -19,6 +19,7 @@ from sluiceway.errors import (
     SluicewayError,
     SluicewayTimeout,
 )
+from sluiceway.errors.root import cause_of
 from sluiceway.forgotten import Farewell
 from sluiceway.movement import Movement
 from sluiceway.pauses import Pauses
@@ -273,9 +274,12 @@ class Attachment:
                 return
 
     def fail(self, error: BaseException) -> None:
-        """Report that an exception ended it; that nobody hears is written to the log."""
+        """Report that an exception ended it, with its public cause.
+
+        That nobody hears it is written to the log.
+        """
         if self._present and os.getpid() == self._process:
-            self._give_up(f"{type(error).__name__}: {error}", None)
+            self._give_up(cause_of(error), None)
 
     def _attach(self, timeout_s: float) -> None:
         pauses = Pauses(timeout_s)

@@ -43,11 +43,14 @@ def refusal(channel: str, message: Message, corrupt: Corrupt) -> CorruptMessage 
         return CorruptMessage(
             channel=channel, partition=partition, offset=offset, reason=corrupt.reason
         )
-    return SchemaMismatch(
+    error = SchemaMismatch(
         f"channel {channel!r}, partition {partition}, offset {offset}: {corrupt.reason}. It "
         "may well be a record of the channel, so it is never skipped: read on from there with a "
         "schema that can, as the channel's newest may, or begin behind it"
     )
+    # What is never skipped is refused for its schema's sake, before its record was looked at.
+    error.tells_no_values = True
+    return error
 
 
 def _schemas(connection: Connection) -> dict[int, Schema]:

@@ -324,8 +324,8 @@ def test_writers_that_failed_are_listed_and_dismissed(
         header, first, second = shown.out.splitlines()
         assert header.split() == ["ENDPOINT", "WRITER", "STATE", "SINCE", "CAUSE"]
         assert first.split()[:4] == [empty.id, "writer", empty.id[:8], "failed"]
-        assert first.endswith("KeyError: 'no such carrier' (wrote nothing)")
-        assert second.rstrip().endswith("KeyError: 'no such carrier'")
+        assert first.endswith("KeyError (wrote nothing)")
+        assert second.rstrip().endswith("KeyError")
 
         done = command("channels", "dismiss", name, "--endpoint", empty.id)
         assert done.out == f"endpoint {empty.id} is dismissed\n"

@@ -55,7 +55,7 @@ def test_a_channels_status_is_shown_as_tables(
     assert group.split()[:6] == ["delays", "1", "of", "1", "2", "2"]
     writer, reader = (each.split() for each in endpoints)
     assert writer[:5] == ["load[0]", "writer", "error", "healthy", "5"]
-    assert writer[5:] == ["KeyError:", "'no", "such", "carrier'"]
+    assert writer[5:] == ["KeyError"]
     assert reader[:4] == ["delays[0]", "reader", "started", "healthy"]
 
 

@@ -303,7 +303,7 @@ def test_readers_hear_that_a_broker_was_left_by_an_exception(
     with pytest.raises(RuntimeError):
         work()
     (writer,) = channel.endpoints()
-    assert (writer.state, writer.cause) == ("error", "RuntimeError: out of paper")
+    assert (writer.state, writer.cause) == ("error", "RuntimeError")
 
 
 def test_a_channel_of_bytes_takes_whatever_it_is(broker: Broker, gateway_url: str) -> None:

@@ -113,7 +113,7 @@ def test_a_writer_that_failed_is_named_after_all_it_wrote(brief: Channel) -> Non
         found = reader.read(1000, timeout=None)
         assert by_id(found) == readings(50)
         for _ in range(2):
-            with pytest.raises(WriterFailed, match=r"load\[0\] \(ZeroDivisionError: no divisor\)"):
+            with pytest.raises(WriterFailed, match=r"load\[0\] \(ZeroDivisionError\)"):
                 reader.read(1, timeout=60)
         # Its job is started again, and does it right.
         write(brief, 50, 50, group="load", index=0, size=1)

@@ -109,7 +109,7 @@ def test_waiting_in_vain_names_who_is_missing(channel: Channel) -> None:
 def test_a_writer_that_failed_is_not_among_those_that_have_come(channel: Channel) -> None:
     with pytest.raises(KeyError), channel.writer(group="load"):
         raise KeyError("gone")
-    with pytest.raises(SluicewayTimeout, match=r"load\[0\] is error: KeyError: 'gone'"):
+    with pytest.raises(SluicewayTimeout, match=r"load\[0\] is error: KeyError"):
         channel.wait_for(writers=1, timeout_s=0.5)
 
 

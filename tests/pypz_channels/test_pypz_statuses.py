@@ -14,9 +14,11 @@ from sluiceway.pypz import (
     ChannelStatus,
     ChannelStatusMessage,
     ChannelStatusMonitor,
+    InvalidRecordValue,
     KafkaChannelReader,
     KafkaChannelWriter,
 )
+from views import failed_cause, views
 
 WRITER = "pipeline.writer.output_port"
 
@@ -336,6 +338,26 @@ def test_what_kafka_refuses_is_raised_and_never_told_as_a_good_end(bench: Bench)
     reader.invoke_sync_status_update()
     with pytest.raises(WriterFailed):
         until(lambda: not reader.has_records())
+
+
+def test_nobody_reads_a_records_values_in_what_became_of_a_channel(bench: Bench) -> None:
+    secret = "SENTINEL-4711"
+    reader, writer = bench.pair()
+    writer.invoke_write_records([{"demoText": secret}])
+    assert take(reader, 1) == [{"demoText": secret}]
+    with pytest.raises(InvalidRecordValue, match=secret) as raised:
+        writer.invoke_write_records([{"demoText": [secret]}])
+    told = "record 0, field 'demoText': it must be a str of whole characters, and is list"
+    assert raised.value.summary == told
+    for channel in (writer, reader):
+        # As pypz's executor does after an exception of the operator.
+        channel.invoke_sync_send_status_message(ChannelStatus.Error)
+        channel.invoke_close_channel()
+    for role in ("writer", "reader"):
+        cause = failed_cause(bench.url, bench.name, role)
+        assert cause.startswith("OperatorFailed: ")
+        assert cause.endswith("told of an error")
+    assert secret not in views(bench.url, bench.name)
 
 
 def test_a_message_is_json_and_back() -> None:

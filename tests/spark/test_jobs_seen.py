@@ -19,9 +19,13 @@ from sluiceway import Beat, Gateway
 from sluiceway.channel import Channel
 from sluiceway.endpoint import Endpoint
 from sluiceway.spark.application import Application
+from sluiceway.spark.queries import public_cause
+from views import views
 
 SHORT = Beat(interval_ms=100, patience_ms=30_000)
 TIMEOUT_S = 300
+SECRET = "SENTINEL-4711"
+"""A value of a record."""
 
 
 @pytest.fixture
@@ -114,14 +118,15 @@ def test_a_write_is_seen_while_it_runs_and_its_end_ends_readers(
 
 
 def test_a_write_that_failed_says_so_until_its_group_writes_anew(
-    spark: SparkSession, channel: Channel
+    spark: SparkSession, gateway_url: str, channel: Channel
 ) -> None:
-    broken = rows(spark, 4).selectExpr("id", "if(id < 3, '', raise_error('no')) s")
-    with pytest.raises(PySparkException):
+    broken = rows(spark, 4).selectExpr("id", f"if(id < 3, '', raise_error('{SECRET}')) s")
+    with pytest.raises(PySparkException, match=SECRET):
         save(broken, channel, group="nightly")
     failed = seen(channel, "writer", lambda each: each.state == "error")
     assert (failed.group, failed.index, failed.size) == ("nightly", 0, 1)
     assert "of its 2 tasks had written" in (failed.cause or "")
+    assert SECRET not in views(gateway_url, channel.name)
 
     save(rows(spark, 4), channel, group="nightly")
 
@@ -208,23 +213,43 @@ def test_a_query_is_a_reader_and_a_writer_whose_place_its_restart_takes(
     assert sum((seen(outlet, "writer", is_closed).ends or {}).values()) == 10
 
 
-def test_a_query_that_failed_is_in_error_with_its_cause(
+def test_a_query_that_failed_is_in_error_with_a_cause_that_quotes_no_record(
     spark: SparkSession,
+    gateway_url: str,
     channel: Channel,
     outlet: Channel,
     start: Callable[..., StreamingQuery],
 ) -> None:
     fill(channel, range(3))
     frame = spark.readStream.format("channel").load(channel.name)
-    query = start(frame.selectExpr("id", "if(id < 3, s, raise_error('no more')) s"), outlet)
+    broken = f"if(id < 3, s, raise_error('no more {SECRET}')) s"
+    query = start(frame.selectExpr("id", broken), outlet)
     query.processAllAvailable()
     seen(channel, "reader", lambda each: each.state == "started")
     fill(channel, range(3, 4))
 
     reading = seen(channel, "reader", lambda each: each.state == "error")
-    assert "no more" in (reading.cause or "")
+    assert reading.cause == "org.apache.spark.SparkRuntimeException: USER_RAISED_EXCEPTION"
     assert seen(outlet, "writer", lambda each: each.state == "error").cause == reading.cause
+    assert SECRET in str(query.exception()), "the job itself sees the value"
+    assert SECRET not in views(gateway_url, channel.name) + views(gateway_url, outlet.name)
     assert reading.group == str(query.id)
+
+
+@pytest.mark.parametrize(
+    ("exception", "error_class", "cause"),
+    [
+        (f"java.lang.RuntimeException: {SECRET}\n\tat x.Y", None, "java.lang.RuntimeException"),
+        ("org.apache.spark.SparkException", "CAST.INVALID", "…SparkException: CAST.INVALID"),
+        ("a.B$C\n\tat d.E", SECRET.lower(), "a.B$C"),
+        (f"{SECRET}: no class", None, "the query failed"),
+        ("", "", "the query failed"),
+    ],
+)
+def test_of_sparks_exceptions_the_type_and_the_error_class_are_public(
+    exception: str, error_class: str | None, cause: str
+) -> None:
+    assert public_cause(exception, error_class) == cause.replace("…", "org.apache.spark.")
 
 
 def test_an_application_that_ended_has_no_connection(

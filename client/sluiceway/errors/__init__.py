@@ -41,7 +41,8 @@
 
 `code` is stable and meant for programs; `retriable` says whether the same call
 may succeed later. Both stand on the class; answers of the gateway that share a
-class (`Conflict`) carry their own `code`.
+class (`Conflict`) carry their own `code`. `summary` is what others may read of an
+error: it holds no value of a record, and is None where only the type may be told.
 """
 
 from sluiceway.errors.calls import (

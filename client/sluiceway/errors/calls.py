@@ -13,6 +13,7 @@ class CommitBeyondRead(OptionError):
     """A position to commit lies past what the reader has handed out; nothing was committed."""
 
     code = "commit_beyond_read"
+    tells_no_values = True
 
 
 class CheckpointMismatch(SluicewayError):
@@ -25,10 +26,12 @@ class EndpointClosed(SluicewayError):
     """The gateway, writer or reader was closed, or failed before; open a new one."""
 
     code = "endpoint_closed"
+    tells_no_values = True
 
 
 class SluicewayTimeout(SluicewayError, TimeoutError):
     """What was waited for did not happen in time; nothing was undone."""
 
     code = "timeout"
+    tells_no_values = True
     retriable = True

@@ -7,6 +7,7 @@ class CounterpartError(SluicewayError):
     """The other side of the channel did not come to its end; `endpoints` are their ids."""
 
     code = "counterpart_error"
+    tells_no_values = True
     retriable = True
 
     def __init__(self, message: str, *, endpoints: tuple[str, ...] = ()) -> None:

@@ -13,6 +13,7 @@ class GatewayError(SluicewayError):
     """
 
     code = "gateway_error"
+    tells_no_values = True
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ class KafkaFailure(SluicewayError):
     """Kafka refused something; the subclasses say what, where it is known."""
 
     code = "kafka_failure"
+    tells_no_values = True
 
 
 class KafkaUnavailable(KafkaFailure):

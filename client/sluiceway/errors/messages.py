@@ -18,8 +18,17 @@ class CorruptMessage(SluicewayError):
         )
         self.channel, self.partition, self.offset, self.reason = channel, partition, offset, reason
 
+    @property
+    def summary(self) -> str:
+        """The message's place: the reason may quote what the message holds."""
+        return (
+            f"channel {self.channel!r}, partition {self.partition}, offset {self.offset}: it "
+            "cannot be read as a record"
+        )
+
 
 class ValueOutOfRange(SluicewayError):
     """A value that was read has no form in Python; `batches()` gives it as Arrow's."""
 
     code = "value_out_of_range"
+    tells_no_values = True

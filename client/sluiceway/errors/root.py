@@ -1,4 +1,4 @@
-"""The root of the tree."""
+"""The root of the tree, and what others are told of an error."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +9,13 @@ class SluicewayError(Exception):
 
     code: str = "error"
     retriable: bool = False
+    tells_no_values: bool = False
+    """Whether the message holds no value of any record, so that others may read it."""
+
+    @property
+    def summary(self) -> str | None:
+        """What went wrong, without any value of a record; None where only the type may be told."""
+        return str(self) if self.tells_no_values else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Subclasses have keyword-only facts; Spark's tasks carry exceptions between processes.
@@ -22,3 +29,16 @@ def _restored(
     error.args = args
     error.__dict__.update(facts)
     return error
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the type of an error and, of ours, the summary: an endpoint's cause, which is public.
+
+    All who may see the channel read it. The messages of other exceptions may hold anything, so
+    they stay with the job.
+    """
+    kind = type(error)
+    known = kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == "sluiceway"
+    name = kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+    summary = error.summary if isinstance(error, SluicewayError) else None
+    return name if summary is None else f"{name}: {summary}"

@@ -25,6 +25,7 @@ class UnsupportedType(SchemaError):
     """The field at `path` has a type that a channel cannot carry."""
 
     code = "unsupported_type"
+    tells_no_values = True
 
     def __init__(self, *, path: str, type_name: str, hint: str = "") -> None:
         where = f"the field {path!r}" if path else "the schema"

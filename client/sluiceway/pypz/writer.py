@@ -104,7 +104,11 @@ class KafkaChannelWriter(ChannelBase):
             self._opened().write(records)
         except InvalidRecord as error:
             raise InvalidRecordValue(
-                index=error.index, field=error.field, reason=error.reason
+                index=error.index,
+                field=error.field,
+                reason=error.reason,
+                schema_path=error.schema_path,
+                public_reason=error.public_reason,
             ) from error
 
     def _create_resources(self) -> bool:

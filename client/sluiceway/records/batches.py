@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from sluiceway.errors import InvalidRecord, OptionError
+from sluiceway.errors import OptionError
 from sluiceway.records.columns import columns
 from sluiceway.records.frames import frame_batches
 from sluiceway.records.tables import table_batches
@@ -67,18 +67,16 @@ def _batches(rows: Sequence[Any], start: int, schema: Schema) -> list[pa.RecordB
     for kind in kinds:
         if not issubclass(kind, Mapping) and not is_dataclass(kind):
             position = next(i for i, row in enumerate(rows) if type(row) is kind)
-            reason = f"it must be a dict or a dataclass instance, and is {shown(rows[position])}"
-            raise InvalidRecord(index=start + position, field="", reason=reason)
+            unfit = Unfit.of_value(position, "", "a dict or a dataclass instance", rows[position])
+            raise unfit.in_write(start)
     try:
         arrays = columns(rows, kinds, schema.record, "")
     except Unfit as error:
-        raise InvalidRecord(
-            index=start + error.position, field=error.path, reason=error.reason
-        ) from error
+        raise error.in_write(start) from error
     except TooMuch:
         if len(rows) == 1:
             reason = "it is larger than 2 GiB, which no message can hold; make it smaller"
-            raise InvalidRecord(index=start, field="", reason=reason) from None
+            raise Unfit(0, "", reason).in_write(start) from None
         half = len(rows) // 2
         first = _batches(rows[:half], start, schema)
         return first + _batches(rows[half:], start + half, schema)

@@ -132,7 +132,7 @@ def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
     try:
         return spread(_nested(array.take(pa.array(valid)), present, path), places, len(array))
     except Unfit as error:
-        raise Unfit(places[error.position], error.path, error.reason) from error
+        raise error.moved(places[error.position]) from error
 
 
 def _leaves(array: pa.Array, leaf: Leaf, path: str) -> pa.Array:
@@ -145,16 +145,17 @@ def _leaves(array: pa.Array, leaf: Leaf, path: str) -> pa.Array:
         made = _uuids(array, leaf, path) if isinstance(leaf, Uuid) else array.cast(target)
     except pa.ArrowInvalid as error:
         position, why = _culprit(array, pa.binary(16) if isinstance(leaf, Uuid) else target)
-        raise Unfit(position, path, f"it cannot be carried as {target}: {why}") from error
+        public = f"it cannot be carried as {target}"
+        raise Unfit(position, path, f"{public}: {why}", public_reason=public) from error
     if isinstance(made, pa.ChunkedArray):
         raise TooMuch
     if leaf == _FLOAT and pc.any(pc.is_inf(made)).as_py():
         finite = pc.is_finite(array.cast(pa.float64()))
         lost = pc.fill_null(pc.and_(pc.is_inf(made), finite), False)
         for position in np.flatnonzero(lost).tolist():
-            raise Unfit(
-                position, path, f"{shown(array[position].as_py())} is too large for a float"
-            )
+            large = "is too large for a float"
+            reason = f"{shown(array[position].as_py())} {large}"
+            raise Unfit(position, path, reason, public_reason=f"it {large}")
     check_column(made, Nullable(item=leaf), path)
     return made
 
@@ -234,7 +235,7 @@ def _inside(values: pa.Array, type_: Type, path: str, offsets: Any) -> pa.Array:
         return cast(values, type_, path)
     except Unfit as error:
         row = int(np.searchsorted(offsets, error.position, side="right")) - 1
-        raise Unfit(row, error.path, error.reason) from error
+        raise error.moved(row) from error
 
 
 def _narrow(offsets: Any) -> pa.Array:

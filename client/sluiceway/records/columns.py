@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sluiceway.records.fields import field_values
 from sluiceway.records.scalars import scalars
-from sluiceway.records.unfit import NULL, TooMuch, Unfit, shown
+from sluiceway.records.unfit import NULL, TooMuch, Unfit
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.types import Array, Kind, Map, Nullable, Record, Scalar, Type, below
 
@@ -67,7 +67,7 @@ def _records(values: Sequence[Any], kinds: set[type], record: Record, path: str)
     try:
         arrays = columns([values[place] for place in places], kinds, record, path)
     except Unfit as error:
-        raise Unfit(places[error.position], error.path, error.reason) from error
+        raise error.moved(places[error.position]) from error
     return spread(pa.StructArray.from_arrays(arrays, fields=members), places, len(values))
 
 
@@ -89,7 +89,7 @@ def _lists(values: Sequence[Any], kinds: set[type], type_: Array, path: str) -> 
     except Unfit as error:
         row = _row(offsets, error.position)
         inside = f"{path}[{error.position - offsets[row]}]"
-        raise Unfit(row, inside + error.path[len(path) + 2 :], error.reason) from error
+        raise error.moved(row, inside + error.path[len(path) + 2 :]) from error
     bounds = _with_nulls(offsets, values)
     return pa.ListArray.from_arrays(bounds, items, type=arrow_type(type_))
 
@@ -105,7 +105,7 @@ def _maps(values: Sequence[Any], kinds: set[type], type_: Map, path: str) -> pa.
         items = column(flat, type_.values, f"{path}{{}}")
     except Unfit as error:
         inside = f"{path}[{keys[error.position]!r}]" + error.path[len(path) + 2 :]
-        raise Unfit(_row(offsets, error.position), inside, error.reason) from error
+        raise error.moved(_row(offsets, error.position), inside) from error
     bounds = _with_nulls(offsets, values)
     return pa.MapArray.from_arrays(bounds, key_array, items, type=arrow_type(type_))
 
@@ -139,7 +139,7 @@ def _check_kinds(
     for kind in kinds:
         if not allowed(kind):
             position = next(i for i, value in enumerate(values) if type(value) is kind)
-            raise Unfit(position, path, f"it must be {wanted}, and is {shown(values[position])}")
+            raise Unfit.of_value(position, path, wanted, values[position])
 
 
 def _is_mapping(kind: type) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluiceway.records.unfit import NULL, Unfit, shown, wanted
+from sluiceway.records.unfit import NULL, Unfit, wanted
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.types import (
     LOGICAL,
@@ -47,8 +47,8 @@ def check_column(array: pa.Array, type_: Type, path: str) -> None:
             raise Unfit(_outer(positions, int(rows[0])), child_path, reason)
         if len(rows := senseless(child, child_type)):
             first = int(rows[0])
-            reason = f"it must be {wanted(child_type)}, and is {shown(child[first].as_py())}"
-            raise Unfit(_outer(positions, first), child_path, reason)
+            value = child[first].as_py()
+            raise Unfit.of_value(_outer(positions, first), child_path, wanted(child_type), value)
 
 
 def misfits(batch: pa.RecordBatch, record: Record) -> set[int]:

@@ -79,5 +79,10 @@ def _missing(position: int, path: str) -> Unfit:
 
 def _unknown(position: int, name: object, record: Record, path: str) -> Unfit:
     known = ", ".join(field.name for field in record.fields[:20])
-    reason = f"the schema has no such field; it has {known}"
-    return Unfit(position, below(path, str(name)), reason)
+    return Unfit(
+        position,
+        below(path, str(name)),
+        f"the schema has no such field; it has {known}",
+        public_reason=f"it has a field that the schema does not have; that has {known}",
+        schema_path=path,
+    )

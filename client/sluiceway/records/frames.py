@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sluiceway.errors import InvalidRecord
 from sluiceway.records.columns import column
 from sluiceway.records.tables import check_names, table_batches
 from sluiceway.records.unfit import TooMuch, Unfit
@@ -37,9 +36,7 @@ def _array(series: Any, field: Field) -> Any:
         try:
             return column(values, field.type, field.name)
         except Unfit as error:
-            raise InvalidRecord(
-                index=error.position, field=error.path, reason=error.reason
-            ) from error
+            raise error.in_write() from error
         except TooMuch:
             return pa.array(series, from_pandas=True)
     return pa.array(series, from_pandas=isinstance(field.type, Nullable))

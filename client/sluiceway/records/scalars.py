@@ -144,10 +144,11 @@ def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: Scalar, path: s
     if kind in INSTANTS and None in zones:
         position = _first(values, lambda v: v is not None and v.tzinfo is None)
         reason = (
-            f"{shown(values[position])} has no time zone, so that it is no certain instant; "
-            "attach one, for instance value.replace(tzinfo=datetime.UTC)"
+            "has no time zone, so that it is no certain instant; attach one, for instance "
+            "value.replace(tzinfo=datetime.UTC)"
         )
-        raise Unfit(position, path, reason)
+        told = f"{shown(values[position])} {reason}"
+        raise Unfit(position, path, told, public_reason=f"it {reason}")
     if kind not in INSTANTS and zones - {None}:
         position = _first(values, lambda v: v is not None and v.tzinfo is not None)
         raise _unfit(position, path, leaf, values[position])
@@ -168,7 +169,7 @@ def _check_overflow(array: pa.Array, values: Sequence[Any], path: str) -> None:
 
 
 def _unfit(position: int, path: str, leaf: Leaf, value: object) -> Unfit:
-    return Unfit(position, path, f"it must be {wanted(leaf)}, and is {shown(value)}")
+    return Unfit.of_value(position, path, wanted(leaf), value)
 
 
 def _first(values: Sequence[Any], condition: Callable[[Any], bool]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sluiceway.errors import InvalidRecord, SchemaMismatch
+from sluiceway.errors import SchemaMismatch
 from sluiceway.records.casts import cast
 from sluiceway.records.columns import column
 from sluiceway.records.offsets import with_offsets
@@ -62,14 +62,13 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        reason = f"the Arrow data is broken: {error}"
-        raise InvalidRecord(index=start, field="", reason=reason) from error
+        public = "the Arrow data is broken"
+        unfit = Unfit(0, "", f"{public}: {error}", public_reason=public)
+        raise unfit.in_write(start) from error
     try:
         arrays = [_column(batch, field) for field in schema.record.fields]
     except Unfit as error:
-        raise InvalidRecord(
-            index=start + error.position, field=error.path, reason=error.reason
-        ) from error
+        raise error.in_write(start) from error
     except TooMuch:
         half = batch.num_rows // 2
         first = _adapted(batch.slice(0, half), start, schema)

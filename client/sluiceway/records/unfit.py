@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from sluiceway.errors import InvalidRecord
 from sluiceway.schema.types import (
     Array,
     Decimal,
@@ -46,13 +47,52 @@ class Unfit(Exception):
     """The value at `position` of a column does not fit: `path` names the field, `reason` says why.
 
     Raised with positions within the column at hand; each level above turns them into its own.
+    `public_reason` holds no value (without one, the reason holds none), and `schema_path` no name
+    that the schema does not have, as keys of a map are.
     """
 
-    def __init__(self, position: int, path: str, reason: str) -> None:
+    def __init__(
+        self,
+        position: int,
+        path: str,
+        reason: str,
+        *,
+        public_reason: str | None = None,
+        schema_path: str | None = None,
+    ) -> None:
         super().__init__(position, path, reason)
         self.position = position
         self.path = path
         self.reason = reason
+        self.public_reason = reason if public_reason is None else public_reason
+        self.schema_path = path if schema_path is None else schema_path
+
+    @classmethod
+    def of_value(cls, position: int, path: str, wanted: str, value: object) -> Unfit:
+        """Return it for a value that is not what is wanted; its type alone is public."""
+        must = f"it must be {wanted}, and is"
+        public = f"{must} {type(value).__name__}"
+        return cls(position, path, f"{must} {shown(value)}", public_reason=public)
+
+    def moved(self, position: int, path: str | None = None) -> Unfit:
+        """Return the same for the level above: the value's position there, and its path."""
+        return Unfit(
+            position,
+            self.path if path is None else path,
+            self.reason,
+            public_reason=self.public_reason,
+            schema_path=self.schema_path,
+        )
+
+    def in_write(self, start: int = 0) -> InvalidRecord:
+        """Return what to raise to the user; the records of the column begin at `start`."""
+        return InvalidRecord(
+            index=start + self.position,
+            field=self.path,
+            reason=self.reason,
+            schema_path=self.schema_path,
+            public_reason=self.public_reason,
+        )
 
 
 class TooMuch(Exception):

@@ -45,7 +45,9 @@ class QueryListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Note that a query ended."""
         run = str(event.runId)
-        self._runs.pop(run, self.queries).terminated(run, event.exception)
+        self._runs.pop(run, self.queries).terminated(
+            run, event.exception, event.errorClassOnException
+        )
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         """Note a batch that was done, by the JSON of its progress."""

@@ -16,13 +16,16 @@ from sluiceway.session import Session
 from sluiceway.spark.checkpoint import StreamOffset
 from sluiceway.spark.query_endpoint import QueryEndpoint
 
-__all__ = ["Inside", "NotYet", "Queries", "Sink"]
+__all__ = ["Inside", "NotYet", "Queries", "Sink", "public_cause"]
 
 LOGGER = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 5.0
 _PAUSE_AFTER_FAILURE_S: Final = 10.0
 _MAX_CAUSE_CHARACTERS: Final = 1000
+_JAVA_CLASS: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*(?=:|\s|$)")
+"""With which the text of an exception of the JVM begins."""
+_ERROR_CLASS: Final = re.compile(r"[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*")
 _GROUP: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
 
 
@@ -133,13 +136,16 @@ class Queries:
         if fresh:
             self._session.hurry()
 
-    def terminated(self, run: str, exception: str | None) -> None:
-        """Note that a run ended; with the exception that ended it, if one did."""
+    def terminated(self, run: str, exception: str | None, error_class: str | None = None) -> None:
+        """Note that a run ended; with the text and Spark's error class of an exception that did it.
+
+        The gateway is told the exception's type and the error class: the text may quote records.
+        """
         with self._lock:
             query = self._queries.get(run)
             if query is not None:
                 query.ended = True
-                query.cause = None if exception is None else exception.strip().split("\n")[0]
+                query.cause = None if exception is None else public_cause(exception, error_class)
         self._session.hurry()
 
     def end(self, cause: str) -> None:
@@ -226,6 +232,14 @@ class Queries:
             endpoint.records, endpoint.offsets = records, offsets
             if not endpoint.is_there:
                 endpoint.attach()
+
+
+def public_cause(exception: str, error_class: str | None) -> str:
+    """Return the cause that everybody may read, of an exception's text and its error class."""
+    found = _JAVA_CLASS.match(exception.strip())
+    type_ = "the query failed" if found is None else found[0]
+    known = error_class is not None and _ERROR_CLASS.fullmatch(error_class)
+    return f"{type_}: {error_class}" if known else type_
 
 
 def _title(query: _Query) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from sluiceway.endpoint import Attached, Heard, Membership, Role
 from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError
+from sluiceway.errors.root import cause_of
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.session import Session
 
@@ -125,7 +126,8 @@ class QueryEndpoint:
                 ends = identity.ends(range(attached.connection.partitions), timeout_s=_TIMEOUT_S)
                 body["ends"] = {str(p): end for p, end in ends.items() if end}
             except SluicewayError as error:
-                cause = f"it ended well, but where its records end is not known: {error}"
+                unknown = "it ended well, but where its records end is not known"
+                cause = f"{unknown}: {cause_of(error)}"
         if cause is not None:
             body = {"state": "error", "cause": cause[:_MAX_CAUSE_CHARACTERS]}
         body |= {"uid": self._uid, "epoch": attached.epoch}

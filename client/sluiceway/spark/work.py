@@ -11,6 +11,7 @@ from typing import Any, Final
 from sluiceway.endpoint import Membership, Role
 from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import GatewayError, SluicewayError
+from sluiceway.errors.root import cause_of
 from sluiceway.protocol import Connection
 from sluiceway.transport import Transport
 
@@ -115,7 +116,7 @@ class Work:
             try:
                 found = {partition: end for partition, end in ends().items() if end}
             except SluicewayError as error:
-                self.fail(f"all is written, but where it ends is not known: {error}")
+                self.fail(f"all is written, but where it ends is not known: {cause_of(error)}")
                 return
         counters = {"records": records, "tasks_done": tasks, "tasks_running": 0}
         told = None if found is None else {str(p): end for p, end in found.items()}
