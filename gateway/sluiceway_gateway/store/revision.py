@@ -13,14 +13,13 @@ from sqlalchemy.exc import OperationalError
 
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, WrongRevision
 from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.failures import translated
+from sluiceway_gateway.store.failures import is_locked, translated
+from sluiceway_gateway.store.postgresql import wait_without_limit
 
 # Any number that nothing else in the database takes an advisory lock on.
 _LOCK = 0x51C3_3A7
 # Requests queue behind a migration that waits for a table.
 _TABLE_WAIT_MS = 10_000
-_LOCK_TIMEOUT = "55P03"
-_BUSY = "SQLITE_BUSY"
 
 
 def migrations_path() -> Path:
@@ -41,8 +40,8 @@ def head() -> str:
 
 def current(database: Database) -> str | None:
     """Return the revision that the database is at; None before the first migration."""
-    with translated(), database.engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+    with database.read() as tx:
+        return MigrationContext.configure(tx.connection).get_current_revision()
 
 
 def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
@@ -65,7 +64,7 @@ def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
                     _lock_postgresql(connection, wait_s)
                 _migrate(connection)
         except (OperationalError, sqlite3.OperationalError) as error:
-            if not _is_locked(error):
+            if not is_locked(error):
                 raise
             raise DatabaseUnavailable(
                 "the database is locked: another migration is at work, or a long transaction "
@@ -105,6 +104,7 @@ def _prepare_sqlite(connection: Connection, wait_s: float) -> None:
 def _lock_postgresql(connection: Connection, wait_s: float) -> None:
     """Wait for our turn; after that, for other transactions no longer than requests can bear."""
     bound = text("SELECT set_config('lock_timeout', :ms, true)")
+    wait_without_limit(connection)
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
     connection.execute(bound.bindparams(ms=str(round(wait_s * 1000))))
@@ -117,13 +117,6 @@ def _migrate(connection: Connection) -> None:
     _refuse_unknown(config, MigrationContext.configure(connection).get_current_revision())
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-
-
-def _is_locked(error: OperationalError | sqlite3.OperationalError) -> bool:
-    # Transactions on SQLite begin without SQLAlchemy.
-    cause = error.orig if isinstance(error, OperationalError) else error
-    sqlite = getattr(cause, "sqlite_errorname", "")
-    return getattr(cause, "sqlstate", None) == _LOCK_TIMEOUT or sqlite.startswith(_BUSY)
 
 
 def _refuse_unknown(config: Config, found: str | None) -> None:

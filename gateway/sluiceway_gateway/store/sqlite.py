@@ -94,6 +94,13 @@ class SqliteWriter:
                 driver.close()
             raise
 
+    def try_lock(self) -> None:
+        """Take the lock for changes and let it go, on another connection; raises as above."""
+        with self._engine.connect() as connection:
+            connection.detach()
+            with connection.execution_options(sluiceway_writes=True).begin():
+                pass
+
     def close(self) -> None:
         """Close the connection; what was not committed is undone. The next one opens another."""
         connection, self._connection = self._connection, None

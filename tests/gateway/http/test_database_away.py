@@ -1,4 +1,5 @@
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,8 @@ import psycopg
 import pytest
 from gateway_rig import SCHEMA, Rig, code, running
 
+from databases import SQLite
+from sluiceway_gateway import app
 from sluiceway_gateway.store.engine import Database
 from waiting import until
 
@@ -42,7 +45,7 @@ def test_a_locked_database_is_503_and_loses_nothing(database: Database, database
         assert rig.http.get("/v1/channels/flights").json() == made.json(), "reads go on"
         lock.rollback()
         lock.close()
-        assert rig.put(partitions=2).status_code == 200
+        until(lambda: rig.put(partitions=2).status_code == 200)
 
 
 def test_a_database_that_is_away_is_503_everywhere_until_it_is_back(
@@ -76,6 +79,27 @@ def test_a_database_that_is_away_is_503_everywhere_until_it_is_back(
         assert ready.json()["reasons"]["database"] == "DatabaseUnavailable"
         operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true".encode())
         until(lambda: rig.http.get("/v1/channels/flights").status_code == 200)
+
+
+def test_a_gateway_whose_file_another_process_locks_is_not_ready(
+    sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Kafka is away as well, which would be waited for.
+    monkeypatch.setattr(app, "_READINESS_TIMEOUT_S", 0.1)
+    url = sqlite.migrated()
+    database = Database(url)
+    with (
+        closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as other,
+        running(database, url, database_wait_ms=50) as rig,
+    ):
+        assert rig.http.get("/readyz").json()["database"] is True
+        other.execute("BEGIN EXCLUSIVE")
+        ready = rig.http.get("/readyz").json()
+        assert (ready["database"], ready["reasons"]["database"]) == (False, "DatabaseUnavailable")
+        assert rig.http.get("/v1/channels").status_code == 200
+        other.execute("ROLLBACK")
+        until(lambda: rig.http.get("/readyz").json()["database"])
+    database.close()
 
 
 def rename(database: Database, old: str, new: str) -> None:

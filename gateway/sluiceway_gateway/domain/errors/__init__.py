@@ -51,7 +51,8 @@ SluicewayGatewayError
 └── StartupRefused                the process must not run like this
     ├── InvalidSettings
     ├── BindRefused
-    └── WrongRevision
+    ├── WrongRevision
+    └── WrongEncoding
 
 `code` is stable and part of the HTTP interface; `retriable` says whether the
 same request can succeed later without anybody changing it. The text of an
@@ -118,6 +119,7 @@ from sluiceway_gateway.domain.errors.startup import (
     BindRefused,
     InvalidSettings,
     StartupRefused,
+    WrongEncoding,
     WrongRevision,
 )
 
@@ -174,5 +176,6 @@ __all__ = [
     "Unavailable",
     "UnreadData",
     "Violation",
+    "WrongEncoding",
     "WrongRevision",
 ]

@@ -26,3 +26,9 @@ class WrongRevision(StartupRefused):
     """The database's schema is not the one that this version knows."""
 
     code = "wrong_revision"
+
+
+class WrongEncoding(StartupRefused):
+    """The database does not keep text as UTF-8."""
+
+    code = "wrong_encoding"

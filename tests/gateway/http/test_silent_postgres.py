@@ -1,0 +1,182 @@
+"""A PostgreSQL that takes what it is sent and says nothing, or whose connections are lost."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from attaching import Site, report, site
+from gateway_rig import SCHEMA, Rig, code, running
+
+from databases import Postgres
+from relay import Relay
+from sluiceway_gateway import app
+from sluiceway_gateway.store.engine import Database
+from waiting import until
+
+#: Every call is answered by then.
+ANSWERED_S = 10
+#: As psycopg sends it; others contain the word.
+COMMIT = b"COMMIT\0"
+
+
+@pytest.fixture(autouse=True)
+def _kafka_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `/readyz` find out soon that Kafka is away, as it is in all of these tests."""
+    monkeypatch.setattr(app, "_READINESS_TIMEOUT_S", 0.1)
+
+
+@contextmanager
+def gateway(url: str, **options: Any) -> Iterator[Rig]:
+    database = Database(url)
+    try:
+        with running(database, url, **{"database_wait_ms": 500, **options}) as rig:
+            yield rig
+    finally:
+        database.close()
+
+
+def calls(flights: Site, reader: Any) -> list[Callable[[], httpx.Response]]:
+    http = flights.rig.http
+    change = {"spec": {"schema": SCHEMA}}
+    return [
+        lambda: http.get("/v1/channels"),
+        lambda: http.get(flights.path),
+        lambda: http.get("/v1/status"),
+        lambda: http.get("/metrics"),
+        lambda: http.put("/v1/channels/others", json=change),
+        lambda: http.delete(flights.path, params={"uid": flights.uid}),
+        lambda: flights.ask(),
+        lambda: flights.ask(group="d", dynamic=True),
+        lambda: flights.send(report(reader), beat=1_000_000),
+        lambda: flights.commit(reader, 2, (0, 9, 0)),
+        lambda: flights.depart(reader),
+        lambda: flights.reset((0, 0, 0), headers={"Idempotency-Key": "a"}),
+        lambda: http.get(flights.offsets_path("g")),
+    ]
+
+
+def ready(rig: Rig) -> bool:
+    return bool(rig.http.get("/readyz").json()["database"])
+
+
+@pytest.mark.parametrize("wait_ms", [500, pytest.param(5_000, marks=pytest.mark.long)])
+def test_while_postgres_stands_still_every_call_is_answered_503(
+    postgres: Postgres, wait_ms: int
+) -> None:
+    with gateway(postgres.migrated(), database_wait_ms=wait_ms) as rig:
+        flights = site(rig)
+        reader = flights.member()
+        assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
+        assert ready(rig)
+        threads = threading.active_count()
+
+        def check(call: Callable[[], httpx.Response]) -> None:
+            begun_s = time.monotonic()
+            answer = call()
+            assert time.monotonic() - begun_s < ANSWERED_S
+            assert (answer.status_code, code(answer)) == (503, "database_unavailable")
+            assert answer.json()["retriable"] is True
+
+        # More than there are connections and threads, and again when it is known.
+        with postgres.stopped(), ThreadPoolExecutor(120) as pool:
+            for _ in range(2):
+                begun_s = time.monotonic()
+                readiness = pool.submit(rig.http.get, "/readyz")
+                asked = [pool.submit(check, each) for each in calls(flights, reader) * 9]
+                for each in asked:
+                    each.result()
+                assert readiness.result().json()["reasons"]["database"] == "DatabaseUnavailable"
+                assert readiness.result().status_code == 503
+                assert time.monotonic() - begun_s < ANSWERED_S
+            # Workers, and one for each connection.
+            assert threading.active_count() < threads + 120 + 40 + 20
+        until(lambda: ready(rig), ANSWERED_S)
+        assert flights.committed() == [(0, 5, 0)]
+        assert flights.commit(reader, 2, (0, 9, 0)).status_code == 200
+        assert flights.committed() == [(0, 9, 0)]
+
+
+def test_connections_whose_packets_vanish_are_replaced_and_commits_go_on(
+    postgres: Postgres,
+) -> None:
+    with (
+        closing(Relay(postgres.socket)) as relay,
+        gateway(postgres.through(relay, postgres.migrated()), database_wait_ms=5_000) as rig,
+    ):
+        flights = site(rig)
+        reader = flights.member()
+        with ThreadPoolExecutor(20) as pool:
+            for each in [pool.submit(flights.committed) for _ in range(20)]:
+                each.result()
+            relay.lose()
+            begun_s = time.monotonic()
+            looks = [pool.submit(flights.committed) for _ in range(20)]
+            assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
+            for each in looks:
+                each.result()
+        assert time.monotonic() - begun_s < ANSWERED_S
+        assert ready(rig)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_commit_that_the_database_did_not_confirm_can_be_repeated(
+    postgres: Postgres, arrives: bool
+) -> None:
+    with (
+        closing(Relay(postgres.socket)) as relay,
+        gateway(postgres.through(relay, postgres.migrated())) as rig,
+    ):
+        flights = site(rig)
+        reader = flights.member()
+        assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
+        relay.lose_at(COMMIT, arrives=arrives)
+        answer = flights.commit(reader, 2, (0, 9, 0))
+        assert not relay.waits_to_lose
+        assert (answer.status_code, code(answer)) == (503, "database_unavailable")
+        assert "may or may not" in answer.json()["detail"]
+        assert answer.json()["retriable"] is True
+        again = repeated(lambda: flights.commit(reader, 2, (0, 9, 0)))
+        assert (again.status_code, again.json()["number"]) == (200, 2)
+        assert flights.committed() == [(0, 9, 0)]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_change_that_the_database_did_not_confirm_is_made_once(
+    postgres: Postgres, arrives: bool
+) -> None:
+    with (
+        closing(Relay(postgres.socket)) as relay,
+        gateway(postgres.through(relay, postgres.migrated())) as rig,
+    ):
+        flights = site(rig)
+        reader = flights.member()
+        assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
+        flights.depart(reader)
+
+        def reset() -> httpx.Response:
+            return flights.reset((0, 3, 0), headers={"Idempotency-Key": "once"})
+
+        relay.lose_at(COMMIT, arrives=arrives)
+        assert reset().status_code == 503
+        assert not relay.waits_to_lose
+        assert repeated(reset).status_code == 200
+        told = rig.http.get(flights.offsets_path("g")).json()
+        assert len(told["resets"]) == 1
+        assert flights.committed() == [(0, 3, 0)]
+
+
+def repeated(call: Callable[[], httpx.Response]) -> httpx.Response:
+    """Repeat a call until it is not 503: a transaction that was lost may hold its locks a while."""
+    answers: list[httpx.Response] = []
+
+    def done() -> bool:
+        answers.append(call())
+        return answers[-1].status_code != 503
+
+    until(done, 3 * ANSWERED_S)
+    return answers[-1]

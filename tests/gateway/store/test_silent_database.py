@@ -1,0 +1,211 @@
+"""A database that says nothing: nobody waits for it for long, and it is used again at once."""
+
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+import pytest
+from sqlalchemy import make_url, text
+
+from databases import Postgres, SQLite
+from relay import Relay
+from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.loops import Leader, Loop
+from sluiceway_gateway.store import leases, sessions
+from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.store.postgresql import connect_arguments
+from waiting import until
+
+#: Every call is answered by then.
+ANSWERED_S = 10
+#: The database's `wait_ms`; what is not scaled with it makes up the rest of the time.
+SHORT_MS = 500
+
+
+@contextmanager
+def opened(url: str, **options: int) -> Iterator[Database]:
+    database = Database(url, wait_ms=SHORT_MS, **options)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@pytest.fixture
+def silent(postgres: Postgres) -> Iterator[Database]:
+    """A database of a server that a test stops, with connections that were in use before."""
+    with opened(postgres.migrated()) as database:
+        look(database)
+        yield database
+
+
+def look(database: Database) -> None:
+    with database.read() as tx:
+        tx.execute(text("SELECT 1"))
+
+
+def change(database: Database) -> None:
+    with database.write() as tx:
+        leases.acquire(tx, "l", "me", 60_000)
+
+
+def answers(call: Callable[[Database], object], database: Database) -> bool:
+    try:
+        call(database)
+    except DatabaseUnavailable:
+        return False
+    return True
+
+
+def seconds_to_refuse(call: Callable[[Database], object], database: Database) -> float:
+    begun_s = time.monotonic()
+    with pytest.raises(DatabaseUnavailable):
+        call(database)
+    return time.monotonic() - begun_s
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_statement_without_an_answer_ends_the_transaction(
+    postgres: Postgres, silent: Database, prepared: bool
+) -> None:
+    def stuck(database: Database) -> None:
+        with database.write() as tx:
+            leases.acquire(tx, "l", "me", 60_000)
+            with postgres.stopped():
+                if prepared:
+                    sessions.beat(tx, "unknown", 1)
+                else:
+                    leases.current(tx, "l")
+
+    assert seconds_to_refuse(stuck, silent) < ANSWERED_S
+    until(lambda: answers(look, silent), ANSWERED_S)
+    assert holder(silent) is None
+
+
+def holder(database: Database) -> str | None:
+    with database.read() as tx:
+        lease = leases.current(tx, "l")
+    return lease and lease.holder
+
+
+def test_a_silent_server_is_not_waited_for_in_a_queue_and_used_when_it_answers(
+    postgres: Postgres, silent: Database
+) -> None:
+    """With few threads, each of which waited for itself, the last would wait for minutes."""
+    with postgres.stopped(), ThreadPoolExecutor(4) as pool:
+        begun_s = time.monotonic()
+        calls = [pool.submit(seconds_to_refuse, call, silent) for call in (look, change) * 50]
+        for each in calls:
+            each.result()
+        assert time.monotonic() - begun_s < ANSWERED_S
+    until(lambda: answers(look, silent), ANSWERED_S)
+    change(silent)
+
+
+def test_loops_come_back_when_the_server_answers_again(
+    postgres: Postgres, silent: Database
+) -> None:
+    leader = Leader(
+        database=silent, name="l", holder="me", lease_ms=1_000, monotonic=time.monotonic
+    )
+    passes = threading.Semaphore(0)
+
+    def run_once() -> float:
+        change(silent)
+        passes.release()
+        return 0.01
+
+    stopping = threading.Event()
+    loop = Loop(name="l", leader=leader, run_once=run_once, stopping=stopping, retry_s=0.01)
+    loop.start()
+    assert passes.acquire(timeout=30)
+    with postgres.stopped():
+        assert seconds_to_refuse(look, silent) < ANSWERED_S
+        while passes.acquire(blocking=False):
+            pass
+    assert passes.acquire(timeout=ANSWERED_S)
+    assert loop.stop(ANSWERED_S)
+
+
+def waiting_threads() -> int:
+    """Count the threads that a database has for itself."""
+    return sum(each.name in {"connect", "database-trial"} for each in threading.enumerate())
+
+
+def test_a_name_that_nobody_resolves_is_not_waited_for(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    resolve = socket.getaddrinfo
+
+    def stuck(host: str, *arguments: object, **options: object) -> object:
+        if host == "db.internal":
+            assert released.wait(60)
+            host = "127.0.0.1"
+        return resolve(host, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", stuck)
+    with (
+        closing(Relay(postgres.socket)) as relay,
+        opened(
+            postgres.through(relay, postgres.migrated()).replace("127.0.0.1", "db.internal"),
+            pool_size=2,
+        ) as database,
+    ):
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                begun_s = time.monotonic()
+                calls = [pool.submit(seconds_to_refuse, look, database) for _ in range(4)]
+                for each in calls:
+                    each.result()
+                assert time.monotonic() - begun_s < ANSWERED_S
+            # Those that connect, and one that tries when there is room.
+            assert waiting_threads() <= 2 + 1
+        finally:
+            released.set()
+        until(lambda: answers(look, database), ANSWERED_S)
+        until(lambda: waiting_threads() == 0, ANSWERED_S)
+
+
+def test_a_file_that_another_process_locks_is_not_waited_for_in_a_queue(sqlite: SQLite) -> None:
+    url = sqlite.migrated()
+    path = url.removeprefix("sqlite:///")
+    with (
+        opened(url) as database,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        change(database)
+        other.execute("BEGIN EXCLUSIVE")
+        with ThreadPoolExecutor(4) as pool:
+            begun_s = time.monotonic()
+            calls = [pool.submit(seconds_to_refuse, change, database) for _ in range(100)]
+            for each in calls:
+                each.result()
+            # One after the other, four at a time, they would take more than twice as long.
+            assert time.monotonic() - begun_s < ANSWERED_S / 2
+        look(database)
+        other.execute("ROLLBACK")
+        until(lambda: answers(change, database), ANSWERED_S)
+
+
+@pytest.mark.parametrize(
+    ("url", "attempt_s"),
+    [
+        ("postgresql://h/d", 2),
+        ("postgresql:///d?host=/run/postgresql", 5),
+        ("postgresql://me@/d?host=a,b,c", 2),
+    ],
+)
+def test_no_address_of_several_takes_up_the_time_of_the_others(url: str, attempt_s: int) -> None:
+    assert connect_arguments(make_url(url), wait_ms=5_000)["connect_timeout"] == attempt_s
+
+
+def test_what_the_url_says_of_tcp_goes_before_the_defaults() -> None:
+    given = connect_arguments(make_url("postgresql://h/d"), wait_ms=5_000)
+    assert (given["tcp_user_timeout"], given["keepalives"]) == (5_000, 1)
+    url = make_url("postgresql://h/d?keepalives_idle=60&tcp_user_timeout=9000&connect_timeout=7")
+    assert given.keys() - connect_arguments(url, wait_ms=5_000).keys() == set(url.query)
