@@ -12,7 +12,6 @@ from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.failures import made, translated
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.outgoing import Messages
-from sluiceway.partitioning import ANY_PARTITION
 
 __all__ = ["Delivery"]
 
@@ -60,11 +59,11 @@ class Delivery:
         return self._accepted_records
 
     def may_have_touched(self, partition: int) -> bool:
-        """Whether a message may have gone there; where keys decide, it may have gone anywhere.
+        """Whether a message was sent there, acknowledged or not.
 
-        Only those that know of `partitions`, the number of these, keep count of it.
+        Only known where the number of `partitions` was given.
         """
-        return partition in self._touched or ANY_PARTITION in self._touched
+        return partition in self._touched
 
     def send(self, messages: Messages) -> None:
         """Produce messages, in order.
@@ -112,7 +111,7 @@ class Delivery:
     def _noted(self, partitions: Iterable[int]) -> Iterable[int]:
         """Give the partitions as they are; those that messages go to first are noted."""
         touched = self._touched
-        if ANY_PARTITION in touched or len(touched) >= self._partitions:
+        if len(touched) >= self._partitions:
             return partitions
         if isinstance(partitions, Sequence):
             touched.update(partitions)

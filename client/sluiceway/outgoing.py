@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sluiceway.codecs import Codec, Envelope
 from sluiceway.errors import RecordTooLarge
-from sluiceway.partitioning import ANY_PARTITION, Placement
+from sluiceway.partitioning import Placement
 from sluiceway.protocol import Connection
 
 __all__ = ["Messages", "Outgoing", "outgoing"]
@@ -77,7 +77,7 @@ class _RecordMessages:
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
         values: list[bytes | None] = []
         keys: list[bytes | None] | None = None
-        partitions: list[int] | None = None
+        targets: list[int | None] | None = None
         for batch in batches:
             places = self._placement.places(batch, len(values))
             limit_bytes = self._limit_bytes
@@ -85,15 +85,13 @@ class _RecordMessages:
                 limit_bytes -= max((len(key) for key in places.keys if key), default=0)
                 keys = [*(keys or ()), *places.keys]
             if places.partitions is not None:
-                partitions = [*(partitions or ()), *places.partitions]
+                targets = [*(targets or ()), *places.partitions]
             values += _encoded(self._codec, batch, limit_bytes, range(len(values), 2**62))
         turns = self._placement.turns
-        if keys is not None:
-            partitions = [next(turns) if key is None else ANY_PARTITION for key in keys]
         return Messages(
             values=values,
             keys=keys,
-            partitions=turns if partitions is None else partitions,
+            partitions=turns if targets is None else _settled(targets, turns),
             records=len(values),
         )
 
@@ -195,9 +193,14 @@ class _BatchMessages:
         turns = self._placement.turns
         return Messages(
             values=values,
-            partitions=[next(turns) if target is None else target for target in targets],
+            partitions=_settled(targets, turns),
             records=sum(map(self.records_in, values)),
         )
+
+
+def _settled(targets: Iterable[int | None], turns: Iterator[int]) -> list[int]:
+    """Return the targets, with the next partition in turn for each that is None."""
+    return [next(turns) if target is None else target for target in targets]
 
 
 def _encoded(

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluiceway.errors import OptionError
-from sluiceway.murmur2 import partition_of
+from sluiceway.murmur2 import partitions_of
 from sluiceway.records import to_records
 from sluiceway.schema import Schema
 
@@ -22,19 +22,17 @@ Key = str | Callable[[Record], str | bytes | int | None]
 Partitioner = Callable[[Record, int], int]
 """A function from a record and the number of partitions to a partition."""
 
-ANY_PARTITION = -1
-"""The producer places the record by its key."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
     """Where a batch's records go: `keys` and `partitions` have one item a record.
 
-    Both are None where the records go round, or all to one partition.
+    A partition of None is the next one in turn; records without a key have it. Without
+    `partitions` that is where all records go.
     """
 
     keys: Sequence[bytes | None] | None = None
-    partitions: Sequence[int] | None = None
+    partitions: Sequence[int | None] | None = None
 
 
 class Placement:
@@ -69,7 +67,7 @@ class Placement:
 
         Returns partition (None: any, by turns), rows and the rows' numbers in the write.
         """
-        targets = self._targets(self.places(batch, first))
+        targets = self.places(batch, first).partitions
         numbers = range(first, first + batch.num_rows)
         if targets is None:
             return [(None, batch, numbers)]
@@ -83,14 +81,13 @@ class Placement:
             for target, chosen in rows.items()
         ]
 
-    def _targets(self, places: Places) -> Sequence[int | None] | None:
-        if places.keys is None:
-            return places.partitions
-        known = {
-            key: None if key is None else partition_of(key, self.partitions)
-            for key in set(places.keys)
-        }
-        return [known[key] for key in places.keys]
+    def _by_key(self, keys: Sequence[bytes | None]) -> Places:
+        """Place records by their keys, among the partitions that the writer knows.
+
+        librdkafka would choose among those that the topic has by then, which readers are not
+        told the ends of.
+        """
+        return Places(keys=keys, partitions=partitions_of(keys, self.partitions))
 
 
 class _Fixed(Placement):
@@ -129,7 +126,7 @@ class _ByField(Placement):
         del first
         to_bytes = self._to_bytes
         values = batch.column(self._field).to_pylist()
-        return Places(keys=[None if each is None else to_bytes(each) for each in values])
+        return self._by_key([None if each is None else to_bytes(each) for each in values])
 
 
 class _ByKeyFunction(Placement):
@@ -152,7 +149,7 @@ class _ByKeyFunction(Placement):
                     f"the key function gave {key!r} for record {index}; a key is a str, bytes, an "
                     "int of 64 bits, or None. Nothing of this write was sent"
                 )
-        return Places(keys=keys)
+        return self._by_key(keys)
 
 
 class _ByPartitioner(Placement):
@@ -161,7 +158,7 @@ class _ByPartitioner(Placement):
         self._function = function
 
     def places(self, batch: pa.RecordBatch, first: int) -> Places:
-        chosen: list[int] = []
+        chosen: list[int | None] = []
         for index, record in enumerate(to_records(batch), first):
             partition = self._function(record, self.partitions)
             if type(partition) is not int or not 0 <= partition < self.partitions:

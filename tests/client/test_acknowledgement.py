@@ -9,6 +9,7 @@ from real_topics import Topics, readings
 
 from sluiceway import Channel
 from sluiceway.errors import OptionError, SluicewayTimeout
+from sluiceway.murmur2 import partition_of
 from sluiceway.writer import ChannelWriter
 
 NewChannel = Callable[..., Channel]
@@ -68,16 +69,25 @@ def test_partitions_that_this_writer_did_not_write_to_are_not_waited_for(
             writer.wait_acknowledged(["delays"], timeout_s=30)
 
 
-def test_where_keys_decide_all_partitions_are_waited_for(new_channel: NewChannel) -> None:
-    channel = new_channel(partitions=2)
-    with channel.writer(key="station") as writer, channel.reader(group="delays") as reader:
-        writer.write([{"id": n, "station": f"s{n}", "celsius": 1.0} for n in range(50)])
+def test_where_keys_decide_the_partitions_of_these_keys_are_waited_for(
+    new_channel: NewChannel,
+) -> None:
+    channel = new_channel(partitions=3)
+    places = {partition_of(b"s%d" % n, 3): f"s{n}" for n in range(20)}
+    with (
+        channel.writer(partition=2) as other,
+        channel.writer(key="station") as writer,
+        channel.reader(group="delays") as reader,
+    ):
+        other.write(readings(5))
+        other.flush()
+        writer.write([{"id": 0, "station": places[p], "celsius": 1.0} for p in (0, 1)])
         writer.flush()
-        reader.read(50, timeout=None)
+        reader.read(7, timeout=None)
         reader.commit({0: reader.position()[0]})
-        with pytest.raises(SluicewayTimeout, match="partition 1: nothing committed"):
+        with pytest.raises(SluicewayTimeout, match="'delays': partition 1: nothing committed"):
             writer.wait_acknowledged(["delays"], timeout_s=0.1)
-        reader.commit()
+        reader.commit({1: reader.position()[1]})
         writer.wait_acknowledged(["delays"], timeout_s=30)
 
 

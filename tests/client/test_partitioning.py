@@ -7,9 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluiceway.errors import OptionError
-from sluiceway.murmur2 import murmur2, partition_of
+from sluiceway.murmur2 import murmur2, partition_of, partitions_of
 from sluiceway.partitioning import placement
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
@@ -56,6 +58,27 @@ def test_the_hash_is_that_of_kafkas_java_client(data: bytes, signed: int) -> Non
     assert murmur2(data) == signed % 2**32
 
 
+@given(
+    short=st.lists(st.none() | st.binary(max_size=9), max_size=20),
+    size=st.integers(0, 40),
+    seed=st.integers(0, 2**32),
+    partitions=st.integers(1, 1000),
+)
+def test_keys_hashed_together_go_where_each_goes_alone(
+    short: list[bytes | None], size: int, seed: int, partitions: int
+) -> None:
+    # So many of one length that they are hashed together, among others that are not.
+    lot = random.Random(seed)  # noqa: S311
+    keys = [*short, *(lot.randbytes(size) for _ in range(40)), *short]
+    alone = [None if key is None else partition_of(key, partitions) for key in keys]
+    assert partitions_of(keys, partitions) == alone
+
+
+def test_more_keys_than_are_hashed_together_keep_their_places() -> None:
+    keys = [b"%07d" % number for number in range(20_000)]
+    assert partitions_of(keys, 7) == [partition_of(key, 7) for key in keys]
+
+
 def test_turns_take_every_partition_alike_from_one_drawn_by_lot() -> None:
     turns = [next(place().turns) for _ in range(200)]
     assert set(turns) == {0, 1, 2, 3}
@@ -91,6 +114,11 @@ def test_a_key_function_gives_str_bytes_int_or_none() -> None:
     given: list[Any] = ["ä", b"\1", -1, None]
     keys = place(key=lambda record: given[record["id"]]).places(batch(*"abcd"), 0).keys
     assert keys == ["ä".encode(), b"\1", b"\xff" * 8, None]
+
+
+def test_a_key_chooses_among_the_partitions_that_the_writer_knows() -> None:
+    places = place(key="text").places(batch("a", None, "b"), 0)
+    assert places.partitions == [partition_of(b"a", 4), None, partition_of(b"b", 4)]
 
 
 def test_grouping_keeps_the_order_within_each_partition_and_knows_the_records_numbers() -> None:

@@ -68,6 +68,31 @@ def test_with_a_key_equal_values_go_to_one_partition(channel: Channel) -> None:
     assert sum(len(set(ids)) for ids in found.values()) == 20
 
 
+def test_keys_stay_where_readers_look_for_them_when_the_channel_grows(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    opening = sinks.Outlet._open
+
+    def noted(outlet: sinks.Outlet) -> sinks.Sink:
+        opened.append(opening(outlet))
+        return opened[-1]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(*range(40))
+        channel.update(partitions=9)
+        (sink,) = opened
+        sink.delivery._producer.list_topics(channel.connection("read").topic_name, timeout=20)
+        yield batch(*range(40))
+
+    monkeypatch.setattr(sinks.Outlet, "_open", noted)
+    assert writer(channel.connection("write"), key="id").write(batches()).records == 80
+
+    found = ids_in(channel)
+    assert found.keys() == {0, 1, 2}
+    assert all(ids[: len(ids) // 2] * 2 == ids for ids in found.values())
+
+
 def test_a_key_that_is_no_column_is_refused_before_anything_is_sent(channel: Channel) -> None:
     with pytest.raises(OptionError, match="key is 'x'; the channel has the fields id, s"):
         writer(channel.connection("write"), key="x").check()

@@ -6,14 +6,11 @@ import struct
 import uuid
 from base64 import urlsafe_b64decode
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from sluiceway.codecs import Envelope, Provenance
-from sluiceway.murmur2 import partition_of
 from sluiceway.outgoing import Messages
-from sluiceway.partitioning import ANY_PARTITION
 from sluiceway.protocol import Connection
 
 HEADER: Final = "sluiceway.provenance"
@@ -33,14 +30,12 @@ def batch_key(query_id: uuid.UUID, batch: int) -> bytes:
 class Stamp:
     """Marks the messages of one attempt at one task's part of a batch.
 
-    The attempt's id is drawn here. Sequences count the attempt's records in each partition from 0:
-    so the partition of each message is settled here, with keys too, where librdkafka would.
+    The attempt's id is drawn here. Sequences count the attempt's records in each partition from 0.
     """
 
     def __init__(self, connection: Connection, batch_id: bytes) -> None:
         self.attempt_id = uuid.uuid4().bytes
         self._format = connection.format
-        self._partitions = connection.partitions
         self._provenance = Provenance(
             topic_id=topic_bytes(connection.topic_id),
             batch_id=batch_id,
@@ -51,7 +46,7 @@ class Stamp:
 
     def mark(self, messages: Messages) -> Messages:
         """Return the messages with their provenance."""
-        partitions = self._places(messages)
+        partitions = list(itertools.islice(messages.partitions, len(messages.values)))
         if self._format == "arrow":
             values = [
                 self._enveloped(value, partition)
@@ -60,20 +55,6 @@ class Stamp:
             return replace(messages, values=values, partitions=partitions)
         headers = [(HEADER, self._next(partition, 1).pack()) for partition in partitions]
         return replace(messages, headers=headers, partitions=partitions)
-
-    def _places(self, messages: Messages) -> Sequence[int]:
-        partitions = list(itertools.islice(messages.partitions, len(messages.values)))
-        if messages.keys is None:
-            return partitions
-        known = {
-            key: partition_of(key, self._partitions)
-            for key in set(messages.keys)
-            if key is not None
-        }
-        return [
-            known[key] if partition == ANY_PARTITION and key is not None else partition
-            for key, partition in zip(messages.keys, partitions, strict=True)
-        ]
 
     def _enveloped(self, value: bytes | None, partition: int) -> bytes:
         value = value or b""  # there are no tombstones among batches
