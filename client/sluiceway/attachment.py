@@ -119,6 +119,11 @@ class Attachment:
         return f"the {self.role} {who} of the channel {self.channel!r}"
 
     @property
+    def present(self) -> bool:
+        """Whether it has neither left nor failed yet."""
+        return self._present
+
+    @property
     def payload(self) -> Mapping[str, Any] | None:
         """What its counterparts are told with the next beat."""
         return self._payload

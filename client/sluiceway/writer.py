@@ -40,7 +40,7 @@ class ChannelWriter(Presence):
     records without a key go round. With `partitioner` (a function of the record
     and the number of partitions) the caller decides, with `partition` all go to that one. The
     order within a partition is that of the writes. Partitions are those of the moment at which
-    the writer was opened.
+    the writer was opened: a channel that grows moves no key of an open writer.
 
     `write` returns before Kafka has acknowledged: `flush` waits for that, and so does leaving
     `with`. In `arrow`, rows wait in the writer until `batch_records` are together or `flush` is
@@ -112,6 +112,7 @@ class ChannelWriter(Presence):
         )
         self._closed = False
         self._failure: KafkaFailure | None = None
+        self._close_failure: BaseException | None = None
         self._ends: Mapping[int, int] | None = None
         self._attachment = None if attach is None else attach()
         if self._attachment is not None:
@@ -188,29 +189,23 @@ class ChannelWriter(Presence):
         return self._identity.ends(range(self.connection.partitions), timeout_s=self._timeout_s)
 
     def close(self) -> None:
-        """Flush, say where the records end, and leave. May be repeated.
+        """Flush, report where the records end, and leave. May be repeated.
 
-        After a failure it only lets go. Index 0 of a group waits until the others have left;
-        SluicewayTimeout says which have not within the `close_timeout_s` of `Channel.writer`.
-        Raises Fenced for a writer that was superseded, and GatewayUnavailable: all is written
-        then, but readers do not know that this was the end. Closing again tells them.
+        After a failed `write` or `flush` it only leaves. Index 0 of a group waits until the others
+        have left; SluicewayTimeout says which have not within the `close_timeout_s` of
+        `Channel.writer`. Raises Fenced for a writer that was superseded.
+
+        After KafkaUnavailable and GatewayUnavailable all is written, but readers do not know where
+        it ends: closing again tries again. It raises any other failure of closing once more.
         """
-        if not self._closed:
-            try:
-                if self._failure is None:
-                    self.flush()
-                    self._ends = self._found_ends()
-            except BaseException as error:
-                self._fail(error)
-                raise
-            finally:
-                self._closed = True
-        if self._attachment is None:
-            return
-        if self._failure is not None:
-            self._attachment.fail(self._failure)
-        else:
-            self._attachment.leave(ends=self._ends)
+        if self._close_failure is not None:
+            raise self._close_failure
+        try:
+            self._finish()
+        except BaseException as error:
+            if self._attachment is None or not self._attachment.present:
+                self._close_failure = error
+            raise
 
     @property
     def accepted_records(self) -> int:
@@ -233,7 +228,34 @@ class ChannelWriter(Presence):
         if not self._closed:
             self._closed = True
             self._delivery.discard()
+        elif self._close_failure is None:
+            # Closing was tried before, and cannot be tried again once it is reported as failed.
+            self._close_failure = error
         self._fail(error)
+
+    def _finish(self) -> None:
+        if not self._closed:
+            try:
+                if self._failure is None:
+                    self.flush()
+            except BaseException as error:
+                self._fail(error)
+                raise
+            finally:
+                self._closed = True
+        if self._attachment is None:
+            return
+        if self._failure is not None:
+            self._attachment.fail(self._failure)
+            return
+        if self._ends is None:
+            try:
+                self._ends = self._found_ends()
+            except KafkaFailure as error:
+                if not error.retriable:
+                    self._fail(error)
+                raise
+        self._attachment.leave(ends=self._ends)
 
     def _found_ends(self) -> Mapping[int, int] | None:
         """Return where each partition ends now that all is acknowledged; None: nothing written.

@@ -25,12 +25,17 @@ def test_writers_and_readers_go_on_with_a_broker_that_kept_its_data(
         writer.flush()
         for reader in (own, sharing):
             assert reader.read(10, timeout=60) == readings(10)
+        # Whoever asks for offsets knows a leader now, of whose epoch nothing is taken later.
+        askers = (writer, own, sharing)
+        assert [each.end_offsets() for each in askers] == [{0: 10}] * 3
         first.stop()
         with pytest.raises(ProcessLookupError):
             os.kill(first.pid, 0)
 
         with kafka.another(tmp_path, port=first.port) as second:
             writer.write(readings(10, 10))
+            writer._delivery.flush()
+            assert [each.end_offsets() for each in askers] == [{0: 20}] * 3
             writer.flush()
             for reader in (own, sharing):
                 assert reader.read(10, timeout=60) == readings(10, 10)

@@ -52,8 +52,11 @@ def test_close_and_the_end_of_with_raise_too(topics: Topics) -> None:
     connection = topics.connect("avro", config={"max.message.bytes": "2000"})
     writer = ChannelWriter(connection)
     writer.write([noisy(1)])
-    with pytest.raises(DeliveryFailed):
+    with pytest.raises(DeliveryFailed) as first:
         writer.close()
+    with pytest.raises(DeliveryFailed) as again:
+        writer.close()
+    assert again.value is first.value
     with pytest.raises(DeliveryFailed), ChannelWriter(connection) as writer:
         writer.write([noisy(1)])
 

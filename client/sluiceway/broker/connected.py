@@ -17,6 +17,7 @@ from sluiceway.broker.outlets import Outlets
 from sluiceway.broker.producing import Producing
 from sluiceway.broker.requests import checked_count
 from sluiceway.broker.way import Way, way_of
+from sluiceway.errors import SluicewayError
 from sluiceway.token import Token
 
 __all__ = ["Connected"]
@@ -77,6 +78,7 @@ class Connected:
         self._handler: RequestHandler | None = None
         self._offsets_handler: RequestHandler | None = None
         self._outlets: Outlets | None = None
+        self._close_failure: SluicewayError | None = None
         self._fetching: Fetching
         self._producing: Producing
         try:
@@ -165,6 +167,7 @@ class Connected:
         fresh.greet(attempts)
         with self._lock:
             before, self._handler = self._handler, fresh
+            self._close_failure = None
             if before is not None:
                 self._producing.flush()
                 self._fetching.close()
@@ -194,14 +197,20 @@ class Connected:
     def close(self, error: BaseException | None = None) -> None:
         """Say where what was produced ends, or with which error, and let go. May be repeated.
 
+        What it raises, it raises again when it is repeated without an `error`.
         Members of groups leave by `leave_group`, or are lost when they beat no more.
         """
         with self._lock:
             handler, self._handler = self._handler, None
             offsets, self._offsets_handler = self._offsets_handler, None
+        if handler is None and error is None and self._close_failure is not None:
+            raise self._close_failure
         try:
             if handler is not None and self._outlets is not None:
                 self._outlets.close(error)
+        except SluicewayError as failure:
+            self._close_failure = failure
+            raise
         finally:
             if handler is not None:
                 self._fetching.close()

@@ -1,6 +1,9 @@
 """Looking at Kafka: who leads which partition, and from where to where they reach."""
 
+import contextlib
+import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -24,7 +27,7 @@ from sluiceway.broker.responses import (
     TopicMetadata,
 )
 from sluiceway.errors import Forbidden, OptionError, SluicewayError
-from sluiceway.kafka.failures import is_unavailable, made, translated
+from sluiceway.kafka.failures import is_unavailable, made, translated, with_retries
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.properties import admin_config
 from sluiceway.protocol import Connection
@@ -32,6 +35,7 @@ from sluiceway.protocol import Connection
 __all__ = ["Looking"]
 
 _NO_LEADER = -1
+_MAX_LOOK_S = 2.0
 
 
 class Looking:
@@ -120,19 +124,17 @@ class Looking:
     def _asked(
         self, asked: Mapping[Any, tuple[Any, Connection]], *, latest: bool = False
     ) -> dict[Any, OffsetPartitionResponse]:
-        futures = {}
-        for at, (request, connection) in asked.items():
-            place = TopicPartition(connection.topic_name, request.partition_id)
-            spec = OffsetSpec.latest() if latest else _spec(request.offsets_before)
-            admin = self._admin(connection)
-            futures[at] = admin.list_offsets(
-                {place: spec}, request_timeout=self._handler.timeout_s
-            )[place]
+        # All at once; those that meet an election are asked for again one by one.
+        deadline_s = time.monotonic() + self._handler.timeout_s
+        futures = {
+            at: self._asking(*each, self._handler.timeout_s, latest=latest)
+            for at, each in asked.items()
+        }
         answers = {}
-        for at, future in futures.items():
+        for at, (request, connection) in asked.items():
             try:
-                offset = future.result(self._handler.timeout_s + 1).offset
-                answers[at] = OffsetPartitionResponse([int(offset)])
+                offset = self._offset(futures[at], request, connection, deadline_s, latest=latest)
+                answers[at] = OffsetPartitionResponse([offset])
             except KafkaException as error:
                 told = error.args[0]
                 # What librdkafka found out by itself is of no one partition.
@@ -146,6 +148,41 @@ class Looking:
                     "ask again when its brokers are back"
                 ) from error
         return answers
+
+    def _offset(
+        self,
+        future: "Future[Any] | None",
+        request: Any,
+        connection: Connection,
+        deadline_s: float,
+        *,
+        latest: bool,
+    ) -> int:
+        """Return the offset that `future` brings, or that a further question does."""
+
+        def ask(left_s: float) -> int:
+            nonlocal future
+            asked, future = future, None
+            asked = asked or self._asking(request, connection, left_s, latest=latest)
+            return int(asked.result(left_s + 1).offset)
+
+        def refresh(left_s: float) -> None:
+            # After an election, librdkafka would ask with the epoch of the leader before.
+            with contextlib.suppress(KafkaException):
+                name, timeout_s = connection.topic_name, min(left_s, _MAX_LOOK_S)
+                self._admin(connection).list_topics(name, timeout=timeout_s)
+
+        left_s = max(0.0, deadline_s - time.monotonic())
+        return with_retries(ask, timeout_s=left_s, refresh=refresh)
+
+    def _asking(
+        self, request: Any, connection: Connection, timeout_s: float, *, latest: bool
+    ) -> "Future[Any]":
+        place = TopicPartition(connection.topic_name, request.partition_id)
+        spec = OffsetSpec.latest() if latest else _spec(request.offsets_before)
+        asked = self._admin(connection).list_offsets({place: spec}, request_timeout=timeout_s)
+        future: Future[Any] = asked[place]
+        return future
 
     def _listed(self, connection: Connection) -> Any:
         name = connection.topic_name

@@ -41,6 +41,8 @@ class Outlets:
             known = self._writers.get(connection.channel_uid)
             if known is not None:
                 known[1].check()
+                # It has the partitions that the channel has got since.
+                self._writers[connection.channel_uid] = connection, known[1]
                 return
             attachment = Attachment.open(
                 Session.of(self.handler.control.endpoints, grace_s=_GRACE_S),
@@ -106,7 +108,7 @@ class Outlets:
             return
         identity = self.handler.identity(connection)
         try:
-            found = identity.all_ends(timeout_s=timeout_s)
+            found = identity.all_ends(timeout_s=timeout_s, least=connection.partitions)
         except KafkaFailure:
             try:
                 identity.verify(timeout_s=timeout_s)

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from sluiceway.broker.codes import Refusal, of_kafka
 from sluiceway.broker.exceptions import OffsetOutOfRangeError
 from sluiceway.garbage import nothing_to_collect
-from sluiceway.kafka.failures import is_unavailable, made
+from sluiceway.kafka.failures import is_unavailable, made, with_retries
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.protocol import Connection
 
@@ -154,7 +154,10 @@ class Client:
 
     def _refuse(self, track: Track, at: Any) -> None:
         """Kafka does not have the offset that was to be fetched next, or an earlier one."""
-        low, high = self._consumer.get_watermark_offsets(at, timeout=_LOOK_S)
+        low, high = with_retries(
+            lambda left_s: self._consumer.get_watermark_offsets(at, timeout=left_s),
+            timeout_s=_LOOK_S,
+        )
         if low <= track.next <= high:
             # Said of a place that was left since: a late word, but fetching stopped over it.
             self._consumer.incremental_unassign([at])

@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +18,7 @@ from confluent_kafka import (
 
 from sluiceway.confluent.failures import CONFLICT, UNKNOWN_PARTITION, kafkas_names, refused
 from sluiceway.garbage import nothing_to_collect
-from sluiceway.kafka.failures import made
+from sluiceway.kafka.failures import made, with_retries
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.properties import consumer_config
 from sluiceway.protocol import Connection
@@ -164,15 +165,19 @@ class Fetcher:
 
     def watermarks(self, part: Part, timeout_s: float, *, cached: bool) -> tuple[int, int] | None:
         """Return the first offset of a partition and the one after its last."""
-        found: tuple[int, int] | None = self._raw.get_watermark_offsets(
-            self._at(part), timeout=timeout_s, cached=cached
+        at = self._at(part)
+        found: tuple[int, int] | None = with_retries(
+            lambda left_s: self._raw.get_watermark_offsets(
+                at, timeout=_given(left_s), cached=cached
+            ),
+            timeout_s=_taken(timeout_s),
         )
         return found
 
     def at_times(self, times: Mapping[Part, int], timeout_s: float) -> list[TopicPartition]:
         """Return the first offset not older than each time (Unix, in ms), under channels' names."""
         asked = [self._at(part, at) for part, at in times.items()]
-        found = self._raw.offsets_for_times(asked, timeout=timeout_s)
+        found = self._listed(asked, timeout_s)
         return [renamed(each, self._names[each.topic]) for each in found]
 
     def found(self, offsets: Mapping[Part, int]) -> dict[Part, int]:
@@ -182,13 +187,22 @@ class Fetcher:
             return dict(offsets)
         # These are what Kafka's ListOffsets takes in the place of a time, too.
         asked = [self._at(part, at) for part, at in logical.items()]
-        known = self._raw.offsets_for_times(asked, timeout=_LOOK_S)
-        for each in known:
-            if each.error is not None:
-                raise KafkaException(each.error)
+        known = self._listed(asked, _LOOK_S)
         return dict(offsets) | {
             part: each.offset for part, each in zip(logical, known, strict=True)
         }
+
+    def _listed(self, asked: list[TopicPartition], timeout_s: float) -> list[TopicPartition]:
+        """Return what ListOffsets answers, in the order asked. Raises KafkaException."""
+
+        def ask(left_s: float) -> list[TopicPartition]:
+            found: list[TopicPartition] = self._raw.offsets_for_times(asked, timeout=_given(left_s))
+            for each in found:
+                if each.error is not None:
+                    raise KafkaException(each.error)
+            return found
+
+        return with_retries(ask, timeout_s=_taken(timeout_s))
 
     def check(self, part: Part) -> None:
         """Raise KafkaException _UNKNOWN_PARTITION where the channel has no such partition."""
@@ -225,6 +239,15 @@ class Fetcher:
 def _nothing(timeout_s: float) -> None:
     """Poll where nothing is assigned yet."""
     del timeout_s
+
+
+def _taken(timeout_s: float) -> float:
+    """Return a timeout of confluent-kafka's, where a negative one is none, in seconds."""
+    return timeout_s if timeout_s >= 0 else math.inf
+
+
+def _given(left_s: float) -> float:
+    return -1 if left_s == math.inf else left_s
 
 
 def renamed(at: TopicPartition, channel: str) -> TopicPartition:

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from sluiceway.confluent.failures import CONFLICT, STATE, TIMED_OUT, kafkas_names, refused
 from sluiceway.confluent.readers import attached
 from sluiceway.confluent.settings import ProducerSettings
-from sluiceway.errors import DeliveryFailed, SluicewayError
+from sluiceway.errors import DeliveryFailed, KafkaFailure, SluicewayError
 from sluiceway.kafka.failures import made
 from sluiceway.kafka.properties import producer_config
 from sluiceway.kafka.topic import TopicIdentity
@@ -39,6 +39,10 @@ class Outlet:
             self.connection: Connection = self.attachment.attached.connection
             self.topic = self.connection.topic_name
             self.records = 0
+            # Keys are placed within these, also when the channel grows: so they stay in order.
+            self.partitions = self.connection.partitions
+            # One more than the highest partition that a message may have gone to.
+            self.reach = self.partitions
             # Who is told of deliveries, and what calls him: the first who wanted to be, mostly for
             # all messages. Put here once, as several threads may produce; then the latest other.
             self.told: OnDelivery | None = None
@@ -75,8 +79,8 @@ class Outlet:
             return
         ends: Mapping[int, int] | None = None
         if self.records:
-            # The channel may have grown, and Kafka's client goes to all partitions that there are.
-            found = self.identity.all_ends(timeout_s=_TIMEOUT_S)
+            # The channel may have grown, and messages without a key go to any partition.
+            found = self.identity.all_ends(timeout_s=_TIMEOUT_S, least=self.reach)
             ends = {partition: end for partition, end in found.items() if end}
         attachment.leave(ends=ends)
 
@@ -182,10 +186,13 @@ class Outlets:
                 outlet.failures += 1
         failure: SluicewayError | None = None
         for name in list(self.by_name):
+            outlet = self.by_name.pop(name)
             try:
-                self.by_name.pop(name).finish(error)
+                outlet.finish(error)
             except SluicewayError as untold:
                 LOGGER.warning("the end of the messages to %s is not told: %s", name, untold)
+                if isinstance(untold, KafkaFailure):
+                    outlet.attachment.fail(untold)
                 failure = failure or untold
         self._settings.control.close()
         if raised is not None:

@@ -1,6 +1,7 @@
 """Producer: confluent-kafka's, on channels."""
 
 import collections
+import functools
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from sluiceway.confluent.aside import when_forgotten
 from sluiceway.confluent.failures import INVALID_ARG, kafka_error, kafkas_names, refused
 from sluiceway.confluent.outlets import Outlet, Outlets, finish_quietly
 from sluiceway.confluent.settings import producer_settings
+from sluiceway.murmur2 import partition_of
 
 __all__ = ["Producer"]
 
@@ -40,6 +42,7 @@ class Producer:
         self._produce: Callable[..., None]
         self._refused: collections.deque[Callable[[], object]] = collections.deque()
         self._closed = False
+        self._failure: KafkaError | None = None
         self._told_s = 0.0
         self._finish = when_forgotten(self, finish_quietly, self._outlets)
 
@@ -67,6 +70,8 @@ class Producer:
             outlet = self._opened(topic, full=told is not None)
         if (value is None or outlet.checks) and not self._allowed(outlet, topic, value, key, told):
             return
+        if key is not None and partition == -1:
+            partition = _place(key, outlet.partitions)
         # The hot path: no keyword, and nothing new to be collected for a message.
         if told is not outlet.told or timestamp or headers is not None:
             self._produce_with(outlet, value, key, partition, told, timestamp, headers)
@@ -75,6 +80,8 @@ class Producer:
         else:
             self._produce(outlet.topic, value, key, partition, outlet.telling)
         outlet.records += 1
+        if partition >= outlet.reach:
+            outlet.reach = partition + 1
 
     def poll(self, timeout: float = -1) -> int:
         """Call what waits to be told, for `timeout` seconds; return how many that were."""
@@ -113,8 +120,11 @@ class Producer:
         """Flush, and tell the gateway where the messages end. May be repeated.
 
         Messages that failed make it a writer that failed. Raises KafkaException where the gateway
-        cannot be told, and what a callback raised, when all is done.
+        cannot be told, and does so again when it is repeated; and what a callback raised, when all
+        is done.
         """
+        if self._failure is not None:
+            raise KafkaException(self._failure)
         if self._closed:
             return True
         self._closed = True
@@ -125,7 +135,8 @@ class Producer:
         finally:
             failure = self._outlets.finish()
         if failure is not None:
-            raise KafkaException(kafka_error(failure))
+            self._failure = kafka_error(failure)
+            raise KafkaException(self._failure)
         return True
 
     def __len__(self) -> int:
@@ -240,3 +251,9 @@ class Producer:
         if self._closed:
             raise RuntimeError("Producer closed")
         self._outlets.require_here()
+
+
+@functools.lru_cache(maxsize=4096)
+def _place(key: str | bytes, partitions: int) -> int:
+    """Return the partition of a key; hashing one takes longer than handing its message over."""
+    return partition_of(key.encode() if isinstance(key, str) else key, partitions)

@@ -7,15 +7,19 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OptionError, TopicGone
+from sluiceway.pauses import Pauses
 from sluiceway.tracebacks import forget_frames
 
-__all__ = ["LOGGER", "is_gone", "is_unavailable", "made", "translated"]
+__all__ = ["LOGGER", "is_gone", "is_unavailable", "made", "translated", "with_retries"]
 
 C = TypeVar("C")
+T = TypeVar("T")
 
 LOGGER = logging.getLogger("sluiceway.kafka")
 """Where librdkafka's own lines go; silent until the application configures it."""
 LOGGER.addHandler(logging.NullHandler())
+
+_SHORTEST_CALL_S = 0.1
 
 _GONE = frozenset(
     {
@@ -99,6 +103,28 @@ def is_gone(error: KafkaError) -> bool:
     return error.code() in _GONE
 
 
+def with_retries(
+    call: Callable[[float], T],
+    *,
+    timeout_s: float,
+    refresh: Callable[[float], object] = lambda _: None,
+) -> T:
+    """Return what `call` returns; call it again after a retriable error, for `timeout_s` at most.
+
+    Retriable errors are those that `is_unavailable` names, such as a leader election's, and
+    failures that are `retriable`. `call` is given the seconds that are left, and so is `refresh`,
+    which runs before each further call. Raises the last error.
+    """
+    pauses = Pauses(timeout_s)
+    while True:
+        try:
+            return call(max(_SHORTEST_CALL_S, pauses.left_s))
+        except (KafkaException, KafkaFailure) as error:
+            if not _is_retriable(error) or not pauses.wait():
+                raise
+        refresh(max(_SHORTEST_CALL_S, pauses.left_s))
+
+
 def translated(error: KafkaError, *, doing: str, topic: str) -> KafkaFailure:
     """Return what to raise for `error`, which came while `doing` something with `topic`."""
     if is_unavailable(error):
@@ -112,3 +138,9 @@ def translated(error: KafkaError, *, doing: str, topic: str) -> KafkaFailure:
             f"{error.str()}. Open the channel anew to see what became of it"
         )
     return KafkaFailure(f"Kafka refused {doing} (topic {topic}): {error.name()}, {error.str()}")
+
+
+def _is_retriable(error: KafkaException | KafkaFailure) -> bool:
+    if isinstance(error, KafkaFailure):
+        return error.retriable
+    return is_unavailable(error.args[0])

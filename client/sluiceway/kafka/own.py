@@ -57,7 +57,12 @@ class OwnStream(MessageStream):
                 got += self._call(self._consumer.consume, limit - 1, GATHER_S)
         return got
 
-    def _offsets_now(self, times: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
+    def _offsets_now(self, times: Mapping[int, int]) -> dict[int, int]:
+        return self._identity.with_retries(
+            lambda left_s: self._listed(times, left_s), timeout_s=self._timeout_s
+        )
+
+    def _listed(self, times: Mapping[int, int], timeout_s: float) -> dict[int, int]:
         found = self._call(
             self._consumer.offsets_for_times,
             [self._at(p, time_ms) for p, time_ms in times.items()],

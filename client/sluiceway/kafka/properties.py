@@ -154,7 +154,6 @@ def producer_config(
         "delivery.timeout.ms": delivery_timeout_ms,
         "message.max.bytes": max(1000, max_message_bytes),
         "batch.size": max(1, min(1_000_000, max_message_bytes)),
-        "partitioner": "murmur2_random",
     }
     return MaskedProperties(tuning).over(_reached(connection, overrides or {}))
 

@@ -140,9 +140,9 @@ class SharedStream(MessageStream):
             raise self._failure(self._seat.failures.popleft())
         return got
 
-    def _offsets_now(self, times: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
+    def _offsets_now(self, times: Mapping[int, int]) -> dict[int, int]:
         self._here()
-        return self._identity.offsets(times, timeout_s=timeout_s, committed=self._committed)
+        return self._identity.offsets(times, timeout_s=self._timeout_s, committed=self._committed)
 
     def _carrier(self) -> Carrier:
         self._here()

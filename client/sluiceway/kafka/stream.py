@@ -1,6 +1,5 @@
 """Messages of assigned partitions, in the order of their offsets."""
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,17 +7,15 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from sluiceway.errors import KafkaUnavailable, SluicewayError, TopicGone
+from sluiceway.errors import SluicewayError
 from sluiceway.kafka.failures import is_gone, is_unavailable, translated
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
-from sluiceway.pauses import Pauses
 from sluiceway.protocol import Connection
 
 __all__ = ["GATHER_S", "MessageStream", "Taken", "Watermarks"]
 
 GATHER_S = 0.001
 """How long a chunk waits for more once its first message is there."""
-_MAX_LOOK_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +82,8 @@ class MessageStream(ABC):
         """Return up to `limit` messages and events, as soon as there are some."""
 
     @abstractmethod
-    def _offsets_now(self, times: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
-        """Return Kafka's answer to what ListOffsets asks: the offsets of these times."""
+    def _offsets_now(self, times: Mapping[int, int]) -> dict[int, int]:
+        """Return what Kafka's ListOffsets answers of these times, with retries for `timeout_s`."""
 
     def take(self, limit: int, wait_s: float) -> Taken:
         """Return up to `limit` messages, none if none came within `wait_s`.
@@ -146,27 +143,7 @@ class MessageStream(ABC):
         return found | self.ends(late)
 
     def _offsets(self, times: Mapping[int, int]) -> dict[int, int]:
-        if not times:
-            return {}
-        pauses = Pauses(self._timeout_s)
-        while True:
-            left_s = max(0.1, pauses.left_s)
-            try:
-                return dict(self._offsets_now(times, left_s))
-            except (KafkaUnavailable, TopicGone) as error:
-                # Leaders move, new topics take a moment, and librdkafka also calls those unknown
-                # that it cannot ask about: only a broker's word makes a topic gone.
-                self._refute_gone(min(left_s, _MAX_LOOK_S))
-                if not pauses.wait():
-                    raise KafkaUnavailable(
-                        f"Kafka did not tell the offsets of the topic {self._topic} within "
-                        f"{self._timeout_s:g} s. Positions are kept; try again when the brokers "
-                        "are back"
-                    ) from error
-
-    def _refute_gone(self, timeout_s: float) -> None:
-        with contextlib.suppress(KafkaUnavailable):
-            self.verify(timeout_s=timeout_s)
+        return self._offsets_now(times) if times else {}
 
     def _call(self, call: Any, *arguments: Any, **named: Any) -> Any:
         try:

@@ -1,13 +1,14 @@
 """Whether the topic is still the one that the channel was opened with."""
 
+import contextlib
 import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     IsolationLevel,
@@ -20,13 +21,15 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.complaints import Complaints
-from sluiceway.kafka.failures import is_gone, is_unavailable, made, translated
+from sluiceway.kafka.failures import is_gone, is_unavailable, made, translated, with_retries
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.properties import admin_config
 from sluiceway.pauses import Pauses
 from sluiceway.protocol import Connection
 
 __all__ = ["EARLIEST", "LATEST", "TopicIdentity"]
+
+T = TypeVar("T")
 
 LATEST, EARLIEST = -1, -2
 """What Kafka's ListOffsets takes in the place of a time."""
@@ -36,6 +39,7 @@ _URL_SAFE = str.maketrans("+/", "-_")
 
 _SPREAD_S = 3.0
 _PAUSE_S = 0.05
+_MAX_LOOK_S = 2.0
 _DOING = "looking at the topic"
 _ISOLATION = {False: IsolationLevel.READ_UNCOMMITTED, True: IsolationLevel.READ_COMMITTED}
 
@@ -115,9 +119,17 @@ class TopicIdentity:
             )
         self._verified = True
 
-    def all_ends(self, *, timeout_s: float) -> dict[int, int]:
-        """Return `ends` of all partitions that the topic has by now."""
-        return self.ends(range(self._look(timeout_s).partitions), timeout_s=timeout_s)
+    def all_ends(self, *, timeout_s: float, least: int) -> dict[int, int]:
+        """Return `ends` of all partitions that the topic has by now.
+
+        There are `least` of them at the least: a broker may not have heard of the last ones yet.
+        """
+
+        def ask(left_s: float) -> dict[int, int]:
+            partitions = range(max(least, self._look(left_s).partitions))
+            return self._listed(dict.fromkeys(partitions, LATEST), left_s, committed=False)
+
+        return self.with_retries(ask, timeout_s=timeout_s)
 
     def ends(
         self, partitions: Iterable[int], *, timeout_s: float, committed: bool = False
@@ -136,6 +148,40 @@ class TopicIdentity:
 
         EARLIEST and LATEST are times, too. Raises KafkaUnavailable and TopicGone.
         """
+        return self.with_retries(
+            lambda left_s: self._listed(times, left_s, committed=committed), timeout_s=timeout_s
+        )
+
+    def with_retries(self, ask: Callable[[float], T], *, timeout_s: float) -> T:
+        """Return what `ask` returns; call it again while leaders are away, or change.
+
+        `ask` is given the seconds that are left. Raises TopicGone on a broker's word only, as
+        librdkafka calls topics unknown that it could not ask about, and KafkaUnavailable when the
+        time is up.
+        """
+        name = self._connection.topic_name
+
+        def checked(left_s: float) -> T:
+            try:
+                return ask(left_s)
+            except TopicGone as error:
+                self.verify(timeout_s=min(left_s, _MAX_LOOK_S))
+                raise KafkaUnavailable(
+                    f"Kafka does not lead all partitions of the topic {name} yet; try again when "
+                    "its brokers are back"
+                ) from error
+
+        def refresh(left_s: float) -> None:
+            # After an election, librdkafka would ask with the epoch of the leader before.
+            with contextlib.suppress(KafkaUnavailable):
+                self.verify(timeout_s=min(left_s, _MAX_LOOK_S))
+
+        return with_retries(checked, timeout_s=timeout_s, refresh=refresh)
+
+    def _listed(
+        self, times: Mapping[int, int], timeout_s: float, *, committed: bool
+    ) -> dict[int, int]:
+        """Ask once for the offsets of these times."""
         name = self._connection.topic_name
         asked = {TopicPartition(name, p): _spec(time_ms) for p, time_ms in times.items()}
         try:
