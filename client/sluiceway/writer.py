@@ -228,8 +228,8 @@ class ChannelWriter(Presence):
         if not self._closed:
             self._closed = True
             self._delivery.discard()
-        elif self._close_failure is None:
-            # Closing was tried before, and cannot be tried again once it is reported as failed.
+        elif self._attachment is not None and self._attachment.present:
+            # Closing was tried in vain, and cannot be tried again once it is reported as failed.
             self._close_failure = error
         self._fail(error)
 

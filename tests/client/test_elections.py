@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -122,6 +123,16 @@ def test_a_with_block_in_which_closing_failed_leaves_a_writer_that_failed(
         writer.close()
     assert again.value is first.value
     assert states(channel) == ["error"]
+
+
+def test_a_writer_that_was_closed_stays_so_whatever_fails_later(new_channel: NewChannel) -> None:
+    channel = new_channel()
+    writer = opened(channel)
+    with suppress(ZeroDivisionError), writer:
+        writer.close()
+        raise ZeroDivisionError
+    writer.close()
+    assert states(channel) == ["closed"]
 
 
 def test_what_made_closing_fail_for_good_is_raised_again(new_channel: NewChannel) -> None:
