@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
@@ -30,19 +30,25 @@ class Owner:
     rig: Rig
     channel: Channel
     idler: Idler = field(init=False)
+    start: datetime = field(init=False)
 
     def __post_init__(self) -> None:
         self.succeed()
 
     def succeed(self, kafka: Kafka | None = None) -> None:
         """Have another replica lead, which remembers nothing."""
-        start = self.rig.clock.now
+        self.start = self.rig.clock.now
         self.idler = Idler(
             database=self.rig.database,
             logs=kafka or self.rig.kafka,
             clock=self.rig.clock,
-            monotonic=lambda: (self.rig.clock.now - start).total_seconds(),
+            monotonic=lambda: (self.rig.clock.now - self.start).total_seconds(),
         )
+
+    def set_clock(self, seconds: float) -> None:
+        """Set the wall clock, as somebody does; no time passes."""
+        self.rig.clock.forward(seconds)
+        self.start += timedelta(seconds=seconds)
 
     def on(self, seconds: float) -> IdleCounts:
         """Let time pass; return the sums of what was done."""
@@ -185,6 +191,29 @@ def test_a_replica_that_takes_over_late_watches_for_a_while_first(owner: Owner) 
     assert owner.on(IDLE_S / 10).closed == 1
     # That it was late is nobody's fault: the channel can be read for its time.
     assert owner.on(IDLE_S - 100).removed == 0
+
+
+def test_a_clock_that_is_set_forward_ends_no_channel_before_its_time(owner: Owner) -> None:
+    owner.on(IDLE_S - 100)
+    owner.set_clock(3600)
+    assert owner.on(90).closed == 0
+    assert owner.on(10).closed == 1
+    owner.on(IDLE_S - 100)
+    owner.set_clock(3600)
+    assert owner.on(90).removed == 0
+    assert owner.phase is Phase.CLOSED
+    assert owner.on(10).removed == 1
+
+
+def test_a_clock_that_is_set_back_ends_no_channel_before_its_time(owner: Owner) -> None:
+    owner.on(IDLE_S - 100)
+    owner.set_clock(-3600)
+    assert owner.on(IDLE_S).closed == 0
+    use_by_connecting(owner)
+    owner.on(3600 - 2 * IDLE_S)
+    assert owner.phase is Phase.READY
+    # It is late by what the clock was set back.
+    assert owner.on(2 * IDLE_S).closed == 1
 
 
 def test_while_kafka_is_away_nothing_comes_to_its_end(owner: Owner) -> None:

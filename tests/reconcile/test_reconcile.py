@@ -264,6 +264,23 @@ def test_many_channels_are_worked_through_in_pages(rig: Rig) -> None:
     assert all(rig.get(each).phase is Phase.READY for each in made)
 
 
+def test_a_clock_that_is_set_back_holds_up_no_channel_on_its_way(rig: Rig) -> None:
+    channel = rig.add(replication=3)
+    counts = rig.run_once()
+    assert counts.refused == 1
+    rig.clock.forward(-3600)
+    assert rig.reconciler(resync_s=86_400).run_once().checked == 1
+    assert rig.get(channel).phase is Phase.PROVISIONING
+    rig.delete(channel)
+
+
+def test_a_clock_that_is_set_back_holds_up_no_check_of_a_channel_at_rest(rig: Rig) -> None:
+    rig.ready()
+    assert rig.run_once().checked == 0
+    rig.clock.forward(-3600)
+    assert [rig.run_once().checked for _ in range(2)] == [1, 0]
+
+
 @pytest.mark.parametrize("pause", [False, True])
 def test_changed_channels_come_before_those_that_wait_for_their_resync(
     rig: Rig, pause: bool

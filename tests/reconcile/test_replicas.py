@@ -1,5 +1,9 @@
 """What two replicas do to one database and one Kafka, one of them with a lease that ended."""
 
+import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 from rig import Operator, Rig
+from sqlalchemy import update
 
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
@@ -19,6 +24,7 @@ from sluiceway_gateway.domain.plan import CreateTopic
 from sluiceway_gateway.loops import Leader, Loop, Loops
 from sluiceway_gateway.services.reconcile import Counts
 from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.store import tables
 from sluiceway_gateway.store.engine import Database, WriteTransaction
 
 
@@ -131,7 +137,10 @@ class Seconds:
         return self.now
 
 
-def leader(database: Database, holder: str, seconds: Seconds, lease_ms: int = 60_000) -> Leader:
+LEASE_MS = 60_000
+
+
+def leader(database: Database, holder: str, seconds: Seconds, lease_ms: int = LEASE_MS) -> Leader:
     return Leader(
         database=database, name="test", holder=holder, lease_ms=lease_ms, monotonic=seconds
     )
@@ -168,18 +177,109 @@ def test_a_replica_asks_once_for_all_of_its_loops(database: Database) -> None:
         seconds.now += second.patience_s
 
 
+def until_it_leads(candidate: Leader, seconds: Seconds) -> float:
+    """Have a replica ask again and again; return how long it takes until it leads."""
+    began_s = seconds.now
+    while not candidate.leads():
+        assert seconds.now - began_s < 600
+        seconds.now += candidate.patience_s
+    return seconds.now - began_s
+
+
 def test_another_replica_takes_over_when_a_lease_ends(database: Database) -> None:
     seconds = Seconds()
-    dead = leader(database, "dead", seconds, lease_ms=300)
-    other = leader(database, "other", seconds)
-    assert dead.leads()
-    began = time.monotonic()
-    while not other.leads():
-        assert time.monotonic() - began < 30
-        seconds.now += other.patience_s
-    assert time.monotonic() - began > 0.2
-    seconds.now += dead.renewal_s
+    dead, other = leader(database, "dead", seconds), leader(database, "other", seconds)
+    assert [dead.leads(), other.leads()] == [True, False]
+    assert until_it_leads(other, seconds) == LEASE_MS / 1000
     assert not dead.leads(), "it notices at its next renewal"
+
+
+def test_a_leader_that_renews_its_lease_keeps_it(database: Database) -> None:
+    seconds = Seconds()
+    first, other = leader(database, "a", seconds), leader(database, "b", seconds)
+    for _ in range(5 * LEASE_MS // 1000):
+        assert [first.leads(), other.leads()] == [True, False]
+        seconds.now += other.patience_s
+
+
+def test_a_lease_ends_by_the_time_that_its_holder_took_it_for(database: Database) -> None:
+    seconds = Seconds()
+    assert leader(database, "dead", seconds, lease_ms=3 * LEASE_MS).leads()
+    other = leader(database, "other", seconds)
+    assert until_it_leads(other, seconds) == 3 * LEASE_MS / 1000
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_wall_clock_that_is_set_ends_no_lease_and_keeps_none(
+    database: Database, hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = Seconds()
+    first, other = leader(database, "a", seconds), leader(database, "b", seconds)
+    assert [first.leads(), other.leads()] == [True, False]
+    set_clock(database, hours, monkeypatch)
+    seconds.now += first.renewal_s
+    assert [first.leads(), other.leads()] == [True, False]
+    # From here on it is dead.
+    assert until_it_leads(other, seconds) <= LEASE_MS / 1000 + other.patience_s
+
+
+def set_clock(database: Database, hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this machine, and the database, tell another time: as far as rows have one by now."""
+    with database.write() as tx:
+        tx.execute(
+            update(tables.leases).values(expires_ms=tables.leases.c.expires_ms - hours * 3_600_000)
+        )
+    told = time.time
+    monkeypatch.setattr("time.time", lambda: told() + hours * 3600)
+
+
+def test_a_replica_whose_host_is_slow_to_say_so_does_not_lead_beyond_its_lease(
+    database: Database,
+) -> None:
+    """Its lease counts from before it asked, the others' patience from after they saw it."""
+    seconds = Seconds()
+    first, other = leader(database, "a", seconds), leader(database, "b", seconds)
+    write = database.write
+
+    def slow() -> AbstractContextManager[WriteTransaction]:
+        seconds.now += 7.0
+        return write()
+
+    database.write = slow  # type: ignore[method-assign]
+    assert first.leads()
+    assert seconds.now == 7.0
+    seconds.now = first.renewal_s
+    database.write = _away  # type: ignore[method-assign]
+    with pytest.raises(DatabaseUnavailable):
+        first.leads()
+    database.write = slow  # type: ignore[method-assign]
+    assert not other.leads()
+    seen_s = seconds.now
+    database.write = write  # type: ignore[method-assign]
+    until_it_leads(other, seconds)
+    assert seconds.now - seen_s >= LEASE_MS / 1000
+
+
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+def test_on_sqlite_a_process_takes_over_at_once_from_one_that_is_gone(database: Database) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    seconds, host = Seconds(), socket.gethostname()
+    assert leader(database, f"{host}:{gone.pid}:0", seconds).leads()
+    assert leader(database, "other", seconds).leads()
+
+
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("whose", ["{host}:{pid}:0", "elsewhere:{gone}:0", "{host}:x:0", "?"])
+def test_on_sqlite_a_process_waits_for_one_that_may_be_alive(
+    database: Database, whose: str
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    holder = whose.format(host=socket.gethostname(), pid=os.getpid(), gone=gone.pid)
+    seconds = Seconds()
+    assert leader(database, holder, seconds).leads()
+    assert until_it_leads(leader(database, "other", seconds), seconds) == LEASE_MS / 1000
 
 
 def test_nobody_leads_while_the_database_is_away(database: Database) -> None:

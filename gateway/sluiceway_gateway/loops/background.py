@@ -1,16 +1,13 @@
 """Everything that runs in the background of one replica."""
 
-import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol, TypeVar
 
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.loops.leader import Leader
+from sluiceway_gateway.loops.leader import Leader, holder_name
 from sluiceway_gateway.loops.loop import Loop
 from sluiceway_gateway.services.draining import DrainCounts, Drainer
 from sluiceway_gateway.services.idling import IdleCounts, Idler
@@ -81,7 +78,7 @@ class Loops:
         leader = Leader(
             database=database,
             name="reconcile",
-            holder=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
+            holder=holder_name(),
             lease_ms=settings.lease_ms,
             monotonic=monotonic,
         )

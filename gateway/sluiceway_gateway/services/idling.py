@@ -5,8 +5,8 @@ grows. No call to Kafka is made inside a transaction; while Kafka is away, nothi
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -23,6 +23,10 @@ from sluiceway_gateway.store.idling import SPARE, Usage, touch, usage, usages, w
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 5.0
+#: By how much a clock has to jump forward to count as set: no pass takes so long between two looks.
+_SET = timedelta(seconds=1)
+#: How many channels are noted in one transaction.
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,8 @@ class Idler:
     """Looks after the channels of one database that nobody uses.
 
     How far topics have grown lies in its memory: after a change of the replica that leads, they are
-    watched anew, which puts off an end by a tenth of the channel's time at most.
+    watched anew, which puts off an end by a tenth of the channel's time at most. What a wall clock
+    jumps forward, as the monotonic clock tells, is no time without use: it puts off all ends.
     """
 
     def __init__(
@@ -61,12 +66,17 @@ class Idler:
         self._monotonic = monotonic
         self._seen: dict[str, _Seen] = {}
         self._asked_s: dict[str, float] = {}
+        self._apart = self._clocks_apart()
 
     def run_once(self) -> IdleCounts:
         """Look once at all channels that have a time to be idle; raises DatabaseUnavailable."""
         now = self._clock()
         with self._database.read() as tx:
             found = usages(tx)
+        apart = self._clocks_apart()
+        if apart - self._apart > _SET:
+            found = self._put_off(found, apart - self._apart)
+        self._apart = apart
         self._note_living([each for each in found if each.lives], now)
         quiet = [
             each
@@ -88,11 +98,25 @@ class Idler:
 
     def _note_living(self, living: list[Usage], now: datetime) -> None:
         """Write down, now and then, that somebody is there: when he is lost, that was the last."""
-        due = [each for each in living if each.used_at < now - SPARE]
-        if due:
+        due = [each.channel.uid for each in living if each.used_at < now - SPARE]
+        for start in range(0, len(due), _AT_ONCE):
             with self._database.write() as tx:
-                for each in due:
-                    touch(tx, each.channel.uid, now)
+                for uid in due[start : start + _AT_ONCE]:
+                    touch(tx, uid, now)
+
+    def _clocks_apart(self) -> timedelta:
+        """Return what the wall clock tells more than the monotonic one."""
+        return self._clock() - datetime.fromtimestamp(0, UTC) - timedelta(seconds=self._monotonic())
+
+    def _put_off(self, found: list[Usage], by: timedelta) -> list[Usage]:
+        """Have all channels be used so much later: return them like that."""
+        _log.warning("the clock was set forward: idle channels stay for longer", by=str(by))
+        later = [replace(each, used_at=each.used_at + by) for each in found]
+        for start in range(0, len(later), _AT_ONCE):
+            with self._database.write() as tx:
+                for each in later[start : start + _AT_ONCE]:
+                    touch(tx, each.channel.uid, each.used_at, spare=timedelta(0))
+        return later
 
     def _look(self, quiet: Usage, now: datetime) -> bool:
         """See whether the topic has grown, if it is time to; that is a use."""

@@ -16,6 +16,7 @@ from sluiceway_gateway.domain.errors import KafkaUnavailable
 from sluiceway_gateway.domain.plan import Action, DeleteTopic, Plan, Standing, plan
 from sluiceway_gateway.domain.topic import DesiredTopic, ObservedTopic
 from sluiceway_gateway.domain.verdict import (
+    BACKOFF_MAX_S,
     RACES,
     Verdict,
     away,
@@ -25,7 +26,14 @@ from sluiceway_gateway.domain.verdict import (
     unreachable,
 )
 from sluiceway_gateway.services.actions import Done, carry_out
-from sluiceway_gateway.store.due import DueChannel, due, exists, record_observation, remove
+from sluiceway_gateway.store.due import (
+    DueChannel,
+    due,
+    exists,
+    misdated,
+    record_observation,
+    remove,
+)
 from sluiceway_gateway.store.engine import Database
 
 _log = structlog.get_logger(__name__)
@@ -81,8 +89,7 @@ class Reconciler:
 
         Raises DatabaseUnavailable; that Kafka is away is written down and counted instead.
         """
-        with self._database.read() as tx:
-            page = due(tx, now=self._clock(), limit=self._page_size)
+        page = self._due()
         if not page:
             return Counts()
         forgotten = [each for each in page if _is_forgotten(each)]
@@ -120,6 +127,16 @@ class Reconciler:
             unreachable=len(others) if is_away else 0,
             more=len(page) == self._page_size,
         )
+
+    def _due(self) -> list[DueChannel]:
+        now, longest_s = self._clock(), max(self._resync_s, BACKOFF_MAX_S)
+        with self._database.read() as tx:
+            return due(tx, now=now, limit=self._page_size) or misdated(
+                tx,
+                latest=now + timedelta(seconds=longest_s),
+                latest_on_the_way=now + timedelta(seconds=BACKOFF_MAX_S),
+                limit=self._page_size,
+            )
 
     def _bring_up(self, page: list[DueChannel]) -> tuple[Done, dict[str, Verdict]]:
         """Look, act, look again where something was done, and judge."""

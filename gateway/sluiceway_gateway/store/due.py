@@ -30,6 +30,13 @@ _DUE = (
     .order_by(channels.c.due_at, channels.c.uid)
     .limit(bindparam("at_most"))
 )
+_SET_FOR_LATER = (
+    selection()
+    .where(channels.c.due_at > bindparam("latest"))
+    .order_by(channels.c.due_at.desc())
+    .limit(bindparam("at_most"))
+)
+_ON_THE_WAY = _SET_FOR_LATER.where(in_phases([Phase.PROVISIONING, Phase.DELETING]))
 _NEXT = select(func.min(channels.c.due_at))
 
 
@@ -44,6 +51,20 @@ class DueChannel:
 def due(tx: ReadTransaction, *, now: datetime, limit: int) -> list[DueChannel]:
     """Return up to `limit` channels that are due, changed ones first, then the longest due."""
     rows = tx.execute(_DUE, {"now": now, "at_most": limit})
+    return [DueChannel(channel=channel_of(row), refusals=row.refusals) for row in rows]
+
+
+def misdated(
+    tx: ReadTransaction, *, latest: datetime, latest_on_the_way: datetime, limit: int
+) -> list[DueChannel]:
+    """Return up to `limit` channels that are due later than anybody sets them for.
+
+    The clock was ahead when they were: it was set back since. Those that are being made or deleted
+    are set for sooner than others.
+    """
+    asked = {"latest": latest_on_the_way, "at_most": limit}
+    rows = tx.execute(_ON_THE_WAY, asked).all()
+    rows = rows or tx.execute(_SET_FOR_LATER, {"latest": latest, "at_most": limit}).all()
     return [DueChannel(channel=channel_of(row), refusals=row.refusals) for row in rows]
 
 

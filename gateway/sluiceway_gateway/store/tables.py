@@ -160,7 +160,11 @@ leases = Table(
     Column("name", Word, primary_key=True),
     Column("holder", Word, nullable=False),
     Column("epoch", BigInteger, nullable=False),
-    # Milliseconds of the database's clock.
+    # Goes up with each renewal: who sees it unchanged for `lease_ms` may take the lease over.
+    Column("renewals", BigInteger, nullable=False, server_default=text("0")),
+    # 0 where it was given back.
+    Column("lease_ms", BigInteger, nullable=False, server_default=text("10000")),
+    # By the database's wall clock; for gateways of before `renewals`.
     Column("expires_ms", BigInteger, nullable=False),
     CheckConstraint("epoch >= 1", name="epoch"),
 )

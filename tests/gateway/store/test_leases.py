@@ -3,9 +3,9 @@ from sqlalchemy import event
 
 from databases import Postgres
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.domain.lease import Lease
 from sluiceway_gateway.store import leases
 from sluiceway_gateway.store.engine import Database
-from waiting import until
 
 LONG_MS = 60_000
 
@@ -16,15 +16,17 @@ def take(database: Database, holder: str, lease_ms: int = LONG_MS) -> int | None
     return None if lease is None else lease.epoch
 
 
-def soon_over(database: Database) -> int:
-    """Have `a` take a lease that is over in a moment; return its epoch.
+def held(database: Database) -> Lease:
+    with database.read() as tx:
+        lease = leases.current(tx, "loops")
+    assert lease is not None
+    return lease
 
-    The time is shortened after it was taken: a short one may be over before it is given.
-    """
-    first = take(database, "a")
-    assert first is not None
-    assert take(database, "a", 30) in (first, None)
-    return first
+
+def take_over(database: Database, holder: str, ended: Lease) -> int | None:
+    with database.write() as tx:
+        lease = leases.acquire(tx, "loops", holder, LONG_MS, ended=ended)
+    return None if lease is None else lease.epoch
 
 
 def test_one_holds_a_lease_and_others_do_not(database: Database) -> None:
@@ -71,22 +73,28 @@ def test_a_lease_given_back_is_taken_with_a_higher_epoch(database: Database) -> 
     assert take(database, "a") is None
 
 
-def test_a_lease_ends_by_the_databases_clock_and_its_epoch_goes_up(database: Database) -> None:
-    first = soon_over(database)
-    taken: list[int | None] = []
-    until(lambda: taken.append(take(database, "b")) or taken[-1] is not None)
-    assert taken[-1] == first + 1
+def test_a_term_that_has_ended_is_taken_over_with_a_higher_epoch(database: Database) -> None:
+    first = take(database, "a")
+    assert first is not None
+    assert take_over(database, "b", held(database)) == first + 1
+    assert take(database, "a") is None, "it is another's by now"
 
 
-def test_a_holder_that_comes_back_too_late_has_a_new_epoch(database: Database) -> None:
-    first = soon_over(database)
+def test_a_lease_that_was_renewed_is_not_taken_over(database: Database) -> None:
+    first = take(database, "a")
+    seen = held(database)
+    assert take(database, "a") == first
+    assert held(database).renewals == seen.renewals + 1
+    assert take_over(database, "b", seen) is None
+    assert take(database, "a") == first
 
-    def ended() -> bool:
-        with database.read() as tx:
-            return leases.current(tx, "loops") is None
 
-    until(ended)
-    assert take(database, "a") == first + 1
+def test_one_of_two_takes_over(database: Database) -> None:
+    take(database, "a")
+    seen = held(database)
+    assert take_over(database, "b", seen) is not None
+    assert take_over(database, "c", seen) is None
+    assert held(database).holder == "b"
 
 
 def test_who_stands_still_within_a_transaction_holds_nobody_up_for_long(
