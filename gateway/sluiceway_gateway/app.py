@@ -50,7 +50,7 @@ from sluiceway_gateway.services.health import Health
 from sluiceway_gateway.services.idling import IdleCounts
 from sluiceway_gateway.services.migration import check
 from sluiceway_gateway.services.offsets import Offsets
-from sluiceway_gateway.services.reaping import ReapCounts
+from sluiceway_gateway.services.reaping import EndCounts, ReapCounts
 from sluiceway_gateway.services.reconcile import Counts
 from sluiceway_gateway.services.resizing import Resizing
 from sluiceway_gateway.services.sampling import SampleCounts
@@ -104,7 +104,11 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             watch.notify()
 
     def on_reap(counts: ReapCounts) -> None:
-        if counts.suspect or counts.lost or counts.ends or counts.overdue:
+        if counts.suspect or counts.lost or counts.overdue:
+            watch.notify()
+
+    def on_ends(counts: EndCounts) -> None:
+        if counts.noted:
             watch.notify()
 
     def on_sample(counts: SampleCounts) -> None:
@@ -126,9 +130,11 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         clock=clock,
         on_pass=on_pass,
         on_reap=on_reap,
+        on_ends=on_ends,
         on_drain=on_drain,
         on_idle=on_idle,
         on_sample=on_sample,
+        on_turn=metrics.turned,
     )
 
     def wake() -> None:
@@ -159,7 +165,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         resizing=Resizing(database, notify=watch.notify, clock=clock),
         watch=watch,
         cluster=ClusterView(database, kafka),
-        health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S),
+        health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S, failing=loops.failing),
         metrics=metrics,
     )
 

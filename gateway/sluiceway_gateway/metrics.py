@@ -48,6 +48,13 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._loop_failures = Gauge(
+            "sluiceway_loop_consecutive_failures",
+            "Turns of a background loop that failed in a row; 0 while it works.",
+            ("loop",),
+            registry=self._registry,
+        )
+
     def answered(self, *, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request; `route` is the template, never the path that was asked for."""
         method = method if method in _METHODS else "other"
@@ -58,6 +65,10 @@ class Metrics:
         """Add what one pass of the reconcile loop counted."""
         for outcome, number in counts.items():
             self._reconciled.labels(outcome).inc(number)
+
+    def turned(self, loop: str, failures: int) -> None:
+        """Take how many turns of a loop failed in a row by now."""
+        self._loop_failures.labels(loop).set(failures)
 
     def render(self, *, channels: Mapping[Phase, int] | None, waiting: int) -> bytes:
         """Return all metrics as text; `channels` is None where the database does not answer."""

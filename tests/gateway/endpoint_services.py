@@ -64,7 +64,6 @@ class Services:
         self.shares = Shares(self.database, notify=nobody)
         self.reaper = Reaper(
             database=self.database,
-            topics=Kafka(NOBODY, timeout_s=0.1),
             monotonic=lambda: self.now_s,
             **given,
         )

@@ -300,8 +300,11 @@ def _away() -> None:
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("locked"), RuntimeError("a mistake")])
-def test_a_loop_goes_on_after_an_error(database: Database, error: Exception) -> None:
-    outcomes = iter([error, 7.0])
+def test_a_loop_goes_on_after_an_error_and_says_when_it_keeps_failing(
+    database: Database, error: Exception
+) -> None:
+    outcomes = iter([error, error, 7.0, error, error, error, error, 7.0])
+    heard: list[tuple[str, int]] = []
 
     def run_once() -> float:
         outcome = next(outcomes)
@@ -315,8 +318,15 @@ def test_a_loop_goes_on_after_an_error(database: Database, error: Exception) -> 
         run_once=run_once,
         stopping=threading.Event(),
         retry_s=3.0,
+        on_turn=lambda name, failures: heard.append((name, failures)),
     )
-    assert [loop.turn(), loop.turn()] == [3.0, 7.0]
+    kind = type(error).__name__
+    told = [(loop.turn(), loop.failing) for _ in range(8)]
+    assert told == [
+        *[(3.0, None), (3.0, None), (7.0, None)],
+        *[(3.0, None), (3.0, None), (3.0, kind), (3.0, kind), (7.0, None)],
+    ]
+    assert heard == [("test", each) for each in (1, 2, 0, 1, 2, 3, 4, 0)]
 
 
 def test_a_replica_without_the_lease_does_nothing(database: Database) -> None:

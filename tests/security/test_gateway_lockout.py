@@ -110,7 +110,8 @@ def test_a_channel_says_why_kafka_is_shut_and_is_made_by_a_gateway_that_is_let_i
         again = http.get(PATH, params=seen, headers={"If-None-Match": channel.headers["etag"]})
         assert again.status_code == 304, f"the same is said once: {again.text}"
         ready = http.get("/readyz")
-        body = {"database": True, "kafka": False, "reasons": {"kafka": reason}}
+        reasons = {"kafka": reason}
+        body = {"database": True, "kafka": False, "reasons": reasons, "loops": {}}
         assert (ready.status_code, ready.json()) == (503, body)
         refused = http.get("/v1/cluster")
         assert (refused.status_code, refused.json()["code"]) == (503, "kafka_unavailable")

@@ -246,6 +246,12 @@ def judged(health: Health, *, silent_ms: float, interval_ms: int, patience_ms: i
     return Health.SUSPECT if silent_ms >= 3 * interval_ms else health
 
 
+def worse_after_ms(*, silent_ms: float, interval_ms: int, patience_ms: int) -> int | None:
+    """Return after how much more silence than this the health gets worse; None if it does not."""
+    steps = (3 * interval_ms, patience_ms)
+    return min((each for each in steps if each > silent_ms), default=None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """One line of a channel's history; without an endpoint it is about the group."""

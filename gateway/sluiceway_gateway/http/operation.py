@@ -25,11 +25,15 @@ class Live(BaseModel):
 
 
 class Ready(BaseModel):
-    """Which parts answer, and for each that does not, the reason, a word."""
+    """Which parts answer, and for each that does not, the reason, a word.
+
+    `loops` has the background loops of this replica that keep failing, each with the kind of error.
+    """
 
     database: bool
     kafka: bool
     reasons: dict[str, str]
+    loops: dict[str, str]
 
 
 @router.get("/livez", tags=["health"], summary="Is the process alive?", response_model=Live)
@@ -50,7 +54,11 @@ async def readyz(gateway: Gateway) -> Response:
     found = await gateway.health.readiness()
     whys = {"database": found.database, "kafka": found.kafka}
     reasons = {part: why for part, why in whys.items() if why is not None}
-    body = {**{part: part not in reasons for part in whys}, "reasons": reasons}
+    body = {
+        **{part: part not in reasons for part in whys},
+        "reasons": reasons,
+        "loops": dict(found.loops),
+    }
     return JSONResponse(body, 200 if found.ready else 503)
 
 

@@ -13,7 +13,7 @@ from sluiceway_gateway.services.draining import DrainCounts, Drainer
 from sluiceway_gateway.services.idling import IdleCounts, Idler
 from sluiceway_gateway.services.mirroring import Mirror
 from sluiceway_gateway.services.pruning import Pruner
-from sluiceway_gateway.services.reaping import ReapCounts, Reaper
+from sluiceway_gateway.services.reaping import EndCounts, LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.services.reconcile import Counts, Reconciler
 from sluiceway_gateway.services.sampling import SampleCounts, Sampler
 from sluiceway_gateway.settings import Settings
@@ -35,7 +35,8 @@ Paced = TypeVar("Paced", bound=_Pausing)
 class Loops:
     """The loops of one replica: start, wake, stop.
 
-    `on_pass`, `on_reap`, `on_sample`, `on_drain` and `on_idle` hear the counts of every pass.
+    `on_pass`, `on_reap`, `on_ends`, `on_sample`, `on_drain` and `on_idle` hear the counts of every
+    pass, `on_turn` after each turn of a loop its name and how many failed in a row by now.
     """
 
     def __init__(
@@ -47,13 +48,16 @@ class Loops:
         clock: Callable[[], datetime],
         on_pass: Callable[[Counts], None] | None = None,
         on_reap: Callable[[ReapCounts], None] | None = None,
+        on_ends: Callable[[EndCounts], None] | None = None,
         on_drain: Callable[[DrainCounts], None] | None = None,
         on_idle: Callable[[IdleCounts], None] | None = None,
         on_sample: Callable[[SampleCounts], None] | None = None,
+        on_turn: Callable[[str, int], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         stopping = threading.Event()
         self._on_pass = on_pass
+        self._on_reap = on_reap
         self._on_sample = on_sample
         self._sample_s = settings.sample_s
         self._reconciler = Reconciler(
@@ -63,7 +67,8 @@ class Loops:
             resync_s=settings.resync_s,
             wait=stopping.wait,
         )
-        reaper = Reaper(database=database, topics=kafka, clock=clock, monotonic=monotonic)
+        self._reaper = Reaper(database=database, clock=clock, monotonic=monotonic)
+        ends = LostEnds(database=database, topics=kafka, monotonic=monotonic)
         mirror = Mirror(
             database=database,
             kafka=kafka,
@@ -84,14 +89,22 @@ class Loops:
         )
 
         def loop(name: str, run_once: Callable[[], float]) -> Loop:
-            return Loop(name=name, leader=leader, run_once=run_once, stopping=stopping)
+            return Loop(
+                name=name,
+                leader=leader,
+                run_once=run_once,
+                stopping=stopping,
+                on_turn=on_turn,
+            )
 
         self._loop = loop("reconcile", self._reconcile)
         self._draining = loop("drain", _paced(drainer.run_once, on_drain))
         self._idling = loop("idle", _paced(idler.run_once, on_idle))
+        self._ends = loop("ends", _paced(ends.run_once, on_ends))
         self._all = (
             self._loop,
-            loop("reap", _paced(reaper.run_once, on_reap)),
+            loop("reap", self._reap),
+            self._ends,
             self._draining,
             self._idling,
             loop("sample", self._sample),
@@ -110,6 +123,10 @@ class Loops:
         self._draining.wake()
         self._idling.wake()
 
+    def failing(self) -> dict[str, str]:
+        """Return the loops that keep failing, each with the kind of error."""
+        return {each.name: reason for each in self._all if (reason := each.failing) is not None}
+
     def stop(self) -> bool:
         """End, and let another replica take over at once; False if a call hangs for 30 s."""
         stopped = [each.stop(_STOP_TIMEOUT_S) for each in self._all]
@@ -122,6 +139,14 @@ class Loops:
         if counts.changed:
             self._idling.wake()
         return 0.0 if counts.more else _POLL_S
+
+    def _reap(self) -> float:
+        counts = self._reaper.run_once()
+        if self._on_reap is not None:
+            self._on_reap(counts)
+        if counts.lost:
+            self._ends.wake()
+        return counts.pause_s
 
     def _sample(self) -> float:
         counts = self._sampler.run_once()

@@ -46,7 +46,7 @@ class Drainer:
 
     def run_once(self) -> DrainCounts:
         """Look once at every channel that is closing; raises DatabaseUnavailable."""
-        with self._database.read() as tx:
+        with self._database.scan() as tx:
             found = [(each, attendance(tx, each)) for each in closing(tx)]
         settled = [self._settle(each, self._marks(each, present)) for each, present in found]
         changed = [

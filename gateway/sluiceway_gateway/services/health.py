@@ -1,7 +1,8 @@
 """Whether the parts that the gateway needs answer, and why not."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from anyio import CapacityLimiter, to_thread
 
@@ -26,17 +27,28 @@ class Readiness:
 
     database: str | None
     kafka: str | None
+    loops: Mapping[str, str] = field(default_factory=dict)
+    """Background loops that keep failing, each with the word; requests are answered anyway."""
 
     @property
     def ready(self) -> bool:
-        """Whether all answer."""
+        """Whether database and Kafka answer."""
         return self.database is None and self.kafka is None
 
 
 class Health:
     """Asks the database and Kafka, with few threads of its own, however often it is asked."""
 
-    def __init__(self, database: Database, cluster: Cluster, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        cluster: Cluster,
+        *,
+        timeout_s: float,
+        failing: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`failing` returns the background loops that keep failing, each with the kind of error."""
+        self._failing = failing
         self._database = database
         self._cluster = cluster
         self._timeout_s = timeout_s
@@ -48,7 +60,7 @@ class Health:
             to_thread.run_sync(self._without_database, limiter=self._threads),
             to_thread.run_sync(self._without_kafka, limiter=self._threads),
         )
-        return Readiness(database=database, kafka=kafka)
+        return Readiness(database=database, kafka=kafka, loops=self._failing())
 
     def _without_database(self) -> str | None:
         try:

@@ -71,7 +71,7 @@ class Idler:
     def run_once(self) -> IdleCounts:
         """Look once at all channels that have a time to be idle; raises DatabaseUnavailable."""
         now = self._clock()
-        with self._database.read() as tx:
+        with self._database.scan() as tx:
             found = usages(tx)
         apart = self._clocks_apart()
         if apart - self._apart > _SET:

@@ -83,7 +83,7 @@ class Mirror:
         full = self._full_s is None or now_s - self._full_s >= _FULL_S
         if full:
             self._full_s = now_s
-        with self._database.read() as tx:
+        with self._database.scan() as tx:
             found = committed_since(tx, None if full else self._since)
         self._since = self._clock() - timedelta(seconds=_FULL_S)
         changed = self._changed(found)

@@ -15,6 +15,7 @@ from sluiceway_gateway.store import endpoints, history, sharing
 from sluiceway_gateway.store.channels import hold_channels
 from sluiceway_gateway.store.engine import Database
 from sluiceway_gateway.store.reaped import Behind
+from sluiceway_gateway.store.selection import chunks
 
 _log = structlog.get_logger(__name__)
 
@@ -45,7 +46,8 @@ class Overdue:
             for each in found
             if (now_s - self._seen[each.endpoint].since_s) * 1000 >= each.patience_ms
         }
-        return len(self._write(over)) if over else 0
+        parts = chunks(list(over.items()))
+        return sum(len(self._write(dict(each))) for each in parts)
 
     def _sight(self, behind: Behind, now_s: float, late_ms: float) -> _Seen:
         before = self._seen.get(behind.endpoint)

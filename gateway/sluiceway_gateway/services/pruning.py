@@ -43,14 +43,13 @@ class Pruner:
         departed = self._deleted(partial(pruning.departed_readers, before=before))
         # After their endpoints.
         sessions = self._deleted(partial(pruning.idle_sessions, before=before))
-        with self._database.write() as tx:
-            answers = requests.forget(tx, before=now - REMEMBERED_FOR)
+        answers = self._deleted(partial(requests.forget, before=now - REMEMBERED_FOR))
         return PruneCounts(
             events=events,
             endpoints=superseded + departed,
             sessions=sessions,
             requests=answers,
-            pause_s=0.0 if _ROWS in (events, superseded, departed, sessions) else _PAUSE_S,
+            pause_s=0.0 if _ROWS in (events, superseded, departed, sessions, answers) else _PAUSE_S,
         )
 
     def _deleted(self, delete: Callable[..., int]) -> int:

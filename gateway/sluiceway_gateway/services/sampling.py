@@ -126,7 +126,7 @@ class Sampler:
         """Look once at what is due. Raises DatabaseUnavailable."""
         now_s = self._monotonic()
         everything = now_s >= self._idle_due_s
-        with self._database.read() as tx:
+        with self._database.scan() as tx:
             due = watched.known(tx) if everything else self._in_use(tx)
         if everything:
             self._idle_due_s = now_s + IDLE_S
@@ -165,7 +165,7 @@ class Sampler:
     ) -> list[Taken]:
         """Return what is to be written of channels, whose readers are looked at now."""
         uids = [each.uid for each in chunk]
-        with self._database.read() as tx:
+        with self._database.scan() as tx:
             standings = watched.standings(tx, chunk)
             numbers = samples.last_numbers(tx, uids)
             for uid in uids:

@@ -93,22 +93,21 @@ def _followers(
         committed[row.group_name][row.member_index][row.partition] = row.next_offset
     groups = tx.execute(_GROUPS, {"channel_uid": channel.uid})
     modes = {row.name: row.mode for row in groups}
+    members: dict[str, list[Row[Any]]] = defaultdict(list)
+    for row in readers:
+        members[row.group_name].append(row)
     return tuple(
         Follower(
             group=name,
             shared=mode == str(Mode.SHARED),
-            members=frozenset(row.member_index for row in readers if row.group_name == name),
+            members=frozenset(row.member_index for row in members[name]),
             living=frozenset(
                 row.member_index
-                for row in readers
-                if row.group_name == name
+                for row in members[name]
                 if row.state in OPEN and row.health != str(Health.LOST)
             ),
             positions=committed.get(name, {}),
-            reached=_reached(
-                [row for row in readers if row.group_name == name],
-                shared=mode == str(Mode.SHARED),
-            ),
+            reached=_reached(members[name], shared=mode == str(Mode.SHARED)),
         )
         for name, mode in modes.items()
     )

@@ -19,7 +19,7 @@ from sluiceway_gateway.store.due import DUE_AT_ONCE
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.prepared import Lookup
-from sluiceway_gateway.store.selection import matches, starts_with
+from sluiceway_gateway.store.selection import chunks, matches, starts_with
 from sluiceway_gateway.store.tables import channels
 
 # What every request asks is put together once.
@@ -91,7 +91,10 @@ def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:
 
     Returns the uids of those that there are.
     """
-    return set(tx.execute(_HOLD_THESE, {"uids": list(uids)}).scalars())
+    held: set[str] = set()
+    for part in chunks(sorted(uids)):
+        held.update(tx.execute(_HOLD_THESE, {"uids": part}).scalars())
+    return held
 
 
 def insert(tx: WriteTransaction, channel: Channel) -> bool:

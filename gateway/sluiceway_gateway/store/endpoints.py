@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, false, or_, select, tuple_, update
+from sqlalchemy import bindparam, or_, select, tuple_, update
 
 from sluiceway_gateway.domain.endpoint import Endpoint, Place, Role, State, merged_ends
 from sluiceway_gateway.domain.errors import ConcurrentChange
@@ -17,6 +17,7 @@ from sluiceway_gateway.store.endpoint_rows import (
 )
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.prepared import Each, Lookup
+from sluiceway_gateway.store.selection import chunks
 from sluiceway_gateway.store.tables import channels, endpoints
 
 _HERE = ~endpoints.c.superseded
@@ -108,7 +109,7 @@ def hold(
 
     Those that another transaction holds are waited for or, if not `patiently`, left out.
     """
-    rows = tx.look_up(_HOLD if patiently else _HOLD_FREE, list(ids))
+    rows = tx.look_up(_HOLD if patiently else _HOLD_FREE, sorted(ids))
     return {row.id: endpoint_of(row) for row in rows}
 
 
@@ -181,12 +182,11 @@ def on_sides(
 ) -> dict[tuple[str, Role], list[Endpoint]]:
     """Return, for pairs of a channel's uid and a role, who has the places, in their order."""
     found: dict[tuple[str, Role], list[Endpoint]] = {side: [] for side in sides}
-    if not found:
-        return found
-    wanted = [(endpoints.c.channel_uid == uid) & (endpoints.c.role == r) for uid, r in sides]
-    statement = select(endpoints).where(_HERE, or_(false(), *wanted)).order_by(*_PLACE)
-    for row in tx.execute(statement):
-        found[row.channel_uid, Role(row.role)].append(endpoint_of(row))
+    for part in chunks([(uid, str(role)) for uid, role in found]):
+        wanted = tuple_(endpoints.c.channel_uid, endpoints.c.role).in_(part)
+        statement = select(endpoints).where(_HERE, wanted).order_by(*_PLACE)
+        for row in tx.execute(statement):
+            found[row.channel_uid, Role(row.role)].append(endpoint_of(row))
     return found
 
 
@@ -235,8 +235,8 @@ def count_up(
 
 def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:
     """Have those who watch these channels' endpoints look again."""
-    if channel_uids:
-        tx.execute(_REVISE, {"uids": list(channel_uids)})
+    for part in chunks(sorted(channel_uids)):
+        tx.execute(_REVISE, {"uids": part})
 
 
 def revision(tx: ReadTransaction, channel_uid: str) -> int:

@@ -101,6 +101,11 @@ class Database:
             if self.dialect == "postgresql"
             else self._engine
         )
+        self._scanning = (
+            self._engine.execution_options(isolation_level="AUTOCOMMIT")
+            if self.dialect == "postgresql"
+            else self._engine
+        )
         self._writer: SqliteWriter | None = None
         if self.dialect == "sqlite":
             set_up(self._engine)
@@ -131,6 +136,17 @@ class Database:
         Raises DatabaseUnavailable where the database cannot be used now.
         """
         with translated(), self._connected(self._reading) as connection, connection.begin():
+            yield ReadTransaction(connection)
+
+    @contextmanager
+    def scan(self) -> Iterator[ReadTransaction]:
+        """Open a connection to read many rows by; on PostgreSQL each statement sees its own state.
+
+        No transaction is open between statements, so it may take its time to make something of the
+        rows: PostgreSQL ends a session that does so within a transaction. Raises
+        DatabaseUnavailable where the database cannot be used now.
+        """
+        with translated(), self._connected(self._scanning) as connection, connection.begin():
             yield ReadTransaction(connection)
 
     @contextmanager

@@ -5,7 +5,7 @@ the order of its parameters and with what turns values into those of the driver 
 """
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -13,7 +13,11 @@ from typing import Any
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.sql import Delete, Insert, Select, Update
 
+from sluiceway_gateway.store.selection import chunks
+
 _Convert = Callable[[Any], Any]
+#: A key is of up to four values, and a statement has at most 32,766 parameters with SQLite.
+_KEYS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +44,19 @@ class Lookup:
 
     def rows(self, connection: Connection, keys: Sequence[Any]) -> list[Any]:
         """Return what is found, with the columns by name."""
-        made, found = self._found(connection, keys)
-        return [_row(made, row) for row in found]
+        return [_row(made, row) for made, row in self._found(connection, keys)]
 
-    def _found(self, connection: Connection, keys: Sequence[Any]) -> tuple[_Made, list[Any]]:
+    def _found(self, connection: Connection, keys: Sequence[Any]) -> Iterator[tuple[_Made, Any]]:
+        if len(keys) > _KEYS_AT_ONCE:
+            # In different statements one key would be found twice.
+            keys = list(dict.fromkeys(keys))
+        for part in chunks(keys, _KEYS_AT_ONCE):
+            made, found = self._found_at_once(connection, part)
+            yield from ((made, row) for row in found)
+
+    def _found_at_once(
+        self, connection: Connection, keys: Sequence[Any]
+    ) -> tuple[_Made, list[Any]]:
         # Few different texts: keys are made up to a power of two by naming the last one again.
         count = 1 << (len(keys) - 1).bit_length()
         made = self._made.get((connection.dialect.name, count))
@@ -93,12 +106,12 @@ class Recollection(Lookup):
 
     def rows(self, connection: Connection, keys: Sequence[Any]) -> list[Any]:
         """Return what was made of each row: the same object as before, if the row is the same."""
-        made, found = self._found(connection, keys)
+        found = list(self._found(connection, keys))
         if len(self._kept) + len(found) > self._most:
             self._kept = {}
         kept = self._kept
         results = []
-        for row in found:
+        for made, row in found:
             before = kept.get(row[0])
             if before is None or before[0] != row:
                 before = kept[row[0]] = (row, self._make_of(_row(made, row)))

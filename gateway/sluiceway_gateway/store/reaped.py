@@ -1,14 +1,30 @@
 """What the reaper looks at: those that may fall silent, are lost, or hold what is not theirs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from sqlalchemy import and_, or_, select, update
+from sqlalchemy import and_, bindparam, case, func, select, update
 
 from sluiceway_gateway.domain.endpoint import Health, Role, State
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.groups import of_its_group
+from sluiceway_gateway.store.selection import chunks
 from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints, sessions
+
+
+class SessionBeat(NamedTuple):
+    """A session with endpoints that may fall silent. There may be very many."""
+
+    session: str
+    beat: int
+    """The last one that counted."""
+    endpoints: int
+    """How many the session has attached; it goes up with each that comes."""
+    interval_ms: int
+    """The shortest of the endpoints that may fall silent."""
+    patience_ms: int
+    """The shortest of theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +63,11 @@ class Behind:
     patience_ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sight:
-    """All that one look finds."""
-
-    pulses: list[Pulse] = field(default_factory=list)
-    """Endpoints that could get worse."""
-    lost_writers: list[LostWriter] = field(default_factory=list)
-    """Those of topics whose ends were not looked at since."""
-    behind: list[Behind] = field(default_factory=list)
-    """Living members of dynamic groups."""
-
-
+_MAY_FALL_SILENT = (
+    ~endpoints.c.superseded,
+    endpoints.c.state != str(State.CLOSED),
+    endpoints.c.health != str(Health.LOST),
+)
 _LOST_AND_UNSEEN = (
     ~endpoints.c.superseded,
     endpoints.c.role == str(Role.WRITER),
@@ -66,51 +75,74 @@ _LOST_AND_UNSEEN = (
     endpoints.c.state != str(State.CLOSED),
     endpoints.c.lost_at.is_(None),
 )
-# One statement, as it is asked again and again, mostly for nothing.
-_SIGHT = (
+_INTERVAL = func.min(case((and_(*_MAY_FALL_SILENT), channels.c.beat_ms)))
+_PATIENCE = func.min(case((and_(*_MAY_FALL_SILENT), channels.c.patience_ms)))
+# The leading replica asks all the time, so they are put together once.
+_BEATS = (
+    select(sessions.c.id, sessions.c.beat, func.count(), _INTERVAL, _PATIENCE)
+    .join(endpoints, endpoints.c.session_id == sessions.c.id)
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .group_by(sessions.c.id, sessions.c.beat)
+    .having(_INTERVAL.is_not(None))
+)
+_PULSES = (
     select(
         endpoints.c.id,
         endpoints.c.channel_uid,
         endpoints.c.session_id,
         endpoints.c.health,
-        endpoints.c.generation,
         sessions.c.beat,
         channels.c.beat_ms,
         channels.c.patience_ms,
-        channels.c.topic_name,
-        channels.c.topic_partitions,
-        # Who has a share is a member of a dynamic group.
-        and_(
-            endpoint_groups.c.generation > endpoints.c.generation,
-            endpoints.c.share_index.is_not(None),
-        ).label("is_behind"),
     )
     .join(sessions, sessions.c.id == endpoints.c.session_id)
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
-    .outerjoin(endpoint_groups, of_its_group())
-    .where(
-        ~endpoints.c.superseded,
-        endpoints.c.state != str(State.CLOSED),
-        # A channel that somebody came to has, or had, a topic: its partitions are known.
-        or_(endpoints.c.health != str(Health.LOST), and_(*_LOST_AND_UNSEEN)),
+    .where(endpoints.c.session_id.in_(bindparam("sessions", expanding=True)), *_MAY_FALL_SILENT)
+)
+_BEHIND = (
+    select(
+        endpoints.c.id,
+        endpoints.c.channel_uid,
+        endpoints.c.generation,
+        channels.c.beat_ms,
+        channels.c.patience_ms,
     )
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .join(endpoint_groups, of_its_group())
+    .where(
+        endpoint_groups.c.generation > endpoints.c.generation,
+        # Who has a share is a member of a dynamic group.
+        endpoints.c.share_index.is_not(None),
+        *_MAY_FALL_SILENT,
+    )
+)
+# A channel that somebody came to has, or had, a topic: its partitions are known.
+_LOST_WRITERS = (
+    select(
+        endpoints.c.id,
+        endpoints.c.channel_uid,
+        channels.c.topic_name,
+        channels.c.topic_partitions,
+    )
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .where(*_LOST_AND_UNSEEN)
+)
+_NOTE_ENDS = (
+    update(endpoints)
+    .where(endpoints.c.id == bindparam("the_id"), *_LOST_AND_UNSEEN)
+    .values(lost_at=bindparam("the_ends", type_=endpoints.c.lost_at.type))
 )
 
 
-def sight(tx: ReadTransaction) -> Sight:
-    """Look at everybody once."""
-    seen = Sight()
-    for row in tx.execute(_SIGHT):
-        if row.health == Health.LOST:
-            lost = LostWriter(
-                endpoint=row.id,
-                channel_uid=row.channel_uid,
-                topic=row.topic_name,
-                partitions=row.topic_partitions,
-            )
-            seen.lost_writers.append(lost)
-            continue
-        pulse = Pulse(
+def beats(tx: ReadTransaction) -> list[SessionBeat]:
+    """Return all sessions that have endpoints which may get worse."""
+    return list(map(SessionBeat._make, tx.execute(_BEATS)))
+
+
+def pulses(tx: ReadTransaction, sessions: Sequence[str]) -> list[Pulse]:
+    """Return the endpoints of these sessions that may get worse."""
+    return [
+        Pulse(
             endpoint=row.id,
             channel_uid=row.channel_uid,
             session=row.session_id,
@@ -119,24 +151,39 @@ def sight(tx: ReadTransaction) -> Sight:
             interval_ms=row.beat_ms,
             patience_ms=row.patience_ms,
         )
-        seen.pulses.append(pulse)
-        if row.is_behind:
-            behind = Behind(
-                endpoint=row.id,
-                channel_uid=row.channel_uid,
-                generation=row.generation,
-                interval_ms=row.beat_ms,
-                patience_ms=row.patience_ms,
-            )
-            seen.behind.append(behind)
-    return seen
+        for part in chunks(sessions)
+        for row in tx.execute(_PULSES, {"sessions": part})
+    ]
+
+
+def behind(tx: ReadTransaction) -> list[Behind]:
+    """Return the living members of dynamic groups that hold what others wait for."""
+    return [
+        Behind(
+            endpoint=row.id,
+            channel_uid=row.channel_uid,
+            generation=row.generation,
+            interval_ms=row.beat_ms,
+            patience_ms=row.patience_ms,
+        )
+        for row in tx.execute(_BEHIND)
+    ]
+
+
+def lost_writers(tx: ReadTransaction) -> list[LostWriter]:
+    """Return the writers of topics whose ends were not looked at since they were lost."""
+    return [
+        LostWriter(
+            endpoint=row.id,
+            channel_uid=row.channel_uid,
+            topic=row.topic_name,
+            partitions=row.topic_partitions,
+        )
+        for row in tx.execute(_LOST_WRITERS)
+    ]
 
 
 def note_ends(tx: WriteTransaction, endpoint_id: str, ends: Mapping[int, int]) -> bool:
     """Write down where the topic ended when the writer was lost; False if it is back meanwhile."""
-    noted = tx.execute(
-        update(endpoints)
-        .where(endpoints.c.id == endpoint_id, *_LOST_AND_UNSEEN)
-        .values(lost_at={str(each): offset for each, offset in ends.items()})
-    )
-    return noted.rowcount == 1
+    values = {str(each): offset for each, offset in ends.items()}
+    return tx.execute(_NOTE_ENDS, {"the_id": endpoint_id, "the_ends": values}).rowcount == 1

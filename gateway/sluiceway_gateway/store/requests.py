@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select, tuple_, update
 
 from sluiceway_gateway.domain.errors import IdempotencyKeyReused
 from sluiceway_gateway.domain.request import REMEMBERED_FOR, Answer, Request
@@ -26,7 +26,9 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
     A repeat that comes while the first is still being answered waits for it.
     Raises IdempotencyKeyReused if the key was used with other content.
     """
-    forget(tx, before=now - REMEMBERED_FOR)
+    # Only the one: how many others there are is no reason for this request to wait.
+    expired = requests.c.created_at < now - REMEMBERED_FOR
+    tx.execute(delete(requests).where(*_is(request), expired))
     new = {
         "principal": request.principal,
         "key": request.key,
@@ -46,9 +48,16 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
     return Answer(status=row.status, headers=row.headers, body=row.body)
 
 
-def forget(tx: WriteTransaction, *, before: datetime) -> int:
-    """Forget the answers to requests that came before; return how many."""
-    return tx.execute(delete(requests).where(requests.c.created_at < before)).rowcount
+def forget(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
+    """Forget answers to requests that came before, the oldest first; return how many."""
+    oldest = (
+        select(requests.c.principal, requests.c.key)
+        .where(requests.c.created_at < before)
+        .order_by(requests.c.created_at)
+        .limit(limit)
+    )
+    is_old = tuple_(requests.c.principal, requests.c.key).in_(oldest)
+    return tx.execute(delete(requests).where(is_old)).rowcount
 
 
 def settle(tx: WriteTransaction, request: Request, answer: Answer) -> None:

@@ -1,8 +1,23 @@
-"""Selectors and name prefixes as SQL."""
+"""Selectors and name prefixes as SQL, and long lists of keys in parts."""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from sqlalchemy import ColumnElement, and_, not_, or_, true
 
 from sluiceway_gateway.domain.selector import Requirement, Selector
+
+#: A statement has only so many parameters: 65,535 with PostgreSQL, 32,766 with SQLite.
+KEYS_AT_ONCE = 500
+
+Key = TypeVar("Key")
+
+
+def chunks(keys: Sequence[Key], size: int | None = None) -> Iterator[Sequence[Key]]:
+    """Cut keys into parts of `size`, in their order; without one, as many as a statement takes."""
+    size = size or KEYS_AT_ONCE
+    for start in range(0, len(keys), size):
+        yield keys[start : start + size]
 
 
 def starts_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:

@@ -9,6 +9,7 @@ from sqlalchemy import bindparam, select, update
 from sluiceway_gateway.store.engine import WriteTransaction
 from sluiceway_gateway.store.inserts import by_dialect
 from sluiceway_gateway.store.prepared import Each
+from sluiceway_gateway.store.selection import chunks
 from sluiceway_gateway.store.tables import sessions
 
 _BEAT = Each(
@@ -48,6 +49,9 @@ def beat(tx: WriteTransaction, session: str, number: int) -> bool:
 
 def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:
     """Return the last beats of these sessions and keep them from beating."""
-    statement = select(sessions.c.id, sessions.c.beat).where(sessions.c.id.in_(ids))
-    rows = tx.execute(statement.order_by(sessions.c.id).with_for_update(key_share=True))
-    return {row.id: row.beat for row in rows}
+    found: dict[str, int] = {}
+    for part in chunks(sorted(ids)):
+        statement = select(sessions.c.id, sessions.c.beat).where(sessions.c.id.in_(part))
+        rows = tx.execute(statement.order_by(sessions.c.id).with_for_update(key_share=True))
+        found |= {row.id: row.beat for row in rows}
+    return found

@@ -8,6 +8,7 @@ from sluiceway_gateway.domain.endpoint import OPEN, Health, Role
 from sluiceway_gateway.domain.sharing import Member
 from sluiceway_gateway.store.endpoint_rows import share_of
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.store.selection import chunks
 from sluiceway_gateway.store.tables import endpoints
 
 GroupKey = tuple[str, str]
@@ -41,8 +42,8 @@ _MEMBERS = (
 def living(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, list[Member]]:
     """Return who lives in each of these groups, by epoch."""
     found: dict[GroupKey, list[Member]] = {key: [] for key in keys}
-    if found:
-        for row in tx.execute(_MEMBERS, {"keys": list(found)}):
+    for part in chunks(list(found)):
+        for row in tx.execute(_MEMBERS, {"keys": part}):
             member = Member(
                 endpoint=row.id, epoch=row.epoch, generation=row.generation, share=share_of(row)
             )
@@ -52,6 +53,6 @@ def living(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, li
 
 def let_go(tx: WriteTransaction, ids: Collection[str]) -> None:
     """Have these endpoints hold nothing any more."""
-    if ids:
-        statement = update(endpoints).where(endpoints.c.id.in_(ids))
+    for part in chunks(sorted(ids)):
+        statement = update(endpoints).where(endpoints.c.id.in_(part))
         tx.execute(statement.values(share_index=None, share_size=None))

@@ -12,6 +12,7 @@ from sluiceway_gateway.domain.task import Attempt
 from sluiceway_gateway.store.endpoint_rows import MAY_RETURN, endpoint_of
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.inserts import by_dialect
+from sluiceway_gateway.store.selection import chunks
 from sluiceway_gateway.store.tables import channels, endpoint_tasks, endpoints
 
 _REPORTED_AT = (
@@ -53,8 +54,9 @@ def attempts(
     """Return what is known of these parts, each an endpoint's id and a task."""
     found: dict[tuple[str, str], list[Attempt]] = {part: [] for part in parts}
     key = tuple_(endpoint_tasks.c.endpoint_id, endpoint_tasks.c.task)
-    for row in tx.execute(select(endpoint_tasks).where(key.in_(list(parts)))):
-        found[row.endpoint_id, row.task].append(_attempt_of(row))
+    for part in chunks(list(found)):
+        for row in tx.execute(select(endpoint_tasks).where(key.in_(part))):
+            found[row.endpoint_id, row.task].append(_attempt_of(row))
     return found
 
 

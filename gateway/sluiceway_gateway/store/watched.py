@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, or_, select
+from sqlalchemy import Row, Select, bindparam, exists, or_, select
 
 from sluiceway_gateway.domain.channel import Phase
 from sluiceway_gateway.domain.endpoint import OPEN, Health, Mode, Role
@@ -30,10 +30,12 @@ _CHANNELS = select(
 )
 _IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(_LIVING)))
 _THESE = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+# Each is looked up by its index. A list of all uids would be searched from its beginning for each
+# channel, as soon as PostgreSQL has too little memory to hash it.
 _KNOWN = _CHANNELS.where(
     or_(
-        channels.c.uid.in_(select(endpoints.c.channel_uid).where(_HERE)),
-        channels.c.uid.in_(select(positions.c.channel_uid)),
+        exists().where(endpoints.c.channel_uid == channels.c.uid, _HERE),
+        exists().where(positions.c.channel_uid == channels.c.uid),
     )
 )
 _ENDPOINTS = (

@@ -1,4 +1,5 @@
 import io
+import itertools
 import json
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from logging_kept import logging_kept
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.logs import configure_logs
+from sluiceway_gateway.loops import Leader
 from sluiceway_gateway.services.channels import Channels
 from waiting import until
 
@@ -34,8 +36,36 @@ def lines() -> Iterator[io.StringIO]:
 def test_a_gateway_lives_and_tells_which_parts_answer(rig: Rig) -> None:
     assert rig.http.get("/livez").json() == {"live": True}
     ready = rig.http.get("/readyz")
-    body = {"database": True, "kafka": False, "reasons": {"kafka": "BrokerUnavailable"}}
+    reasons = {"kafka": "BrokerUnavailable"}
+    body = {"database": True, "kafka": False, "reasons": reasons, "loops": {}}
     assert (ready.status_code, ready.json()) == (503, body)
+
+
+def test_a_loop_that_keeps_failing_shows_in_readiness_metrics_and_log(
+    rig: Rig, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_self: Leader) -> bool:
+        raise DatabaseUnavailable("a table is too large")
+
+    monkeypatch.setattr(Leader, "leads", failing)
+    numbers = itertools.count()
+
+    def is_told() -> bool:
+        # Each new channel wakes the loop.
+        rig.put(f"channel-{next(numbers)}")
+        return "reconcile" in rig.http.get("/readyz").json()["loops"]
+
+    until(is_told)
+    assert rig.http.get("/readyz").json()["loops"]["reconcile"] == "DatabaseUnavailable"
+    failures = metric(rig, "sluiceway_loop_consecutive_failures", loop="reconcile")
+    assert failures is not None
+    assert failures >= 3
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    told = [(each["level"], each["failures"]) for each in logged if each.get("loop") == "reconcile"]
+    assert told[:3] == [("warning", 1), ("warning", 2), ("error", 3)]
+    monkeypatch.undo()
+    until(lambda: metric(rig, "sluiceway_loop_consecutive_failures", loop="reconcile") == 0)
+    assert "reconcile" not in rig.http.get("/readyz").json()["loops"]
 
 
 def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:

@@ -27,5 +27,5 @@ def test_more_replicas_than_brokers_are_refused_and_nothing_is_made(rig_with_kaf
 
 def test_a_gateway_is_ready_when_database_and_kafka_answer(rig_with_kafka: Rig) -> None:
     ready = rig_with_kafka.http.get("/readyz")
-    body = {"database": True, "kafka": True, "reasons": {}}
+    body = {"database": True, "kafka": True, "reasons": {}, "loops": {}}
     assert (ready.status_code, ready.json()) == (200, body)

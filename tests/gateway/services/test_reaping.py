@@ -8,7 +8,7 @@ from attaching import Site, report, site
 from gateway_rig import NOBODY, Rig
 
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.services.reaping import ReapCounts, Reaper
+from sluiceway_gateway.services.reaping import LostEnds, ReapCounts, Reaper
 
 
 class Monotonic:
@@ -28,7 +28,6 @@ class Watch:
         self.time = Monotonic()
         self.reaper = Reaper(
             database=rig.database,
-            topics=Kafka(NOBODY, timeout_s=0.1),
             clock=rig.clock,
             monotonic=self.time,
         )
@@ -185,6 +184,9 @@ def test_short_beats_are_looked_at_more_often(flights: Site, watch: Watch) -> No
 def test_without_kafka_a_lost_writer_is_lost_all_the_same(flights: Site, watch: Watch) -> None:
     writer = flights.attach("writer")
     watch.on(25)
+    kafka = Kafka(NOBODY, timeout_s=0.1)
+    ends = LostEnds(database=flights.rig.database, topics=kafka, monotonic=watch.time)
+    assert ends.run_once().noted == 0
     assert flights.get(writer)["lost_at"] is None
     assert health(flights, writer) == "lost"
 

@@ -17,7 +17,7 @@ from sluiceway_gateway.services.pruning import Pruner
 from sluiceway_gateway.services.sharing import Sharing, Wish
 from sluiceway_gateway.services.tokens import LOOPBACK
 from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.reaped import sight
+from sluiceway_gateway.store.reaped import behind
 
 
 class Team:
@@ -93,7 +93,7 @@ class Team:
     def behind(self) -> list[str]:
         """Return the endpoints that the reaper finds to wait for."""
         with self.services.database.read() as tx:
-            return [each.endpoint for each in sight(tx).behind]
+            return [each.endpoint for each in behind(tx)]
 
 
 @pytest.fixture

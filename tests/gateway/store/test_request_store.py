@@ -49,13 +49,25 @@ def test_a_request_that_failed_leaves_its_key_free(database: Database) -> None:
     assert give(database) is None
 
 
-def test_answers_are_forgotten_after_their_time(database: Database) -> None:
+def test_an_answer_is_forgotten_after_its_time(database: Database) -> None:
     give(database)
     assert give(database, now=NOW + REMEMBERED_FOR) == ANSWER
     later = NOW + REMEMBERED_FOR + timedelta(seconds=1)
-    assert give(database, Request(key="k2", principal="p", digest="d"), later) is None
+    assert give(database, now=later) is None
+    assert give(database, now=later) == ANSWER
+
+
+def test_old_answers_are_forgotten_a_few_at_a_time(database: Database) -> None:
+    for number in range(5):
+        asked = Request(key=str(number), principal="p", digest="d")
+        give(database, asked, NOW + timedelta(seconds=number))
+    before, forgotten = NOW + timedelta(seconds=4), []
+    for _ in range(3):
+        with database.write() as tx:
+            forgotten.append(requests.forget(tx, before=before, limit=3))
+    assert forgotten == [3, 1, 0]
     with database.read() as tx:
-        assert not requests.known(tx, REQUEST)
+        assert requests.known(tx, Request(key="4", principal="p", digest="d"))
 
 
 def test_of_many_at_once_one_is_answered_and_the_others_repeat_it(database: Database) -> None:
