@@ -1,9 +1,10 @@
 """Messages that were decoded together, and how far they have been handed out."""
 
-import collections
+import bisect
 import operator
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -15,13 +16,19 @@ from sluiceway.records import to_records
 
 __all__ = ["Chunk"]
 
+_ROWS: Final = 8192
+"""Records are made of so many rows at once: a message of 1 MB may hold millions."""
+
 
 class Chunk:
     """Decoded messages of several partitions, in the order in which they came.
 
     Records are handed out from the front, one by one or by batches, and `settle` says what that
     means for the positions. With `skip`, messages that gave no records are passed over where that
-    loses none; otherwise the chunk ends before the first of them, `failed_message`.
+    loses none. Otherwise the chunk pauses before the first of them, `failed`, and goes on behind
+    it with what is decoded already once a seek has passed it.
+
+    Thread-safe is only the iterator that `records` returns: what a thread takes from it is its own.
     """
 
     def __init__(
@@ -32,31 +39,24 @@ class Chunk:
         *,
         skip: bool,
     ) -> None:
-        counts = decoded.counts
-        batches = decoded.batches
-        self.skipped_messages = 0
-        self.failed: Corrupt | None = None
-        self.failed_message: Message | None = None
-        for corrupt in decoded.corrupt:
-            if skip and corrupt.skippable:
-                self.skipped_messages += 1
-                continue
-            self.failed, self.failed_message = corrupt, messages[corrupt.index]
-            messages = messages[: corrupt.index]
-            counts = counts and counts[: corrupt.index]
-            batches = _cut(batches, 0, sum(counts or ()))
-            break
+        skipped = [each for each in decoded.corrupt if skip and each.skippable]
+        self._skipped = [each.index for each in skipped]
+        self._failures = deque(each for each in decoded.corrupt if not (skip and each.skippable))
         self._messages = messages
-        self._counts = counts
+        self._counts = decoded.counts
         self._partly: dict[int, int] = {}
-        batches = self._resumed(batches, positions)
-        self._rows: int = sum(batch.num_rows for batch in batches)
-        self._batches = collections.deque(batch for batch in batches if batch.num_rows)
-        self._batch: pa.RecordBatch | None = None
+        batches = self._resumed(decoded.batches, positions)
+        self._batches = deque(batch for batch in batches if batch.num_rows)
+        # Rows of the first batch that were opened already; it stays there while any are left.
+        self._row = 0
         self._records: Iterator[dict[str, Any]] = iter(())
         self._opened_rows: int = 0
         self._settled_messages = 0
         self._settled_rows = 0
+        # So many messages may be handed out, which have so many rows.
+        self._limit = 0
+        self._rows: int = 0
+        self._extend()
 
     @classmethod
     def nothing(cls) -> "Chunk":
@@ -65,7 +65,7 @@ class Chunk:
 
     @property
     def empty(self) -> bool:
-        """Whether all its records have been handed out."""
+        """Whether all its records up to `failed` have been handed out."""
         return self.handed_out == self._rows
 
     @property
@@ -73,38 +73,56 @@ class Chunk:
         """How many of its records have been handed out."""
         return self._opened_rows - operator.length_hint(self._records)
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Return an iterator over what is left of the current batch, or of the next.
+    @property
+    def skipped_messages(self) -> int:
+        """How many messages were passed over so far because they gave no records."""
+        return bisect.bisect_left(self._skipped, self._limit)
 
-        What is taken from it counts as handed out.
-        """
+    @property
+    def failed(self) -> tuple[Message, Corrupt] | None:
+        """The message that it pauses before, and why; None: there is none."""
+        if not self._failures:
+            return None
+        return self._messages[self._limit], self._failures[0]
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Return an iterator over some of what is left; what is taken from it is handed out."""
         while not operator.length_hint(self._records) and not self.empty:
-            # A batch that cannot be made into records stays where it is.
-            self._records = iter(to_records(self._batches[0]))
-            self._batch = self._open_next()
+            # Rows that cannot be made into records stay where they are.
+            piece = self._next_rows(_ROWS)
+            self._records = iter(to_records(piece))
+            self._row += piece.num_rows
+            self._opened_rows += piece.num_rows
         return self._records
 
     def batch(self) -> pa.RecordBatch:
         """Hand out what is left of the current batch, or the next one; the chunk has records."""
-        left = operator.length_hint(self._records)
-        if left and self._batch is not None:
-            self._drain()
-            return self._batch.slice(self._batch.num_rows - left)
-        return self._open_next()
+        self.take_back()
+        rest = self._next_rows(self._rows)
+        self._row += rest.num_rows
+        self._opened_rows += rest.num_rows
+        return rest
 
-    def abandon(self) -> None:
-        """Hand out nothing more, not even by an iterator that was given away."""
-        self._drain()
-        self._batches.clear()
-        self._opened_rows = self._rows
+    def take_back(self) -> None:
+        """Hand out nothing by iterators that were given away; `records` begins there again."""
+        left = len(list(self._records))
+        self._row -= left
+        self._opened_rows -= left
 
-    def _open_next(self) -> pa.RecordBatch:
-        batch = self._batches.popleft()
-        self._opened_rows += batch.num_rows
-        return batch
+    def pass_failed(self, positions: Mapping[int, Position]) -> bool:
+        """Go on behind `failed`, if a seek to `positions` means that; False: nothing has changed.
 
-    def _drain(self) -> None:
-        collections.deque(self._records, maxlen=0)
+        Everything before it was handed out and settled then.
+        """
+        if not self._failures or self._settled_messages < self._limit:
+            return False
+        message = self._messages[self._limit]
+        if positions != {message.partition(): Position(offset=message.offset() + 1)}:
+            return False
+        self._failures.popleft()
+        self._settled_messages += 1
+        self._extend()
+        return True
 
     def settle(self, positions: dict[int, Position]) -> None:
         """Move `positions` past what has been handed out."""
@@ -115,7 +133,7 @@ class Chunk:
         if counts is None:
             index = rows = handed_out
         else:
-            while index < len(messages) and rows + counts[index] <= handed_out:
+            while index < self._limit and rows + counts[index] <= handed_out:
                 rows += counts[index]
                 index += 1
         last = {message.partition(): message for message in messages[start:index]}
@@ -127,6 +145,19 @@ class Chunk:
             positions[message.partition()] = Position(offset=message.offset(), records=done)
         self._settled_messages, self._settled_rows = index, rows
 
+    def _extend(self) -> None:
+        """Let everything be handed out up to the next message that failed."""
+        before, counts = self._limit, self._counts
+        self._limit = self._failures[0].index if self._failures else len(self._messages)
+        self._rows += self._limit - before if counts is None else sum(counts[before : self._limit])
+
+    def _next_rows(self, most: int) -> pa.RecordBatch:
+        """Return up to `most` rows of the current batch, or of the next one, before `failed`."""
+        if self._row == self._batches[0].num_rows:
+            self._batches.popleft()
+            self._row = 0
+        return self._batches[0].slice(self._row, min(most, self._rows - self._opened_rows))
+
     def _resumed(
         self, batches: list[pa.RecordBatch], positions: Mapping[int, Position]
     ) -> list[pa.RecordBatch]:
@@ -137,6 +168,8 @@ class Chunk:
             if position is None or message.offset() != position.offset:
                 continue
             counts = self._counts or [1] * len(self._messages)
+            if any(each.index == index for each in self._failures):
+                continue
             if position.records > counts[index]:
                 raise OptionError(
                     f"partition {message.partition()}: the position {position.offset} with "

@@ -1,6 +1,7 @@
 """The positions that a group keeps with the gateway."""
 
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 
 from sluiceway.attachment import Attachment
 from sluiceway.errors import CommitBeyondRead, Fenced, OptionError
@@ -15,6 +16,9 @@ class Commits:
     """The commits of one reader, numbered, so that one that is late undoes none that came after.
 
     A commit that heard no answer may count or not; the next one makes up for it.
+
+    Thread-safe: one commit after the other, as a position that is sent later must not be lower.
+    What else there is waits for no commit: reading goes on while the gateway is away.
     """
 
     def __init__(self, attachment: Attachment | None, *, topic_id: str | None) -> None:
@@ -23,29 +27,48 @@ class Commits:
         self._number = 0
         self._known = {} if attachment is None else dict(attachment.attached.positions)
         self._furthest: dict[int, Position] = {}
+        self._turn = threading.Lock()
+        # Guards the two maps; it is taken after `_turn`, and nobody waits while holding it.
+        self._lock = threading.RLock()
 
     def passing(self, positions: Mapping[int, Position]) -> None:
         """Note that records up to these positions were handed out; they may be committed."""
-        for partition, position in positions.items():
-            self._furthest[partition] = max(position, self._furthest.get(partition, position))
+        with self._lock:
+            for partition, position in positions.items():
+                self._furthest[partition] = max(position, self._furthest.get(partition, position))
 
     def begin(self, places: Mapping[int, Position], committed: Mapping[int, Position]) -> None:
         """Note partitions that have come, where they begin, and what is committed of them."""
-        self._furthest.update(places)
-        self._known.update(committed)
+        with self._lock:
+            self._furthest.update(places)
+            self._known.update(committed)
 
     def forget(self, partitions: Collection[int]) -> None:
         """Note that these partitions are another's."""
-        for partition in partitions:
-            self._furthest.pop(partition, None)
-            self._known.pop(partition, None)
+        with self._lock:
+            for partition in partitions:
+                self._furthest.pop(partition, None)
+                self._known.pop(partition, None)
 
-    def commit(self, places: Places | None, handed_out: Mapping[int, Position]) -> None:
-        """Commit `places`, all or none; None: all that was handed out."""
+    def commit(
+        self, places: Places | None, handed_out: Callable[[], Mapping[int, Position]]
+    ) -> None:
+        """Commit `places`, all or none; None: all that was handed out by the commit's turn."""
         attachment, group = self._group()
-        self.passing(handed_out)
-        wanted = dict(handed_out) if places is None else self._checked(places)
-        changed = {p: place for p, place in wanted.items() if self._known.get(p) != place}
+        with self._turn:
+            self._commit(attachment, group, places, handed_out())
+
+    def _commit(
+        self,
+        attachment: Attachment,
+        group: str,
+        places: Places | None,
+        handed_out: Mapping[int, Position],
+    ) -> None:
+        with self._lock:
+            self.passing(handed_out)
+            wanted = dict(handed_out) if places is None else self._checked(places)
+            changed = {p: place for p, place in wanted.items() if self._known.get(p) != place}
         if not changed:
             return
         self._number += 1
@@ -62,7 +85,8 @@ class Commits:
         except Fenced as error:
             attachment.fence(error)
             raise
-        self._known |= changed
+        with self._lock:
+            self._known |= {p: place for p, place in changed.items() if p in self._furthest}
 
     def committed(self) -> dict[int, Position]:
         """Ask for what is committed, of the partitions assigned."""

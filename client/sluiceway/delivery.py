@@ -4,6 +4,7 @@ import itertools
 import operator
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -29,6 +30,8 @@ class Delivery:
     Each message is produced once and waits for the acknowledgement of all replicas. The first
     that fails ends it all: what was not sent is thrown away, and DeliveryFailed counts what is
     known to be written. Nothing here waits longer than the delivery timeout and ten seconds.
+
+    One thread at a time may `send` and `flush`; the others may call what else there is meanwhile.
     """
 
     def __init__(
@@ -46,7 +49,8 @@ class Delivery:
         self._timeout_s = delivery_timeout_s + _GRACE_S
         self._records_in = records_in
         self._first_failure: tuple[int | None, KafkaError] | None = None
-        self._unconfirmed_records = 0
+        # One number for each failure, as several threads may serve delivery reports.
+        self._lost_records: deque[int] = deque()
         self._accepted_records = 0
         self._partitions = partitions
         self._touched: set[int] = set()
@@ -74,6 +78,8 @@ class Delivery:
         keys = itertools.repeat(None) if messages.keys is None else messages.keys
         headers = itertools.repeat(None) if messages.headers is None else messages.headers
         self._accepted_records += messages.records
+        if self._first_failure is not None:
+            raise self._failed(values)
         pending = iter(values)
         partitions = self._noted(messages.partitions)
         rest = zip(pending, keys, partitions, headers, strict=False)
@@ -90,6 +96,10 @@ class Delivery:
             unsent = operator.length_hint(pending) + 1
             raise self._failed(values[len(values) - unsent :]) from error
 
+    def settle(self) -> None:
+        """Wait a moment for acknowledgements, also while another thread sends."""
+        self._producer.flush(_SLICE_S)
+
     def flush(self) -> None:
         """Return when Kafka has acknowledged everything. Raises DeliveryFailed."""
         deadline_s = time.monotonic() + self._timeout_s
@@ -101,10 +111,15 @@ class Delivery:
             raise self._failed(())
 
     def discard(self) -> None:
-        """Throw away what was not sent yet; what is on its way may still be written."""
+        """Throw away what was not sent yet; what is on its way may still be written.
+
+        A `send` that another thread is in fails.
+        """
         if os.getpid() != self._process:
             # Forked: it is the parent's, and librdkafka's threads are missing here.
             return
+        if self._first_failure is None:
+            self._first_failure = (None, KafkaError(KafkaError._PURGE_QUEUE))  # noqa: SLF001
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         self._producer.flush(_GRACE_S)
 
@@ -168,13 +183,14 @@ class Delivery:
             return
         if self._first_failure is None:
             self._first_failure = (message.partition(), error)
-        self._unconfirmed_records += self._records_in(message.value())
+        self._lost_records.append(self._records_in(message.value()))
 
     def _failed(self, unsent: Sequence[bytes | None]) -> DeliveryFailed:
         assert self._first_failure is not None  # noqa: S101 - the callers have looked
         partition, error = self._first_failure
+        self._lost_records.append(sum(map(self._records_in, unsent)))
         self.discard()
-        lost = self._unconfirmed_records + sum(map(self._records_in, unsent))
+        lost = sum(self._lost_records)
         return DeliveryFailed(
             partition=partition,
             reason=f"{error.name()}, {error.str()}",

@@ -1,5 +1,7 @@
 """Reading the partitions too that a channel has got since the reader was opened."""
 
+from abc import abstractmethod
+
 from sluiceway.intake import Intake
 from sluiceway.kafka.stream import MessageStream
 from sluiceway.position import Position
@@ -14,6 +16,10 @@ class Growing(Presence):
     _intake: Intake
     _stream: MessageStream
 
+    @abstractmethod
+    def _require_open(self) -> None:
+        """Raise EndpointClosed, or what the gateway said against it."""
+
     def meet_new_partitions(self) -> tuple[int, ...]:
         """Read the partitions too that are this reader's and are new, and return them.
 
@@ -23,12 +29,14 @@ class Growing(Presence):
         member = None if attachment is None else attachment.membership
         if member is not None and member.dynamic:
             return ()
-        present = self._intake.position()
-        came = tuple(
-            p
-            for p in range(self._stream.meet_new_partitions())
-            if p not in present and (attachment is None or attachment.owns(p))
-        )
-        if came:
-            self._intake.reassign(present | {p: Position(offset=0) for p in came})
+        with self._intake.turn.urgently():
+            self._require_open()
+            present = self._intake.partitions
+            came = tuple(
+                p
+                for p in range(self._stream.meet_new_partitions())
+                if p not in present and (attachment is None or attachment.owns(p))
+            )
+            if came:
+                self._intake.reassign(come={p: Position(offset=0) for p in came})
         return came

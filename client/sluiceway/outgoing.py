@@ -35,11 +35,10 @@ class Messages:
 
 
 class Outgoing(Protocol):
-    """Makes messages of a writer's batches. A call that raises has changed nothing."""
+    """Makes messages of a writer's batches. A call that raises has changed nothing.
 
-    @property
-    def waiting_records(self) -> int:
-        """How many records wait for others to share a message with."""
+    Not thread-safe: rows wait here, and messages name the partitions in turn.
+    """
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
         """Encode one write and return the messages to send now.
@@ -66,8 +65,6 @@ def outgoing(
 
 class _RecordMessages:
     """Each record is a message."""
-
-    waiting_records = 0
 
     def __init__(self, codec: Codec, placement: Placement, limit_bytes: int) -> None:
         self._codec = codec
@@ -134,10 +131,6 @@ class _BatchMessages:
         self._limit_bytes = limit_bytes
         self._batch_records = batch_records
         self._waiting: dict[int | None, _Waiting] = {}
-
-    @property
-    def waiting_records(self) -> int:
-        return sum(each.rows for each in self._waiting.values())
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
         added: dict[int | None, list[tuple[pa.RecordBatch, Sequence[int]]]] = {}

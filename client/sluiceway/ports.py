@@ -34,7 +34,8 @@ class OutputPort:
     others, and then raised as PortError, which names it. Leaving `with` by an exception tells all
     channels that their writer failed.
 
-    Not for use by several threads at once.
+    Thread-safe, as its writers are. Writes of several threads may come in another order in each
+    channel.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class InputPort:
     Records of one writer keep their order within a partition; between writers there is none.
     `reader` is the ChannelReader itself, for all else.
 
-    Not for use by several threads at once.
+    Thread-safe, as its reader is.
     """
 
     def __init__(

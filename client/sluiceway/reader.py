@@ -1,12 +1,11 @@
 """Reading records from a channel."""
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +25,8 @@ from sluiceway.schema import Schema
 
 __all__ = ["ChannelReader"]
 
+T = TypeVar("T")
+
 
 class ChannelReader(Growing):
     """Reads a channel's records; made by `Channel.reader()`, or of a Connection alone.
@@ -42,7 +43,9 @@ class ChannelReader(Growing):
     members; `commit()` keeps its positions with the gateway, where its successor goes on. Nothing
     is committed by itself. An error moves no position: the same call may be made again.
 
-    Not for use by several threads at once.
+    Thread-safe: of threads that share a reader, each record goes to one. Each iterates by an
+    iterator of its own (`for record in reader`); while one waits for records, the others wait for
+    their turn, and any of them may commit, seek and close.
     """
 
     def __init__(
@@ -117,8 +120,8 @@ class ChannelReader(Growing):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Give record after record; each counts as done when it is handed out."""
-        while self._fetched(math.inf):
-            yield from self._intake.records()
+        while (records := self._next(self._intake.records)) is not None:
+            yield from records
 
     def read(self, max_records: int, timeout: float | None = 1.0) -> list[dict[str, Any]]:
         """Return up to `max_records` records, fewer if no more came within `timeout` seconds.
@@ -130,17 +133,26 @@ class ChannelReader(Growing):
             raise OptionError(f"max_records is {max_records!r}; it takes a number from 1")
         deadline_s = math.inf if timeout is None else time.monotonic() + timeout
         records: list[dict[str, Any]] = []
-        while len(records) < max_records:
-            try:
-                if not self._fetched(deadline_s, holding=bool(records)):
+        self._require_open()
+        self._intake.turn.acquire(deadline_s)
+        if self._intake.lent:
+            # The deadline has come while another thread waits for more, and has what came.
+            self._intake.turn.release()
+            return records
+        try:
+            while len(records) < max_records:
+                try:
+                    if not self._fetched(deadline_s, holding=bool(records)):
+                        break
+                    records += self._intake.take(max_records - len(records))
+                except SluicewayError as error:
+                    if not records:
+                        raise
+                    self._failure = error
                     break
-            except SluicewayError as error:
-                if not records:
-                    raise
-                self._failure = error
-                break
-            missing = max_records - len(records)
-            records += itertools.islice(self._intake.records(), missing)
+        finally:
+            self._intake.handed_over()
+            self._intake.turn.release()
         return records
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -148,8 +160,8 @@ class ChannelReader(Growing):
 
         A batch counts as done when it is handed out.
         """
-        while self._fetched(math.inf):
-            yield self._intake.batch()
+        while (batch := self._next(self._intake.batch)) is not None:
+            yield batch
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -164,7 +176,7 @@ class ChannelReader(Growing):
         before a position that is kept, Fenced and StaleGeneration for a reader that was
         superseded, and GatewayUnavailable, which the next commit makes up for.
         """
-        self._commits.commit(positions, self.position())
+        self._commits.commit(positions, self.position)
 
     def committed(self) -> dict[int, Position]:
         """Return the positions that are kept with the gateway, of this reader's partitions."""
@@ -183,8 +195,10 @@ class ChannelReader(Growing):
         nothing has moved.
         """
         self._require_open()
-        marks = self._stream.watermarks(self.partitions)
-        self._move(extent.positions_at(positions, marks))
+        with self._intake.turn.urgently():
+            self._require_open()
+            marks = self._stream.watermarks(self.partitions)
+            self._move(extent.positions_at(positions, marks))
 
     def seek_to_time(self, moment: datetime) -> None:
         """Go on reading from the first message that is not older, in each partition.
@@ -192,7 +206,9 @@ class ChannelReader(Growing):
         Where there is none, reading goes on at the end. Raises OptionError.
         """
         self._require_open()
-        self._move(extent.start_positions(moment, self.partitions, self._stream))
+        with self._intake.turn.urgently():
+            self._require_open()
+            self._move(extent.start_positions(moment, self.partitions, self._stream))
 
     def end_offsets(self) -> dict[int, int]:
         """Return the offset after the last message of each partition, as of now."""
@@ -226,7 +242,9 @@ class ChannelReader(Growing):
         """
         self._let_go()
         if self._attachment is not None:
-            self._attachment.leave()
+            # After the threads that wait for their turn, which raise now: leaving may take long.
+            with self._intake.turn:
+                self._attachment.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -243,12 +261,15 @@ class ChannelReader(Growing):
             return
         self._let_go()
         if self._attachment is not None:
-            self._attachment.fail(error)
+            with self._intake.turn:
+                self._attachment.fail(error)
 
     def _let_go(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._stream.close()
+        with self._intake.turn.urgently():
+            if not self._closed:
+                self._closed = True
+                self._intake.hold_back()
+                self._stream.close()
 
     def _begin(
         self, start: extent.Start, partitions: Sequence[int], committed: Mapping[int, Position]
@@ -276,19 +297,37 @@ class ChannelReader(Growing):
             on_lost_writer=on_lost_writer,
         )
 
-    def _fetched(self, deadline_s: float, *, holding: bool = False) -> bool:  # noqa: ARG002
-        """Whether the chunk has records; `holding`: the caller has some that are not handed out."""
+    def _next(self, take: Callable[[], T | None]) -> T | None:
+        """Return what `take` gives of records that were fetched; None at the end."""
+        self._require_open()
+        with self._intake.turn:
+            while self._fetched(math.inf):
+                taken = take()
+                if taken is not None:
+                    return taken
+            return None
+
+    def _fetched(self, deadline_s: float, *, holding: bool = False) -> bool:
+        """Whether there are records to take; to be called with the turn.
+
+        `holding`: the caller has some that are not handed out.
+        """
         self._require_open()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         if self._attachment is not None:
             self._attachment.start(self._intake.handed_out)
-        fetched = self._intake.fetch(deadline_s)
-        if not fetched and self._intake.finished:
-            self._ending.confirm()
-            self._excuse(done=self.finished)
-        return fetched
+        while not self._intake.fetch(deadline_s, holding=holding):
+            if self._intake.finished:
+                self._ending.confirm()
+                self._excuse(done=self.finished)
+                return False
+            if time.monotonic() >= deadline_s:
+                return False
+            self._intake.turn.give_way(-math.inf if holding else deadline_s)
+            self._require_open()
+        return True
 
     def _move(self, positions: Mapping[int, Position]) -> None:
         self._failure = None

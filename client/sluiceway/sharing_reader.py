@@ -62,8 +62,8 @@ class SharingReader(ChannelReader):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Give record after record; each counts as done when it is handed out."""
-        while self._fetched(math.inf):
-            for record in self._intake.records():
+        while (records := self._next(self._intake.records)) is not None:
+            for record in records:
                 yield record
                 if self._share.due:
                     break
@@ -98,10 +98,16 @@ class SharingReader(ChannelReader):
     def close(self) -> None:
         """Let go of everything, `on_revoke` first, and leave the group. May be repeated."""
         try:
-            if not self._closed and self._announced:
-                self._call(
-                    self._on_revoke, tuple(p for p in self.partitions if p not in self._revoked)
-                )
+            with self._intake.turn.urgently():
+                try:
+                    if not self._closed and self._announced:
+                        self._intake.hold_back()
+                        self._call(
+                            self._on_revoke,
+                            tuple(p for p in self.partitions if p not in self._revoked),
+                        )
+                finally:
+                    self._let_go()
         finally:
             super().close()
 
@@ -142,7 +148,8 @@ class SharingReader(ChannelReader):
                 # They are to be handed out before anybody commits them.
                 return False
             self._share_anew()
-            if super()._fetched(min(deadline_s, time.monotonic() + _TURN_S)):
+            turn_s = min(deadline_s, time.monotonic() + _TURN_S)
+            if super()._fetched(turn_s, holding=holding):
                 return True
             left_s = deadline_s - time.monotonic()
             if self.finished or left_s <= 0:
@@ -151,6 +158,8 @@ class SharingReader(ChannelReader):
                 # There is nothing to fetch until a beat brings something.
                 self._ending.idle()
                 self._share.wait(min(left_s, _TURN_S))
+            if self._intake.due_to_give_way(holding=holding):
+                self._intake.turn.give_way(-math.inf if holding else deadline_s)
 
     def _share_anew(self) -> None:
         """Let go of what is to be another's, and begin with what has come."""
@@ -161,6 +170,8 @@ class SharingReader(ChannelReader):
             lost = self._share.look()
             told = tuple(p for p in lost if p not in self._revoked)
             self._revoked.update(told)
+            # What `on_revoke` commits is all that this reader hands out of them.
+            self._intake.hold_back()
             try:
                 self._call(self._on_revoke, told)
             except StaleGeneration as error:
@@ -182,9 +193,8 @@ class SharingReader(ChannelReader):
     def _let_go_of(self, lost: Sequence[int]) -> None:
         if lost:
             self._revoked.difference_update(lost)
+            self._intake.reassign(gone=lost)
             self._commits.forget(lost)
-            kept = {p: at for p, at in self._intake.position().items() if p not in lost}
-            self._intake.reassign(kept)
 
     def _receive(self, came: tuple[int, ...]) -> None:
         if max(came) >= self.connection.partitions:
@@ -192,7 +202,7 @@ class SharingReader(ChannelReader):
         committed = {p: at for p, at in self._share.positions.items() if p in came}
         places = self._places(came, committed)
         self._commits.begin(places, committed)
-        self._intake.reassign(self._intake.position() | places)
+        self._intake.reassign(come=places)
         self._call(self._on_assign, came)
 
     def _call(self, callback: OnPartitions | None, partitions: tuple[int, ...]) -> None:

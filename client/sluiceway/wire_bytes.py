@@ -83,7 +83,8 @@ class WireBytes:
         return prefix in self._prefixes
 
     def _learn(self, connection: Connection) -> None:
-        self._prefixes |= {
+        # A new set, as another thread may be looking at the one before.
+        self._prefixes = self._prefixes | {
             prefix for kept in connection.schemas if (prefix := _prefix(kept.id)) is not None
         }
         if self._format == "bytes":

@@ -16,6 +16,7 @@ from sluiceway.errors import (
     KafkaUnavailable,
     OptionError,
 )
+from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.properties import producer_config
 from sluiceway.kafka.topic import TopicIdentity
@@ -50,7 +51,9 @@ class ChannelWriter(Presence):
     end, so that readers know when they have all; when it is left by an exception, that it failed,
     and whether it can have written anything.
 
-    Not for use by several threads at once.
+    Thread-safe: a write is sent whole before the next one, and the order of the writes of several
+    threads is that in which they got their turn. `close` waits for the write that is under way;
+    later ones raise EndpointClosed.
     """
 
     def __init__(
@@ -110,6 +113,9 @@ class ChannelWriter(Presence):
             records_in=self._outgoing.records_in,
             partitions=connection.partitions,
         )
+        # Held by whoever makes messages, sends them, or closes. Reports of deliveries take none.
+        self._turn = FairLock()
+        self._accepted_records = 0
         self._closed = False
         self._failure: KafkaFailure | None = None
         self._close_failure: BaseException | None = None
@@ -129,15 +135,20 @@ class ChannelWriter(Presence):
         """
         self._require_open()
         batches = to_batches(records, self.schema)
-        messages = self._outgoing.add(batches)
-        self._send(messages)
-        if self._attachment is not None:
-            self._attachment.start(self.accepted_records)
-        return sum(batch.num_rows for batch in batches)
+        count: int = sum(batch.num_rows for batch in batches)
+        with self._turn:
+            self._require_open()
+            messages = self._outgoing.add(batches)
+            self._accepted_records += count
+            self._send(messages)
+            if self._attachment is not None:
+                self._attachment.start(self._accepted_records)
+        return count
 
     def go_round_from(self, partition: int) -> None:
         """Let the next record that goes round go to this partition; without, it is drawn by lot."""
-        self._placement.begin(partition)
+        with self._turn:
+            self._placement.begin(partition)
 
     def flush(self) -> None:
         """Return when Kafka has acknowledged every record of all writes.
@@ -145,9 +156,14 @@ class ChannelWriter(Presence):
         Raises DeliveryFailed, and TopicGone when the topic was deleted and made anew meanwhile.
         """
         self._require_open()
-        self._send(self._outgoing.rest())
+        with self._turn:
+            self._require_open()
+            self._send(self._outgoing.rest())
+        # Others write meanwhile; if they do so without a pause, they wait for this one in the end.
+        self._delivery.settle()
         try:
-            self._delivery.flush()
+            with self._turn:
+                self._delivery.flush()
             # Acknowledged is acknowledged: only another topic of that name matters now.
             with contextlib.suppress(KafkaUnavailable):
                 self._identity.verify(timeout_s=self._timeout_s, max_age_s=_IDENTITY_MAX_AGE_S)
@@ -198,19 +214,14 @@ class ChannelWriter(Presence):
         After KafkaUnavailable and GatewayUnavailable all is written, but readers do not know where
         it ends: closing again tries again. It raises any other failure of closing once more.
         """
-        if self._close_failure is not None:
-            raise self._close_failure
-        try:
-            self._finish()
-        except BaseException as error:
-            if self._attachment is None or not self._attachment.present:
-                self._close_failure = error
-            raise
+        self._finish(self._acknowledge)
+        # After the writes that wait for their turn, which raise now: leaving may take long.
+        self._finish(self._leave)
 
     @property
     def accepted_records(self) -> int:
         """How many records the writes so far held, acknowledged or not."""
-        return self._delivery.accepted_records + self._outgoing.waiting_records
+        return self._accepted_records
 
     def __enter__(self) -> Self:
         return self
@@ -233,16 +244,33 @@ class ChannelWriter(Presence):
             self._close_failure = error
         self._fail(error)
 
-    def _finish(self) -> None:
-        if not self._closed:
+    def _finish(self, step: Callable[[], None]) -> None:
+        """Take a step of closing, unless closing has failed for good."""
+        with self._turn:
+            if self._close_failure is not None:
+                raise self._close_failure
             try:
-                if self._failure is None:
-                    self.flush()
+                step()
             except BaseException as error:
-                self._fail(error)
+                if self._attachment is None or not self._attachment.present:
+                    self._close_failure = error
                 raise
-            finally:
-                self._closed = True
+
+    def _acknowledge(self) -> None:
+        """Wait for all that was written, and take no more."""
+        if self._closed:
+            return
+        try:
+            if self._failure is None:
+                self.flush()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self._closed = True
+
+    def _leave(self) -> None:
+        """Tell the gateway how it ended."""
         if self._attachment is None:
             return
         if self._failure is not None:

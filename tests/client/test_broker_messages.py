@@ -126,6 +126,23 @@ def test_a_fetch_waits_for_min_bytes_until_its_timeout_and_no_longer_than_it_has
         assert values(second.result()) == sent[1:]
 
 
+def test_threads_that_share_a_broker_produce_each_message_once(
+    gateway_url: str, channel: Channel
+) -> None:
+    messages = encoded(channel, 160)
+
+    def produce(number: int) -> None:
+        own = messages[10 * number : 10 * number + 10]
+        assert produced(another, channel, own[:5], number % 2).err == 0
+        assert produced(another, channel, own[5:], number % 2, required_acks=0) is None
+
+    with broker_at(gateway_url) as another, ThreadPoolExecutor(16) as threads:
+        for done in [threads.submit(produce, number) for number in range(16)]:
+            done.result(60)
+    with channel.reader() as reader:
+        assert sorted(record["id"] for record in reader) == list(range(160))
+
+
 def test_limits_are_the_beginning_the_end_and_the_first_offset_not_older(
     broker: Broker, channel: Channel, topics: Topics
 ) -> None:

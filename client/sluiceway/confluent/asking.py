@@ -6,7 +6,7 @@ from confluent_kafka import OFFSET_INVALID, TopicPartition
 
 from sluiceway.confluent.failures import kafkas_names
 from sluiceway.confluent.fetching import listed, parts_of
-from sluiceway.confluent.turns import Turns
+from sluiceway.confluent.turns import Turns, in_turn
 
 __all__ = ["Asking"]
 
@@ -23,6 +23,7 @@ class Asking(Turns):
         with kafkas_names():
             return listed(self._assignment.committed(parts_of(partitions)))
 
+    @in_turn
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Return the offset after the last message handed out.
 

@@ -24,7 +24,7 @@ from sluiceway.confluent.failures import (
     refused,
 )
 from sluiceway.confluent.fetching import listed, parts_of
-from sluiceway.confluent.turns import OnPartitions
+from sluiceway.confluent.turns import OnPartitions, in_turn
 
 __all__ = ["Consumer"]
 
@@ -41,9 +41,10 @@ class Consumer(Asking):
     two differ. docs/coming-from.md lists them, and every method.
 
     Raises KafkaException with librdkafka's codes, TypeError for arguments of another type, and
-    RuntimeError once it is closed. Not for use by several threads at once.
+    RuntimeError once it is closed. Thread-safe: of threads that poll, each message goes to one.
     """
 
+    @in_turn
     def subscribe(
         self,
         topics: Sequence[str],
@@ -71,11 +72,13 @@ class Consumer(Asking):
         self._callbacks = callbacks
         self._news.set()
 
+    @in_turn
     def unsubscribe(self) -> None:
         """Leave the group at all channels."""
         self._require_open()
         self._depart()
 
+    @in_turn
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these partitions alone, from their offsets, or from where the group stands.
 
@@ -89,12 +92,14 @@ class Consumer(Asking):
             return
         self._begin_with(wanted)
 
+    @in_turn
     def unassign(self) -> None:
         """Read no partition any more; in a callback of a subscription there is nothing to do."""
         self._require_open()
         if self._assignment.coming is None and not self._assignment.subscription:
             self._give_up_lone()
 
+    @in_turn
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these partitions besides."""
         self._require_open()
@@ -106,6 +111,7 @@ class Consumer(Asking):
             raise refused(CONFLICT, f"partition {partition} of {channel!r} is assigned already")
         self._begin_with(wanted, keep=present)
 
+    @in_turn
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these partitions no more."""
         self._require_open()
@@ -115,6 +121,7 @@ class Consumer(Asking):
                 raise refused(INVALID_ARG, f"partition {partition} of {channel!r} is not assigned")
             self._begin_with({}, keep=[part for part in present if part not in gone])
 
+    @in_turn
     def assignment(self) -> list[TopicPartition]:
         """Return the partitions that are read."""
         self._require_open()
@@ -136,8 +143,9 @@ class Consumer(Asking):
             now_s = time.monotonic()
             if self._events or now_s >= self._news.turn_s:
                 self._serve()
-                if self._events:
-                    return self._events.popleft()
+                event = self._event()
+                if event is not None:
+                    return event
             wait_s = max(0.0, min(_SLICE_S, deadline_s - now_s))
             if fetcher.ready:
                 message = fetcher.poll(wait_s)
@@ -160,8 +168,8 @@ class Consumer(Asking):
                 return found
             if not found and time.monotonic() >= self._news.turn_s:
                 self._serve()
-            while self._events and len(found) < num_messages:
-                found.append(self._events.popleft())
+            while len(found) < num_messages and (event := self._event()) is not None:
+                found.append(event)
             wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
             if self._assignment.fetcher.ready:
                 found += self._assignment.fetcher.consume(num_messages - len(found), wait_s)
@@ -170,6 +178,7 @@ class Consumer(Asking):
             if len(found) >= num_messages or time.monotonic() >= deadline_s:
                 return found
 
+    @in_turn
     def commit(
         self,
         message: Message | None = None,
@@ -203,6 +212,7 @@ class Consumer(Asking):
             raise KafkaException(kafka_error(next(iter(failures.values()))))
         return listed(wanted)
 
+    @in_turn
     def store_offsets(
         self, message: Message | None = None, offsets: Sequence[TopicPartition] | None = None
     ) -> None:
@@ -216,6 +226,7 @@ class Consumer(Asking):
         self._assignment.require(wanted)
         self._stored |= wanted
 
+    @in_turn
     def seek(self, partition: TopicPartition) -> None:
         """Go on reading at its offset; KafkaException _UNKNOWN_PARTITION if it is not assigned."""
         self._require_open()
@@ -223,16 +234,19 @@ class Consumer(Asking):
         self._assignment.seek(part, offset)
         self._stored.pop(part, None)
 
+    @in_turn
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Hand out nothing of these until they are resumed."""
         self._require_open()
         self._assignment.fetcher.pause(list(parts_of(partitions)))
 
+    @in_turn
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Go on with partitions that were paused."""
         self._require_open()
         self._assignment.fetcher.resume(list(parts_of(partitions)))
 
+    @in_turn
     def close(self) -> None:
         """Commit, if that is automatic, leave the group and let go of Kafka.
 

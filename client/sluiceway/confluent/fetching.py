@@ -96,11 +96,14 @@ class Fetcher:
 
     def consume(self, limit: int, timeout_s: float) -> list[Message]:
         """Return up to `limit` messages and events, fewer after `timeout_s`."""
+        raw = self._raw
+        if raw is None:
+            return []
         if limit < _MANY:
-            messages = self._raw.consume(limit, timeout_s)
+            messages = raw.consume(limit, timeout_s)
         else:
             with nothing_to_collect():
-                messages = self._raw.consume(limit, timeout_s)
+                messages = raw.consume(limit, timeout_s)
         if self._sole is not None:
             names: Iterable[str] = itertools.repeat(self._sole)
         else:
@@ -222,8 +225,9 @@ class Fetcher:
         """Let go of Kafka. May be repeated."""
         if not self._closed:
             self._closed = True
-            if self._raw is not None:
-                self._raw.close()
+            # Closing it while another thread is in one of its calls would end the process. So the
+            # last of these closes it, which lets go of it; in one thread that is this one.
+            self._raw, self._poll = None, _nothing
 
     def _require(self, part: Part) -> None:
         if part not in self.begun:

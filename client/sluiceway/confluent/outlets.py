@@ -168,9 +168,13 @@ class Outlets:
             outlet.failures += 1
 
     def tell(self) -> None:
-        """Let beats say how much was written."""
-        for outlet in self.by_name.values():
-            outlet.attachment.start(outlet.records)
+        """Let beats say how much was written, unless another thread does or opens a channel."""
+        if self.turn.acquire(blocking=False):
+            try:
+                for outlet in self.by_name.values():
+                    outlet.attachment.start(outlet.records)
+            finally:
+                self.turn.release()
 
     def finish(self, error: BaseException | None = None) -> SluicewayError | None:
         """Wait for what is under way, tell the gateway of the ends; return what went wrong.
@@ -185,15 +189,16 @@ class Outlets:
                 outlet.failed = outlet.failed or KafkaError(TIMED_OUT)
                 outlet.failures += 1
         failure: SluicewayError | None = None
-        for name in list(self.by_name):
-            outlet = self.by_name.pop(name)
-            try:
-                outlet.finish(error)
-            except SluicewayError as untold:
-                LOGGER.warning("the end of the messages to %s is not told: %s", name, untold)
-                if isinstance(untold, KafkaFailure):
-                    outlet.attachment.fail(untold)
-                failure = failure or untold
+        with self.turn:
+            for name in list(self.by_name):
+                outlet = self.by_name.pop(name)
+                try:
+                    outlet.finish(error)
+                except SluicewayError as untold:
+                    LOGGER.warning("the end of the messages to %s is not told: %s", name, untold)
+                    if isinstance(untold, KafkaFailure):
+                        outlet.attachment.fail(untold)
+                    failure = failure or untold
         self._settings.control.close()
         if raised is not None:
             raise raised

@@ -125,10 +125,8 @@ class Producer:
         """
         if self._failure is not None:
             raise KafkaException(self._failure)
-        if self._closed:
+        if not self._end():
             return True
-        self._closed = True
-        self._finish.detach()
         self._outlets.require_here()
         try:
             self._tell_refused()
@@ -158,13 +156,23 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:
         """Close; after an exception flush, and tell the gateway that the producer failed."""
-        if error is not None and not self._closed:
-            self._closed = True
-            self._finish.detach()
+        if error is not None and self._end():
             self._outlets.require_here()
             self._outlets.finish(error)
             return
         self.close()
+
+    def _end(self) -> bool:
+        """Take no message any more; False if that was so before."""
+        with self._outlets.turn:
+            if self._closed:
+                return False
+            self._closed = True
+            # Once another function is here, no thread hands a message over: between looking this
+            # up and calling it, a thread runs nothing that lets others run.
+            self._produce = _closed
+        self._finish.detach()
+        return True
 
     def _opened(self, topic: str, *, full: bool) -> Outlet:
         self._require_open()
@@ -174,6 +182,7 @@ class Producer:
             outlet = self._by_name.get(topic)
             if outlet is None:
                 outlet = self._outlets.open(topic, full=full and not self._settings.only_errors)
+                self._require_open()
                 self._produce = self._outlets.raw.produce
                 # At last, as other threads look there.
                 self._by_name[topic] = outlet
@@ -192,8 +201,10 @@ class Producer:
         named: dict[str, Any] = {}
         if told is not None:
             if not self._outlets.full and not self._settings.only_errors:
-                self._outlets.widen()
-                self._produce = self._outlets.raw.produce
+                with self._outlets.turn:
+                    self._require_open()
+                    self._outlets.widen()
+                    self._produce = self._outlets.raw.produce
             if not callable(told):
                 raise TypeError("on_delivery is to be callable")
             named["on_delivery"] = self._telling(outlet, told)
@@ -242,10 +253,13 @@ class Producer:
             self._told_s = now_s
             self._outlets.tell()
         told = 0
-        while self._refused:
-            self._refused.popleft()()
+        while True:
+            try:
+                tell = self._refused.popleft()
+            except IndexError:
+                return told
+            tell()
             told += 1
-        return told
 
     def _require_open(self) -> None:
         if self._closed:
@@ -257,3 +271,7 @@ class Producer:
 def _place(key: str | bytes, partitions: int) -> int:
     """Return the partition of a key; hashing one takes longer than handing its message over."""
     return partition_of(key.encode() if isinstance(key, str) else key, partitions)
+
+
+def _closed(*_: object, **__: object) -> None:
+    raise RuntimeError("Producer closed")

@@ -129,7 +129,7 @@ class Sharer(Reader):
     def commit(self, places: Mapping[int, int]) -> None:
         """Keep these offsets with the gateway, all or none."""
         try:
-            self._commits.commit(positions_at(places), {})
+            self._commits.commit(positions_at(places), dict)
         except StaleGeneration:
             self.share.hurry()
             raise

@@ -2,12 +2,13 @@
 
 import collections
 import contextlib
+import functools
 import logging
 import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
@@ -27,8 +28,9 @@ from sluiceway.confluent.news import News
 from sluiceway.confluent.readers import Lone, Sharer
 from sluiceway.confluent.settings import consumer_settings
 from sluiceway.errors import SluicewayError
+from sluiceway.fair_lock import FairLock
 
-__all__ = ["OnPartitions", "Turns"]
+__all__ = ["OnPartitions", "Turns", "in_turn"]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
@@ -36,13 +38,31 @@ OnPartitions = Callable[[Any, list[TopicPartition]], object]
 
 _TURN_S = 0.5
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def in_turn(method: Method) -> Method:
+    """Let one thread at a time call this method of a consumer."""
+
+    @functools.wraps(method)
+    def called(self: Any, *given: Any, **named: Any) -> Any:
+        with self._turn:
+            return method(self, *given, **named)
+
+    return cast("Method", called)
+
 
 class Turns:
-    """The part of Consumer that nobody calls: it is done by the calls that read."""
+    """The part of Consumer that nobody calls: it is done by the calls that read.
+
+    Threads that share a consumer take messages side by side. All else is done by one at a time,
+    which has `_turn`; callbacks are called with it.
+    """
 
     def __init__(self, config: object = None, /, **named: Any) -> None:
         settings = self._settings = consumer_settings(config, named)
         self._process = os.getpid()
+        self._turn = FairLock()
         self._news = News()
         self._assignment = Assignment(settings, news=self._news)
         self._committer = Committer(self._assignment.keep, news=self._news)
@@ -56,6 +76,11 @@ class Turns:
 
     def _serve(self) -> None:
         """Do what is due."""
+        self._require_open()
+        with self._turn:
+            self._serve_in_turn()
+
+    def _serve_in_turn(self) -> None:
         self._require_open()
         self._news.put_off(time.monotonic() + _TURN_S)
         if self._assignment.coming is not None:
@@ -71,6 +96,13 @@ class Turns:
         self._assignment.note()
         if self._assignment.subscription:
             self._share_anew()
+
+    def _event(self) -> Message | None:
+        """Take an event that is to be handed out."""
+        try:
+            return self._events.popleft()
+        except IndexError:
+            return None
 
     def _pressing(self) -> bool:
         """Whether others wait for partitions, so that what was read is to be handed out first."""

@@ -1,5 +1,6 @@
 """A writer of one port's records into one channel, with the names of pypz's."""
 
+import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any
@@ -36,6 +37,7 @@ class KafkaChannelWriter(ChannelBase):
         super().__init__(channel_name, context, executor, **kwargs)
         self._writer: ChannelWriter | None = None
         self._settings = WriterSettings()
+        self._counting = threading.Lock()
         self._written_record_count = 0
         self._ends: Mapping[int, int] | None = None
         self._cycles = Cycles("Output", self.MetricsBufferLength)
@@ -74,9 +76,10 @@ class KafkaChannelWriter(ChannelBase):
         DeliveryFailed, EndpointClosed and Fenced.
         """
         self._write_records(records)
-        self._written_record_count += len(records)
+        with self._counting:
+            self._written_record_count += len(records)
+            self._health_check_payload["sentRecordCount"] = self._written_record_count
         self._ends = None
-        self._health_check_payload["sentRecordCount"] = self._written_record_count
         for each in self._connected.monitors:
             each.status_update_map.pop(ChannelStatus.Acknowledged, None)
         self._cycles.turn(len(records))

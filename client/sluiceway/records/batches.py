@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from sluiceway.errors import OptionError
 from sluiceway.records.columns import columns
-from sluiceway.records.frames import frame_batches
+from sluiceway.records.frames import frame_batches, is_frame
 from sluiceway.records.tables import table_batches
 from sluiceway.records.unfit import TooMuch, Unfit, shown
 
@@ -38,8 +37,7 @@ def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
         return table_batches([records], schema)
     if isinstance(records, pa.Table):
         return table_batches(records.to_batches(), schema, like=records.schema)
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(records, pandas.DataFrame):
+    if is_frame(records):
         return frame_batches(records, schema)
     rows = _listed(records)
     return [

@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from sluiceway.schema import Schema
 
 
+def is_frame(value: object) -> bool:
+    """Whether `value` is a pandas.DataFrame or of a class derived from it.
+
+    Its classes' own names tell. `sys.modules` would not: another thread may be importing pandas at
+    this moment, and a half-imported module has no DataFrame yet.
+    """
+    return any(
+        kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas"
+        for kind in type(value).__mro__
+    )
+
+
 def frame_batches(frame: Any, schema: Schema) -> list[pa.RecordBatch]:
     """Make the columns of a pandas dataframe into batches of `schema`; the index is left out.
 

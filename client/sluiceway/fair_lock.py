@@ -1,0 +1,124 @@
+"""A lock that threads get in the order in which they asked for it."""
+
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["FairLock"]
+
+
+class _Waiter:
+    """A thread in the queue, and the lock that it sleeps on until its turn."""
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        self.granted = threading.Lock()
+        self.granted.acquire()
+
+
+class FairLock:
+    """A reentrant lock, first come, first served; urgent requests go before the others.
+
+    Who holds it for long looks at `wanted` now and then, and gives way. In a process that was
+    forked it begins anew: the threads that held it do not exist there.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        # Guards the fields, and is held for a few instructions only.
+        self._guard = threading.Lock()
+        self._owner: int | None = None
+        self._depth = 0
+        self._urgent: deque[_Waiter] = deque()
+        self._ordinary: deque[_Waiter] = deque()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether other threads wait for it."""
+        return bool(self._urgent or self._ordinary)
+
+    @property
+    def wanted_urgently(self) -> bool:
+        """Whether there is an urgent request among those that wait."""
+        return bool(self._urgent)
+
+    def acquire(self, urgent_from_s: float = math.inf) -> None:
+        """Wait for it; the request becomes urgent at a time of the monotonic clock."""
+        if os.getpid() != self._process:
+            self._begin()
+        me = threading.get_ident()
+        with self._guard:
+            if self._owner is None or self._owner == me:
+                self._owner = me
+                self._depth += 1
+                return
+            waiter = _Waiter(me)
+            self._ordinary.append(waiter)
+        patience_s = min(max(0.0, urgent_from_s - time.monotonic()), threading.TIMEOUT_MAX)
+        try:
+            if not waiter.granted.acquire(timeout=patience_s):
+                with self._guard:
+                    if waiter in self._ordinary:
+                        self._ordinary.remove(waiter)
+                        self._urgent.append(waiter)
+                waiter.granted.acquire()
+        except BaseException:
+            self._withdraw(waiter)
+            raise
+
+    def release(self) -> None:
+        """Hand it to the next thread. Raises RuntimeError in a thread that does not have it."""
+        with self._guard:
+            if self._owner != threading.get_ident():
+                raise RuntimeError("this thread does not hold the lock")
+            self._depth -= 1
+            if not self._depth:
+                self._pass_on()
+
+    def give_way(self, urgent_from_s: float) -> None:
+        """Let the threads that wait go first, and have it again after them."""
+        self.release()
+        try:
+            self.acquire(urgent_from_s)
+        except BaseException:
+            # Whoever holds it releases it.
+            self.acquire(-math.inf)
+            raise
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    @contextmanager
+    def urgently(self) -> Iterator[None]:
+        """Hold it in the block, before all threads whose requests are not urgent."""
+        self.acquire(-math.inf)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        """Leave the queue after an interrupt, or pass on what was granted meanwhile."""
+        with self._guard:
+            for queue in (self._urgent, self._ordinary):
+                if waiter in queue:
+                    queue.remove(waiter)
+                    return
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        queue = self._urgent or self._ordinary
+        waiter = queue.popleft() if queue else None
+        self._owner, self._depth = (None, 0) if waiter is None else (waiter.thread, 1)
+        if waiter is not None:
+            waiter.granted.release()

@@ -1,0 +1,427 @@
+"""Writers and readers that threads share."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from typing import Any
+
+import pytest
+from real_topics import Topics, readings
+
+from relay import Relay
+from sluiceway import Beat, Channel, ChannelReader, ChannelWriter, InputPort, OutputPort, Position
+from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
+from sluiceway.fair_lock import FairLock
+from sluiceway.kafka.own import OwnStream
+from sluiceway.kafka.stream import Taken
+from sluiceway.protocol import Connection
+from waiting import until
+
+NewChannel = Callable[..., Channel]
+
+THREADS = 32
+PLAIN_BYTES = {
+    "type": "record",
+    "name": "Message",
+    "fields": [{"name": "value", "type": "bytes"}],
+}
+PLACEMENTS: dict[str, dict[str, dict[str, Any]]] = {
+    "bytes": {
+        "unkeyed": {},
+        "keyed": {"key": "value"},
+        "partitioner": {"partitioner": lambda record, total: len(record["value"]) % total},
+    },
+    "other": {
+        "unkeyed": {},
+        "keyed": {"key": "station"},
+        "partitioner": {"partitioner": lambda record, total: record["id"] % total},
+    },
+}
+
+
+class Threads:
+    """Threads that begin together; what they raise is raised by `join`."""
+
+    def __init__(self, work: Callable[[int], object], number: int = THREADS) -> None:
+        self._together = threading.Barrier(number)
+        self._work = work
+        self._raised: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(n,), daemon=True) for n in range(number)
+        ]
+        for each in self._threads:
+            each.start()
+
+    def _run(self, number: int) -> None:
+        self._together.wait()
+        try:
+            self._work(number)
+        except BaseException as error:
+            self._raised.append(error)
+
+    def join(self, seconds: float = 120) -> None:
+        deadline_s = time.monotonic() + seconds
+        for each in self._threads:
+            each.join(max(0.0, deadline_s - time.monotonic()))
+            assert not each.is_alive(), "a thread did not end in time"
+        if self._raised:
+            raise self._raised[0]
+
+
+def in_threads(work: Callable[[int], object], number: int = THREADS) -> None:
+    Threads(work, number).join()
+
+
+def made(format_: str, ids: Iterable[int]) -> list[dict[str, Any]]:
+    if format_ == "bytes":
+        return [{"value": b"%d" % i} for i in ids]
+    return [record for i in ids for record in readings(1, i)]
+
+
+def id_of(record: Mapping[str, Any]) -> int:
+    return int(record.get("id", record.get("value")))
+
+
+def connected(topics: Topics, format_: str) -> Connection:
+    if format_ == "bytes":
+        return topics.connect("bytes", partitions=4, definition=PLAIN_BYTES)
+    return topics.connect(format_, partitions=4)
+
+
+@pytest.fixture(params=["avro", "arrow", "bytes"])
+def every_format(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.mark.parametrize("placement", ["unkeyed", "keyed", "partitioner"])
+def test_threads_that_share_a_writer_write_each_record_once_and_read_each_once(
+    topics: Topics, every_format: str, placement: str
+) -> None:
+    connection = connected(topics, every_format)
+    wishes = PLACEMENTS["bytes" if every_format == "bytes" else "other"][placement]
+    each = 60
+    writer = ChannelWriter(connection, batch_records=7, **wishes)
+
+    def write(number: int) -> None:
+        ids = range(number * each, (number + 1) * each)
+        for i in ids[: each // 2]:
+            assert writer.write(made(every_format, [i])[0]) == 1
+        assert writer.write(made(every_format, ids[each // 2 :])) == each // 2
+        if number % 4 == 0:
+            writer.flush()
+
+    in_threads(write)
+    writer.close()
+    assert writer.accepted_records == THREADS * each
+
+    found: list[int] = []
+    with ChannelReader(connection, until="now") as reader:
+
+        def read(number: int) -> None:
+            if number % 3 == 0:
+                found.extend(id_of(record) for record in reader)
+            elif number % 3 == 1:
+                for batch in reader.batches():
+                    found.extend(map(id_of, batch.to_pylist()))
+            else:
+                while not reader.finished:
+                    found.extend(map(id_of, reader.read(5, timeout=0.1)))
+
+        in_threads(read)
+        assert reader.finished
+    assert sorted(found) == list(range(THREADS * each))
+
+
+@pytest.mark.parametrize("share_connection", [False, True])
+def test_threads_that_seek_meanwhile_lose_no_record_of_other_partitions(
+    topics: Topics, share_connection: bool
+) -> None:
+    connection = topics.connect("avro", partitions=2)
+    with ChannelWriter(connection, partitioner=lambda record, _: record["id"] % 2) as writer:
+        writer.write(readings(4000))
+    found: list[int] = []
+    with ChannelReader(connection, until="now", share_connection=share_connection) as reader:
+
+        def work(number: int) -> None:
+            if number == 0:
+                for _ in range(20):
+                    reader.seek({1: 1990})
+                return
+            while not reader.finished:
+                found.extend(record["id"] for record in reader.read(50, timeout=0.1))
+
+        in_threads(work, 8)
+        while records := reader.read(1000):
+            found.extend(record["id"] for record in records)
+    times = Counter(found)
+    assert {i for i in times if i % 2 == 0} == set(range(0, 4000, 2))
+    assert {times[i] for i in range(0, 4000, 2)} == {1}
+
+
+def test_close_while_threads_write_loses_no_write_without_a_word(
+    topics: Topics, every_format: str
+) -> None:
+    connection = connected(topics, every_format)
+    writer = ChannelWriter(connection, batch_records=50)
+    numbers = count()
+    written: list[int] = []
+    refused = threading.Semaphore(0)
+
+    def write(_: int) -> None:
+        while True:
+            number = next(numbers)
+            try:
+                writer.write(made(every_format, [number]))
+            except EndpointClosed:
+                refused.release()
+                return
+            written.append(number)
+
+    threads = Threads(write)
+    until(lambda: len(written) > 500)
+    writer.close()
+    threads.join()
+    with ChannelReader(connection, until="now") as reader:
+        assert sorted(map(id_of, reader)) == sorted(written)
+
+
+def test_a_flush_ends_while_other_threads_write_without_a_pause(topics: Topics) -> None:
+    connection = topics.connect("avro")
+    stop = threading.Event()
+    with ChannelWriter(connection) as writer:
+
+        def write(number: int) -> None:
+            while not stop.is_set():
+                writer.write(readings(50, number))
+
+        threads = Threads(write, 4)
+        try:
+            for _ in range(3):
+                writer.flush()
+        finally:
+            stop.set()
+            threads.join()
+
+
+def test_leaving_by_an_exception_ends_a_write_that_waits_for_kafka(
+    fragile_topics: Topics, fragile_kafka: Relay
+) -> None:
+    connection = fragile_topics.connect("bytes", definition=PLAIN_BYTES)
+    few = {"queue.buffering.max.messages": 10}
+    writer = ChannelWriter(connection, config=few, delivery_timeout_s=60)
+    fragile_kafka.cut()
+    writing = Threads(lambda _: writer.write([{"value": b"x" * 100}] * 1000), 1)
+    until(lambda: writer.accepted_records == 1000)
+    with pytest.raises(ZeroDivisionError), writer:
+        raise ZeroDivisionError
+    with pytest.raises(DeliveryFailed) as raised:
+        writing.join(30)
+    assert (raised.value.written_records, raised.value.failed_records) == (0, 1000)
+
+
+def test_every_thread_hears_of_a_failed_delivery_and_the_counts_are_right(
+    topics: Topics, each_format: str
+) -> None:
+    connection = topics.connect(each_format, partitions=1, config={"max.message.bytes": "2000"})
+    writer = ChannelWriter(connection, batch_records=10)
+    writer.write(readings(10))
+    writer.flush()
+    heard: list[BaseException] = []
+
+    def write(number: int) -> None:
+        # What random digits say cannot be compressed to what the topic takes.
+        noise = random.Random(number).randbytes(4000).hex()  # noqa: S311
+        try:
+            while len(heard) < 100:
+                writer.write([{"id": number, "station": noise, "celsius": 0.0}] * 10)
+                writer.flush()
+        except (DeliveryFailed, EndpointClosed) as error:
+            heard.append(error)
+
+    in_threads(write, 8)
+    failures = [each for each in heard if isinstance(each, DeliveryFailed)]
+    assert failures
+    assert len(heard) == 8
+    assert {each.written_records for each in failures} == {10}
+
+
+def test_a_reader_that_waits_lets_other_threads_commit_seek_and_close(
+    new_channel: NewChannel,
+) -> None:
+    channel = new_channel(partitions=1)
+    with channel.writer() as writer:
+        writer.write(readings(10))
+        writer.flush()
+        reader = channel.reader(group="g", index=0, size=1)
+        found = reader.read(10, timeout=None)
+        waiting = Threads(lambda _: found.extend(reader.read(10, timeout=None)), 1)
+        iterating = Threads(lambda _: list(reader), 1)
+        began_s = time.monotonic()
+        reader.commit()
+        assert reader.committed() == {0: Position(offset=10)}
+        reader.seek({0: 10})
+        assert reader.lag() == {0: 0}
+        reader.close()
+        assert time.monotonic() - began_s < 30
+        for each in (waiting, iterating):
+            with pytest.raises(EndpointClosed):
+                each.join()
+        assert found == readings(10)
+
+
+def test_records_that_a_read_has_in_hand_are_not_committed_by_another_thread(
+    new_channel: NewChannel,
+) -> None:
+    channel = new_channel(partitions=1)
+    with channel.writer() as writer:
+        writer.write(readings(10))
+        writer.flush()
+        with channel.reader(group="g", index=0, size=1) as reader:
+            found = reader.read(4, timeout=None)
+            waiting = Threads(lambda _: found.extend(reader.read(20, timeout=None)), 1)
+            until(lambda: reader._intake.lent)
+            reader.commit()
+            assert reader.committed() == {0: Position(offset=4)}
+            with pytest.raises(CommitBeyondRead):
+                reader.commit({0: 7})
+            writer.write(readings(14, 10))
+            writer.flush()
+            waiting.join()
+            reader.commit()
+            assert reader.committed() == {0: Position(offset=24)}
+    assert found == readings(24)
+
+
+def test_threads_commit_no_position_that_another_thread_passed(new_channel: NewChannel) -> None:
+    channel = new_channel(partitions=2)
+    with channel.writer() as writer:
+        writer.write(readings(400))
+    found: list[int] = []
+    with channel.reader(group="g", index=0, size=1) as reader:
+
+        def work(_: int) -> None:
+            while not reader.finished:
+                found.extend(record["id"] for record in reader.read(5, timeout=0.1))
+                reader.commit()
+
+        in_threads(work, 8)
+        assert reader.committed() == reader.position()
+    assert sorted(found) == list(range(400))
+
+
+@pytest.mark.usefixtures("each_stream")
+def test_members_of_a_dynamic_group_that_threads_share_pass_partitions_on(
+    new_channel: NewChannel,
+) -> None:
+    channel = new_channel(partitions=4, beat=Beat(interval_ms=100, patience_ms=60_000))
+    with channel.writer(batch_records=10) as writer:
+        writer.write(readings(3000))
+    found: list[int] = []
+    lock = threading.Lock()
+    with (
+        channel.reader(group="d", dynamic=True, on_revoke=lambda _: first.commit()) as first,
+        channel.reader(group="d", dynamic=True, on_revoke=lambda _: second.commit()) as second,
+    ):
+
+        def read(number: int) -> None:
+            reader = (first, second)[number % 2]
+            if number < 4:
+                for record in reader:
+                    with lock:
+                        found.append(record["id"])
+            # Who reads no more lets go of nothing, and the other member may wait for that.
+            while not (first.finished and second.finished):
+                records = reader.read(7, timeout=0.1)
+                with lock:
+                    found.extend(record["id"] for record in records)
+
+        in_threads(read, 8)
+    assert sorted(found) == list(range(3000))
+
+
+def test_threads_share_the_ports_of_a_job(new_channel: NewChannel) -> None:
+    channels = [new_channel(partitions=2), new_channel(partitions=2, format="arrow")]
+    with OutputPort(channels) as port:
+        in_threads(lambda number: port.write(readings(20, 20 * number)), 16)
+        port.flush()
+    for channel in channels:
+        found: list[int] = []
+        with InputPort(channel) as inputs:
+            in_threads(lambda _: found.extend(r["id"] for r in inputs), 16)  # noqa: B023
+        assert sorted(found) == list(range(320))
+
+
+def test_a_message_that_comes_while_another_thread_seeks_is_not_lost(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = topics.connect("avro", partitions=1)
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(10))
+    took, go_on = threading.Event(), threading.Event()
+    take = OwnStream.take
+
+    def slow(stream: OwnStream, limit: int, wait_s: float) -> Taken:
+        taken = take(stream, limit, wait_s)
+        took.set()
+        assert go_on.wait(60)
+        return taken
+
+    monkeypatch.setattr(OwnStream, "take", slow)
+    found: list[dict[str, Any]] = []
+    with ChannelReader(connection, until="now") as reader:
+        reading = Threads(lambda _: found.extend(reader.read(10, timeout=None)), 1)
+        assert took.wait(60)
+        seeking = Threads(lambda _: reader.seek({0: 5}), 1)
+        until(lambda: reader._intake.turn.wanted_urgently)
+        assert reader.position() == {0: Position(offset=0)}
+        go_on.set()
+        seeking.join()
+        reading.join()
+        found += reader.read(10)
+    assert found in (readings(10) + readings(5, 5), readings(5, 5))
+
+
+def test_the_lock_goes_to_urgent_requests_first_and_then_in_order() -> None:
+    lock, order = FairLock(), []
+
+    def ask(name: str, *, urgent: bool) -> Threads:
+        def work(_: int) -> None:
+            with lock.urgently() if urgent else lock:
+                order.append(name)
+
+        return Threads(work, 1)
+
+    with lock, lock:
+        asked = []
+        for number, name in enumerate(("a", "b", "c!", "d!"), 1):
+            asked.append(ask(name, urgent=name.endswith("!")))
+            until(lambda: len(lock._ordinary) + len(lock._urgent) == number)  # noqa: B023
+        assert lock.wanted_urgently
+    for each in asked:
+        each.join()
+    assert order == ["c!", "d!", "a", "b"]
+    assert not lock.wanted
+
+
+def test_a_request_becomes_urgent_at_its_time_and_a_thread_that_gives_way_comes_after_it() -> None:
+    lock, order = FairLock(), []
+
+    def work(_: int) -> None:
+        lock.acquire(time.monotonic())
+        order.append("late")
+        lock.release()
+
+    lock.acquire()
+    other = Threads(work, 1)
+    until(lambda: lock.wanted_urgently)
+    lock.give_way(float("-inf"))
+    order.append("first")
+    lock.release()
+    other.join()
+    assert order == ["late", "first"]
+    with pytest.raises(RuntimeError):
+        lock.release()
