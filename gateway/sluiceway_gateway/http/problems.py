@@ -49,7 +49,10 @@ class Problem(BaseModel):
     detail: str
     code: str = Field(description="Stable, for programs")
     retriable: bool = Field(description="Whether the same request can succeed later")
-    errors: list[FieldError] | None = Field(default=None, description="Where it is malformed")
+    errors: list[FieldError] | None = Field(
+        default=None,
+        description="Where it is malformed; the first 20, and `detail` counts the others",
+    )
 
 
 def status_of(error: SluicewayGatewayError) -> int:
@@ -88,6 +91,7 @@ def internal_error() -> SluicewayGatewayError:
     )
 
 
+_POINTER_LENGTH = 300
 _WORDS = {
     "extra_forbidden": "there is no such field; correct its name or leave it out",
     "missing": "needed, and not given",
@@ -108,8 +112,14 @@ def violations_of(error: RequestValidationError) -> tuple[Violation, ...]:
 def _pointer(location: list[str]) -> str:
     where, path = location[0], location[1:]
     if where == "body":
-        return "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in path)
-    return ":".join((where, *path))
+        path = [f"/{part.replace('~', '~0').replace('/', '~1')}" for part in path]
+        return _shortened("".join(path))
+    return _shortened(":".join((where, *path)))
+
+
+def _shortened(pointer: str) -> str:
+    """Return the pointer; names in it may be as long as the request."""
+    return pointer if len(pointer) <= _POINTER_LENGTH else f"{pointer[:_POINTER_LENGTH]}…"
 
 
 def problems(
@@ -148,9 +158,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def malformed(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101
-        violations = violations_of(error)
-        detail = "; ".join(f"{each.pointer or 'the body'}: {each.message}" for each in violations)
-        return problem_response(InvalidRequest(f"Malformed: {detail}.", violations))
+        return problem_response(InvalidRequest.malformed(violations_of(error)))
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: Exception) -> Response:

@@ -1,6 +1,11 @@
 """What is wrong with a request, whatever the state."""
 
-from sluiceway_gateway.domain.errors.root import SluicewayGatewayError
+from collections.abc import Sequence
+from typing import Self
+
+from sluiceway_gateway.domain.errors.root import SluicewayGatewayError, Violation
+
+_MOST_VIOLATIONS = 20
 
 
 class InvalidRequest(SluicewayGatewayError):
@@ -8,6 +13,16 @@ class InvalidRequest(SluicewayGatewayError):
 
     code = "invalid_request"
     title = "The request is malformed"
+
+    @classmethod
+    def malformed(cls, violations: Sequence[Violation]) -> Self:
+        """Return an error that lists the first 20 violations and counts the rest."""
+        listed = tuple(violations[:_MOST_VIOLATIONS])
+        texts = [f"{each.pointer or 'the body'}: {each.message}" for each in listed]
+        more = len(violations) - len(listed)
+        if more:
+            texts.append(f"and {more:,} more")
+        return cls(f"Malformed: {'; '.join(texts)}.", listed)
 
 
 class InvalidSchema(InvalidRequest):
