@@ -19,7 +19,11 @@ MEDIA_TYPE = "application/problem+json"
 # The nearest class counts.
 STATUSES: Mapping[type[SluicewayGatewayError], int] = {
     errors.InvalidRequest: 422,
+    errors.MalformedHttp: 400,
+    errors.RequestTimeout: 408,
     errors.BodyTooLarge: 413,
+    errors.UrlTooLong: 414,
+    errors.HeadersTooLarge: 431,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
     errors.NotFound: 404,

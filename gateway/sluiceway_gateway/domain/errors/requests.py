@@ -46,6 +46,35 @@ class BodyTooLarge(SluicewayGatewayError):
     title = "The request's body is too large"
 
 
+class MalformedHttp(SluicewayGatewayError):
+    """What came is not HTTP/1.1."""
+
+    code = "malformed_http"
+    title = "Not an HTTP request"
+
+
+class UrlTooLong(SluicewayGatewayError):
+    """The request's URL passes the limit."""
+
+    code = "url_too_long"
+    title = "The URL is too long"
+
+
+class HeadersTooLarge(SluicewayGatewayError):
+    """The request's headers pass a limit."""
+
+    code = "headers_too_large"
+    title = "The headers are too large"
+
+
+class RequestTimeout(SluicewayGatewayError):
+    """The request did not arrive in time."""
+
+    code = "request_timeout"
+    title = "The request did not arrive in time"
+    retriable = True
+
+
 class Unauthenticated(SluicewayGatewayError):
     """No token, or none that is valid."""
 
