@@ -178,7 +178,7 @@ class Tokens:
         same = hmac.compare_digest(token_hash(self._key, *given), known)
         if not same or token is None or not token.valid_at(self._clock()):
             return None
-        return Principal(id=token.id, scopes=token.scopes)
+        return Principal(id=token.id, scopes=token.scopes, subject=token.label)
 
     def _required_key(self) -> bytes:
         if self._key is None:

@@ -198,7 +198,7 @@ def test_a_beat_needs_the_scope_of_each_endpoint(flights: Site) -> None:
 
 def test_a_beat_of_nobody_is_heard(flights: Site) -> None:
     answer = flights.send(session=fresh_id()).json()
-    assert answer == {"next_ms": 2000, "endpoints": []}
+    assert answer == {"next_ms": 2000, "beat": 0, "endpoints": []}
 
 
 @pytest.mark.parametrize(
