@@ -13,6 +13,7 @@ from starlette.routing import Match, Route
 
 from sluiceway_gateway.domain import errors
 from sluiceway_gateway.domain.errors import InvalidRequest, SluicewayGatewayError, Violation
+from sluiceway_gateway.domain.errors.requests import MOST_VIOLATIONS
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -102,15 +103,17 @@ _WORDS = {
 }
 
 
-def violations_of(error: RequestValidationError) -> tuple[Violation, ...]:
+def malformed(error: RequestValidationError) -> InvalidRequest:
     """Return what FastAPI found wrong, without the values."""
-    return tuple(
+    found = error.errors()
+    violations = [
         Violation(
             pointer=_pointer([str(part) for part in each["loc"]]),
             message=_WORDS.get(each["type"], str(each["msg"]).removeprefix("Value error, ")),
         )
-        for each in error.errors()
-    )
+        for each in found[:MOST_VIOLATIONS]
+    ]
+    return InvalidRequest.malformed(violations, count=len(found))
 
 
 def _pointer(location: list[str]) -> str:
@@ -160,9 +163,9 @@ def install(app: FastAPI) -> None:
         return problem_response(error)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_request: Request, error: Exception) -> Response:
+    async def invalid(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101
-        return problem_response(InvalidRequest.malformed(violations_of(error)))
+        return problem_response(malformed(error))
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: Exception) -> Response:

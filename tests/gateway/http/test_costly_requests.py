@@ -36,7 +36,6 @@ def test_a_repeated_name_among_many_is_found_soon() -> None:
         loads(body)
 
 
-@pytest.mark.usefixtures("soon")
 def test_unknown_fields_are_counted_beyond_the_first_twenty(shared_rig: Rig) -> None:
     body = {f"{number:x}": 0 for number in range(70_000)}
     answer = shared_rig.http.put("/v1/channels/flights", json=body)

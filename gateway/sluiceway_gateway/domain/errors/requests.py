@@ -5,7 +5,8 @@ from typing import Self
 
 from sluiceway_gateway.domain.errors.root import SluicewayGatewayError, Violation
 
-_MOST_VIOLATIONS = 20
+MOST_VIOLATIONS = 20
+"""In one error."""
 
 
 class InvalidRequest(SluicewayGatewayError):
@@ -15,11 +16,11 @@ class InvalidRequest(SluicewayGatewayError):
     title = "The request is malformed"
 
     @classmethod
-    def malformed(cls, violations: Sequence[Violation]) -> Self:
-        """Return an error that lists the first 20 violations and counts the rest."""
-        listed = tuple(violations[:_MOST_VIOLATIONS])
+    def malformed(cls, violations: Sequence[Violation], *, count: int = 0) -> Self:
+        """Return an error that lists the first 20 violations and counts the rest of `count`."""
+        listed = tuple(violations[:MOST_VIOLATIONS])
         texts = [f"{each.pointer or 'the body'}: {each.message}" for each in listed]
-        more = len(violations) - len(listed)
+        more = max(count, len(violations)) - len(listed)
         if more:
             texts.append(f"and {more:,} more")
         return cls(f"Malformed: {'; '.join(texts)}.", listed)
