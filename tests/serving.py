@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from sluiceway_gateway.http.server import ConnectionLimits, limited_protocol
 from sluiceway_gateway.http.sockets import bound_socket
 
 
@@ -44,7 +45,12 @@ class _Server(uvicorn.Server):
 def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
     """Serve on a loopback port (0: a free one), in a thread, while the block runs; give the URL."""
     bound = bound_socket("127.0.0.1", port)
-    server = _Server(uvicorn.Config(app, log_config=None, lifespan="on"))
+    settings = app.state.parts.settings
+    limits = ConnectionLimits(
+        connections=settings.max_connections, client_timeout_s=settings.client_timeout_ms / 1000
+    )
+    protocol = limited_protocol(limits)
+    server = _Server(uvicorn.Config(app, log_config=None, lifespan="on", http=protocol, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 180

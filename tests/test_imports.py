@@ -30,7 +30,7 @@ ONLY_IN = {
     "confluent_kafka": {"broker", "embedded"},
     "fastapi": {"http", "app"},
     "starlette": {"http", "app"},
-    "uvicorn": {"cli", "demo"},
+    "uvicorn": {"cli", "demo", "http"},
     "click": {"cli"},
 }
 # What the client's modules may never import, wherever they are.

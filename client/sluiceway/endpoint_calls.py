@@ -32,6 +32,8 @@ class BeatAnswer:
     """When to beat again, the word to each endpoint, and the answer as it came."""
 
     next_ms: int
+    newest: int
+    """The number of the session's newest beat that counted."""
     heard: Mapping[str, Heard]
     answer: Answer = field(compare=False)
 
@@ -127,8 +129,10 @@ class EndpointCalls:
             timeout_s=timeout_s,
         )
         read = Answer(self._transport.answer(response), "beat")
+        newest = read.given("beat")
         return BeatAnswer(
             next_ms=read.number("next_ms"),
+            newest=0 if newest is None else newest.number(),
             heard={each.text("id"): Heard.parse(each) for each in read.items("endpoints")},
             answer=read,
         )

@@ -42,6 +42,7 @@ BY_CODE: Mapping[str, type[GatewayError]] = {
     "group_mode": Conflict,
     "group_not_found": Conflict,
     "group_size": Conflict,
+    "headers_too_large": InvalidRequest,
     "idempotency_key_reused": Conflict,
     "illegal_transition": Conflict,
     "immutable_field": Conflict,
@@ -49,6 +50,7 @@ BY_CODE: Mapping[str, type[GatewayError]] = {
     "invalid_request": InvalidRequest,
     "invalid_schema": InvalidRequest,
     "kafka_unavailable": GatewayUnavailable,
+    "malformed_http": InvalidRequest,
     "members_open": Conflict,
     "method_not_allowed": IncompatibleGateway,
     "no_group": Conflict,
@@ -58,8 +60,10 @@ BY_CODE: Mapping[str, type[GatewayError]] = {
     "position_moved": Conflict,
     "precondition_failed": Conflict,
     "replication_exceeds_brokers": Conflict,
+    "request_timeout": GatewayUnavailable,
     "schema_incompatible": Conflict,
     "stale_generation": StaleGeneration,
+    "too_many_connections": GatewayUnavailable,
     "too_many_schemas": Conflict,
     "topic_changed": Conflict,
     "topic_not_found": Conflict,
@@ -69,6 +73,7 @@ BY_CODE: Mapping[str, type[GatewayError]] = {
     "unavailable": GatewayUnavailable,
     "uid_mismatch": Conflict,
     "unread_data": Conflict,
+    "url_too_long": InvalidRequest,
 }
 """Every code that a gateway of this version can answer; newer ones go by their status."""
 

@@ -222,6 +222,8 @@ class Session:
                 answers.append(
                     calls.beat(self.id, self._beats, piece, also=rest, timeout_s=timeout_s)
                 )
+                # Where another one came before, the next one counts again.
+                self._beats = max(self._beats, answers[-1].newest)
         self._note_back()
         self._pause_s = min(_LONGEST_S, max(_SHORTEST_S, answers[-1].next_ms / 1000))
         heard = {id_: word for each in answers for id_, word in each.heard.items()}

@@ -220,6 +220,11 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     # The last one added is the first to see a request.
     app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes)
     app.add_middleware(Authentication, tokens=tokens)
-    app.add_middleware(Shortcut, ways=short_ways(parts), limit_bytes=settings.max_body_bytes)
+    app.add_middleware(
+        Shortcut,
+        ways=short_ways(parts),
+        recognizes=tokens.recognizes,
+        limit_bytes=settings.max_body_bytes,
+    )
     app.add_middleware(Observation, metrics=metrics)
     return app

@@ -112,6 +112,10 @@ class Settings(BaseSettings):
     """How long the replica that runs the loops may be silent before another takes over."""
     max_body_bytes: int = Field(default=1024 * 1024, ge=1024)
     """The largest request body that is read."""
+    max_connections: int = Field(default=11_000, ge=1)
+    """How many connections clients may have open at the same time."""
+    client_timeout_ms: int = Field(default=20_000, ge=100, le=600_000)
+    """How long a request may take to arrive, and a client to take in more of an answer."""
     max_waiters: int = Field(default=10_000, ge=1)
     """How many requests may wait for a change at the same time."""
     watch_poll_ms: int = Field(default=100, ge=1, le=60_000)

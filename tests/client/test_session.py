@@ -317,3 +317,14 @@ def test_a_companion_goes_on_while_the_gateway_is_away(
     script.answer(200, {"next_ms": 700, "endpoints": []})
     session.beat(calls)
     assert (along.refusals, len(along.heard)) == ([], 1)
+
+
+def test_beats_go_on_above_the_newest_one_that_the_gateway_took(
+    session: Session, calls: EndpointCalls, script: Script
+) -> None:
+    member = Told(1)
+    session.enter(member)
+    for newest in (500, 501):
+        script.answer(200, {"next_ms": 700, "beat": newest, "endpoints": [word(member)]})
+        session.beat(calls)
+    assert [body["beat"] for body in script.bodies] == [1, 501]

@@ -53,9 +53,9 @@ class Rig:
         body = {"metadata": metadata or {}, "spec": {"schema": SCHEMA, **spec}}
         return self.http.put(f"/v1/channels/{name}", json=body)
 
-    def token(self, *scopes: str, **options: Any) -> dict[str, str]:
+    def token(self, *scopes: str, label: str = "test", **options: Any) -> dict[str, str]:
         """Make a token and return the header that sends it."""
-        made = self.tokens.create(label="test", scopes=scopes, **options)
+        made = self.tokens.create(label=label, scopes=scopes, **options)
         return {"Authorization": f"Bearer {made.text.get_secret_value()}"}
 
     def observe(self, name: str, phase: Phase, **status: Any) -> Channel:

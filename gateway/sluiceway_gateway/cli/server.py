@@ -1,11 +1,13 @@
 """Serving an application on a socket that is bound before anything else starts."""
 
+import asyncio
 import gc
 import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -17,6 +19,7 @@ from sluiceway_gateway.settings import Settings
 
 #: What a request that is running may take when the process is asked to end.
 _GRACE_S = 10
+_HANDSHAKE_S = 5
 _TURN_S = 0.0005
 
 
@@ -35,6 +38,10 @@ class _Server(uvicorn.Server):
         self._on_stopping = on_stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop: Any = asyncio.get_running_loop()
+        if self.config.is_ssl:
+            # uvicorn has no option for it, and connections are counted after the handshake only.
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=_HANDSHAKE_S)
         await super().startup(sockets)
         if self.started:
             self._on_started()
@@ -72,12 +79,24 @@ def serve(settings: Settings, bound: socket.socket, on_started: Callable[[], Non
     """Serve until SIGINT or SIGTERM, then end what is running; raises ClickException otherwise."""
     # To import it takes longer than all that may refuse to serve before, which tells at once.
     from sluiceway_gateway.app import create_app
+    from sluiceway_gateway.http.server import (
+        ConnectionLimits,
+        allowed_connections,
+        limited_protocol,
+    )
 
     options = _tls_options(settings)
+    limits = ConnectionLimits(
+        connections=allowed_connections(settings),
+        client_timeout_s=settings.client_timeout_ms / 1000,
+    )
     app = create_app(settings)
     server = _Server(
         uvicorn.Config(
             app,
+            http=limited_protocol(limits),
+            # An upgraded connection would leave the limits behind.
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,

@@ -75,6 +75,16 @@ class Principal:
 
     id: str
     scopes: tuple[Scope, ...]
+    subject: str | None = None
+    """The token's label: whose it is. None where there are no tokens."""
+
+    def require_own(self, owner: str | None, what: str) -> None:
+        """Raise Forbidden unless `what` is the subject's own, or nobody's."""
+        if owner is not None and owner != self.subject:
+            raise Forbidden(
+                f"{what} was begun with a token of another owner; use a token with the label of "
+                "that one."
+            )
 
     def may(self, action: Action, channel: str | None = None) -> bool:
         """Whether the scopes allow it on this channel, or on all channels if none is given."""

@@ -7,6 +7,7 @@ them must hold. As there, `!=` and `notin` hold for channels without the label t
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from sluiceway_gateway.domain.label import check_key, check_value
@@ -49,10 +50,21 @@ class Selector:
     @classmethod
     def parse(cls, text: str) -> "Selector":
         """Read a selector; raises ValueError naming the part that is wrong."""
-        parts = [part.strip() for part in re.split(r",(?![^()]*\))", text)]
+        parts = _parts(text)
         if len(parts) > MAX_REQUIREMENTS:
             raise ValueError(f"a selector has at most {MAX_REQUIREMENTS} parts")
         return cls(requirements=tuple(_requirement(part) for part in parts))
+
+
+def _parts(text: str) -> list[str]:
+    """Split at the commas outside parentheses."""
+    cuts, inside = [-1], False
+    for found in re.finditer("[(),]", text):
+        if found[0] != ",":
+            inside = found[0] == "("
+        elif not inside:
+            cuts.append(found.start())
+    return [text[cut + 1 : end].strip() for cut, end in pairwise([*cuts, len(text)])]
 
 
 def _requirement(text: str) -> Requirement:

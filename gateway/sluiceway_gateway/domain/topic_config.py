@@ -99,6 +99,9 @@ _KEPT_FROM_USERS: Mapping[str, str] = {
     "remote.storage.enable": "tiered storage is the cluster operator's to set up; leave it out",
 }
 
+#: Characters of an unknown name that are shown and compared.
+_NAME_LENGTH = 100
+
 #: Overrides that Kafka's own tools set while they move replicas; never treated as drift.
 OPERATOR_OVERRIDES = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
@@ -119,12 +122,13 @@ def refusals(config: Mapping[str, str]) -> tuple[Refusal, ...]:
     for name, value in sorted(config.items()):
         rule = ALLOWED.get(name)
         if rule is None:
+            name = name[:_NAME_LENGTH]
             found.append(Refusal(name=name, message=_refused_name(name)))
             continue
         try:
             rule(value)
         except ValueError as error:
-            found.append(Refusal(name=name, message=f"{name} is {value!r}: {error}"))
+            found.append(Refusal(name=name, message=f"{name} is {value[:_NAME_LENGTH]!r}: {error}"))
     return tuple(found)
 
 

@@ -20,6 +20,9 @@ from sluiceway_gateway.domain.name import TOPIC_PATTERN, check_topic
 from sluiceway_gateway.http.parameters import INT64_MAX
 from sluiceway_gateway.http.wire import Asked, Uid
 
+MAX_SETTINGS = 20
+"""Of a topic: more than a channel may set, and few enough to name all that are refused."""
+
 Labels = Annotated[dict[str, str], Field(max_length=MAX_LABELS), AfterValidator(check_labels)]
 
 
@@ -72,7 +75,9 @@ class SpecPut(Asked):
     )
     retention: RetentionPut = Field(default_factory=RetentionPut)
     config: dict[str, str] = Field(
-        default_factory=dict, description="Further topic settings, by Kafka's names; replaces all"
+        default_factory=dict,
+        max_length=MAX_SETTINGS,
+        description="Further topic settings, by Kafka's names; replaces all",
     )
     beat: BeatPut = Field(default_factory=BeatPut)
     mirrored: bool = Field(

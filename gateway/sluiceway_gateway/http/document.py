@@ -6,7 +6,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from sluiceway_gateway.http.guard import PUBLIC
+from sluiceway_gateway.http.parameters import INT64_MAX
 from sluiceway_gateway.http.problems import Problem
+
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 
 
 def document(app: FastAPI) -> dict[str, Any]:
@@ -24,5 +27,18 @@ def document(app: FastAPI) -> dict[str, Any]:
         for path in PUBLIC:
             for operation in made["paths"][path].values():
                 operation["security"] = []
+        _restore_integers(made)
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _restore_integers(part: Any) -> None:
+    """Make the bounds of integers integers again; FastAPI's model of the document has floats."""
+    for each in part.values() if isinstance(part, dict) else part:
+        if isinstance(each, dict | list):
+            _restore_integers(each)
+    if isinstance(part, dict) and part.get("type") == "integer":
+        for name in _BOUNDS & part.keys():
+            bound = part[name]
+            # Rounded up; no float is as near to it.
+            part[name] = INT64_MAX if bound == float(INT64_MAX) else int(bound)

@@ -80,13 +80,20 @@ def check_local(scope: Scope, headers: Headers) -> None:
         client is not None
         and is_loopback(client[0])
         and is_loopback_authority(headers.get("host", ""))
-        and (origin is None or is_loopback_authority(urlsplit(origin).netloc))
+        and (origin is None or is_loopback_authority(_authority(origin)))
     )
     if not local:
         raise Forbidden(
             "Without tokens this gateway serves its own machine only, under a loopback name "
             "such as 127.0.0.1; make a token with `sluiceway token create`."
         )
+
+
+def _authority(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def principal_of(request: Request) -> Principal:

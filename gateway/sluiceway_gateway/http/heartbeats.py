@@ -129,6 +129,7 @@ class HeartbeatAnswer(BaseModel):
     """What a session is told."""
 
     next_ms: int
+    beat: int = Field(description="The newest beat that counted; the next one has to be higher")
     endpoints: list[EndpointReply]
     tasks: list[TaskStatus] | None = Field(
         default=None, description="One for each endpoint that has some in the beat"
@@ -202,4 +203,8 @@ def _answer_json(answer: BeatAnswer) -> dict[str, Any]:
             "counterparts": reply.counterparts and sides[reply.counterparts],
         }
 
-    return {"next_ms": answer.next_ms, "endpoints": [told(each) for each in answer.replies]}
+    return {
+        "next_ms": answer.next_ms,
+        "beat": answer.beat,
+        "endpoints": [told(each) for each in answer.replies],
+    }

@@ -124,5 +124,4 @@ def selector_of(text: str | None) -> Selector | None:
 
 
 def _malformed(parameter: str, message: str) -> Any:
-    violation = Violation(pointer=f"query:{parameter}", message=message)
-    return InvalidRequest(f"Malformed: {violation.pointer}: {message}.", (violation,))
+    return InvalidRequest.malformed([Violation(pointer=f"query:{parameter}", message=message)])

@@ -13,13 +13,18 @@ from starlette.routing import Match, Route
 
 from sluiceway_gateway.domain import errors
 from sluiceway_gateway.domain.errors import InvalidRequest, SluicewayGatewayError, Violation
+from sluiceway_gateway.domain.errors.requests import MOST_VIOLATIONS
 
 MEDIA_TYPE = "application/problem+json"
 
 # The nearest class counts.
 STATUSES: Mapping[type[SluicewayGatewayError], int] = {
     errors.InvalidRequest: 422,
+    errors.MalformedHttp: 400,
+    errors.RequestTimeout: 408,
     errors.BodyTooLarge: 413,
+    errors.UrlTooLong: 414,
+    errors.HeadersTooLarge: 431,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
     errors.NotFound: 404,
@@ -49,7 +54,10 @@ class Problem(BaseModel):
     detail: str
     code: str = Field(description="Stable, for programs")
     retriable: bool = Field(description="Whether the same request can succeed later")
-    errors: list[FieldError] | None = Field(default=None, description="Where it is malformed")
+    errors: list[FieldError] | None = Field(
+        default=None,
+        description="Where it is malformed; the first 20, and `detail` counts the others",
+    )
 
 
 def status_of(error: SluicewayGatewayError) -> int:
@@ -88,28 +96,37 @@ def internal_error() -> SluicewayGatewayError:
     )
 
 
+_POINTER_LENGTH = 300
 _WORDS = {
     "extra_forbidden": "there is no such field; correct its name or leave it out",
     "missing": "needed, and not given",
 }
 
 
-def violations_of(error: RequestValidationError) -> tuple[Violation, ...]:
+def malformed(error: RequestValidationError) -> InvalidRequest:
     """Return what FastAPI found wrong, without the values."""
-    return tuple(
+    found = error.errors()
+    violations = [
         Violation(
             pointer=_pointer([str(part) for part in each["loc"]]),
             message=_WORDS.get(each["type"], str(each["msg"]).removeprefix("Value error, ")),
         )
-        for each in error.errors()
-    )
+        for each in found[:MOST_VIOLATIONS]
+    ]
+    return InvalidRequest.malformed(violations, count=len(found))
 
 
 def _pointer(location: list[str]) -> str:
     where, path = location[0], location[1:]
     if where == "body":
-        return "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in path)
-    return ":".join((where, *path))
+        path = [f"/{part.replace('~', '~0').replace('/', '~1')}" for part in path]
+        return _shortened("".join(path))
+    return _shortened(":".join((where, *path)))
+
+
+def _shortened(pointer: str) -> str:
+    """Return the pointer; names in it may be as long as the request."""
+    return pointer if len(pointer) <= _POINTER_LENGTH else f"{pointer[:_POINTER_LENGTH]}…"
 
 
 def problems(
@@ -146,11 +163,9 @@ def install(app: FastAPI) -> None:
         return problem_response(error)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_request: Request, error: Exception) -> Response:
+    async def invalid(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101
-        violations = violations_of(error)
-        detail = "; ".join(f"{each.pointer or 'the body'}: {each.message}" for each in violations)
-        return problem_response(InvalidRequest(f"Malformed: {detail}.", violations))
+        return problem_response(malformed(error))
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: Exception) -> Response:

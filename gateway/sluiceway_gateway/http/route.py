@@ -1,10 +1,12 @@
 """The one kind of route: guarded, and refusing whatever it does not know."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 
 from sluiceway_gateway.domain.errors import InvalidRequest, Violation
 from sluiceway_gateway.http.guard import guarded
@@ -44,7 +46,10 @@ class GatewayRoute(APIRoute):
                 _check_type(request)
                 request = parsed = _ParsedRequest(request.scope, request.receive)
                 # Here, where our errors pass; FastAPI would make an error 400 of them.
-                await parsed.parse()
+                try:
+                    await parsed.parse()
+                except ClientDisconnect:
+                    raise InvalidRequest("The body was not sent to its end.") from None
             return await handler(request)
 
         return strict
@@ -61,18 +66,17 @@ class GatewayRoute(APIRoute):
 
 def _check_query(request: Request, known: frozenset[str]) -> None:
     """Refuse parameters that the route does not have, and those given twice."""
-    names = [name for name, _ in request.query_params.multi_items()]
+    times = Counter(name for name, _ in request.query_params.multi_items())
+    taken = ", ".join(sorted(known)) or "none"
     violations = []
-    for name in dict.fromkeys(names):
+    for name, given in times.items():
         if name not in known:
-            taken = ", ".join(sorted(known)) or "none"
             message = f"unknown parameter; this path takes {taken}"
             violations.append(Violation(pointer=f"query:{name[:100]}", message=message))
-        elif names.count(name) > 1:
+        elif given > 1:
             violations.append(Violation(pointer=f"query:{name}", message="given more than once"))
     if violations:
-        detail = "; ".join(f"{each.pointer}: {each.message}" for each in violations)
-        raise InvalidRequest(f"Malformed: {detail}.", tuple(violations))
+        raise InvalidRequest.malformed(violations)
 
 
 def _check_type(request: Request) -> None:

@@ -55,8 +55,17 @@ class ShortWay:
 class Shortcut:
     """ASGI middleware before the guard: answers what has a short way, and passes on the rest."""
 
-    def __init__(self, app: ASGIApp, *, ways: Sequence[ShortWay], limit_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        ways: Sequence[ShortWay],
+        recognizes: Callable[[Credentials], bool],
+        limit_bytes: int,
+    ) -> None:
+        """`recognizes` says at once whether credentials were valid a moment ago."""
         self._app = app
+        self._recognizes = recognizes
         self._limit_bytes = limit_bytes
         self._ways = {
             method: [
@@ -77,16 +86,18 @@ class Shortcut:
             return
         path, way = found
         credentials = _credentials(scope, headers)
-        if credentials is None:
+        # The body of somebody unknown is left unread until the guard has asked the database.
+        if credentials is None or (way.takes_body and not self._recognizes(credentials)):
             await self._app(scope, receive, send)
             return
-        messages: list[Message] = []
+        sent = await _received(receive) if way.takes_body else None
         try:
-            body = loads(await _body(receive, messages)) if way.takes_body else None
+            # Without a body, the client went away: not JSON either.
+            body = None if sent is None else loads(sent.get("body", b""))
             asked = way.read(Request(path=path, headers=headers, body=body))
         except (InvalidRequest, ValidationError, ValueError):
             # For the ordinary way to say what is wrong with it.
-            await self._app(scope, _again(messages, receive), send)
+            await self._app(scope, _again(sent, receive), send)
             return
         scope["route"], scope["path_params"] = way.route, path
         try:
@@ -129,24 +140,23 @@ def _credentials(scope: Scope, headers: Headers) -> Credentials | None:
     return credentials
 
 
-async def _body(receive: Receive, messages: list[Message]) -> bytes:
-    """Return the whole body; `messages` gets what was received. InvalidRequest if it breaks off."""
-    body, more = b"", True
+async def _received(receive: Receive) -> Message:
+    """Return the whole body as one message; or that the client went away."""
+    pieces, more = [], True
     while more:
         message = await receive()
-        messages.append(message)
         if message["type"] != "http.request":
-            raise InvalidRequest("The body was not sent to its end.")
-        body += message.get("body", b"")
+            return message
+        pieces.append(message.get("body", b""))
         more = message.get("more_body", False)
-    return body
+    return {"type": "http.request", "body": b"".join(pieces), "more_body": False}
 
 
-def _again(messages: list[Message], receive: Receive) -> Receive:
+def _again(message: Message | None, receive: Receive) -> Receive:
     """Return a `receive` that begins with what was received before."""
-    waiting: list[Any] = list(messages)
+    waiting = [] if message is None else [message]
 
     async def replayed() -> Message:
-        return waiting.pop(0) if waiting else await receive()
+        return waiting.pop() if waiting else await receive()
 
     return replayed

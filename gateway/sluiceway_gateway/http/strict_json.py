@@ -44,9 +44,13 @@ def loads(body: bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidRequest(f"The name {twice[:100]!r} occurs twice in an object of the body.")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidRequest(
+                    f"The name {name[:100]!r} occurs twice in an object of the body."
+                )
+            seen.add(name)
     return value
 
 

@@ -99,7 +99,7 @@ def arrive(
     that is as it is asked for, or new. No two may have the same `place`. All that one of them
     would have to be told is left to those who look at it alone.
     """
-    session_store.begin(tx, {each.asked.session: each.asked.client for each, _ in coming}, now=now)
+    session_store.begin(tx, [each.asked.opening(by) for each, by in coming], now=now)
     candidates, before = _held(tx, _candidates(tx, coming))
     stored = _stored(tx, candidates)
     found: dict[tuple[str, Role, str], Group | None] = {}
@@ -132,10 +132,13 @@ def _candidates(
 ) -> list[_Candidate]:
     here = channels.hold_free(tx, {each.channel for each, _ in coming})
     known = endpoints.known(tx, [each.asked.id for each, _ in coming])
+    owners = session_store.owners(tx, {each.asked.session for each, _ in coming})
     candidates = []
     for at, (each, by) in enumerate(coming):
         channel, asked = here.get(each.channel), each.asked
         if channel is None or asked.id in known or not _is_simple(each, channel):
+            continue
+        if owners[asked.session] not in (None, by.subject):
             continue
         place = Place(role=asked.role, group=asked.group, index=asked.index or 0)
         partitions = assigned(

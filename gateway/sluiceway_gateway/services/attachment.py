@@ -144,7 +144,8 @@ class Attachment:
     def _alone(self, name: str, asked: Asked, *, uid: str, principal: Principal) -> Attached:
         with self._database.write() as tx:
             now = self._clock()
-            session_store.begin(tx, {asked.session: asked.client}, now=now)
+            session_store.begin(tx, [asked.opening(principal)], now=now)
+            session_store.require_own(tx, asked.session, principal)
             channel = incarnation(name, channels.hold(tx, name), uid)
             known = endpoints.find(tx, asked.id)
             if known is not None:

@@ -27,6 +27,7 @@ from sluiceway_gateway.store.beats import Surroundings, surroundings
 from sluiceway_gateway.store.channels import hold_channels
 from sluiceway_gateway.store.endpoints import Reached
 from sluiceway_gateway.store.engine import Database, WriteTransaction
+from sluiceway_gateway.store.sessions import Opening
 from sluiceway_gateway.store.tasks import Kept
 
 _SEEN_BY_OTHERS = ("state", "health", "payload", "lost_at")
@@ -74,6 +75,8 @@ class BeatAnswer:
     next_ms: int
     replies: tuple[Reply, ...]
     sides: Mapping[Side, Sequence[Endpoint]]
+    beat: int = 0
+    """The newest one of the session that counted."""
     tasks: tuple[TaskReply, ...] = ()
     """One for each endpoint that tasks reported for."""
     kept: tuple[Kept, ...] = ()
@@ -126,7 +129,8 @@ class Beats:
 
         Nothing is raised against single endpoints: the reply to each says what is the matter.
         With `keeps` it beats for all endpoints of its own, and hears of them. Raises
-        Unauthenticated for credentials, which are looked at in the transaction.
+        Unauthenticated for credentials, which are looked at in the transaction, Forbidden for a
+        session of another owner, and InvalidRequest for a number that is far ahead.
         """
         ids = [each.id for each in reports]
         changed = seen = False
@@ -136,11 +140,13 @@ class Beats:
             tasked = known_of(tx, tasks)
             if tasked:
                 # Of a process that attached nothing itself.
-                sessions.begin(tx, {session: client}, now=now)
-            counts = sessions.beat(tx, session, number)
+                opening = Opening(session=session, client=client, owner=principal.subject)
+                sessions.begin(tx, [opening], now=now)
+            counts, newest = sessions.beat(tx, session, number, principal=principal)
             work = Work(
                 reports=tasks,
                 known=tasked,
+                owners=sessions.owners(tx, {each.endpoint.session for each in tasked.values()}),
                 kept=kept_for(tx, session, by=principal) if keeps else (),
                 by=principal,
                 counts=counts,
@@ -173,7 +179,7 @@ class Beats:
                 ],
             )
             told, seen = work.take(tx, now)
-            answer = _answer(tx, heard, work.intervals_ms)
+            answer = replace(_answer(tx, heard, work.intervals_ms), beat=newest)
             if tasks or keeps:
                 answer = replace(answer, tasks=told, kept=work.kept)
         if changed or seen:

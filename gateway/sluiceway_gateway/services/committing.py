@@ -96,7 +96,9 @@ class Committing:
             for each in asked
         ]
         allowed = [
-            each.commit for each, by in zip(asked, asking, strict=True) if isinstance(by, Principal)
+            (each.commit, by)
+            for each, by in zip(asked, asking, strict=True)
+            if isinstance(by, Principal)
         ]
         judged = iter(commits.commit(tx, allowed, now=self._clock(), patiently=patiently))
         return [next(judged) if isinstance(by, Principal) else Outcome(error=by) for by in asking]

@@ -34,7 +34,7 @@ from sluiceway_gateway.services.incarnation import incarnation
 from sluiceway_gateway.services.places import own_partitions, superseded
 from sluiceway_gateway.services.ports import Topics
 from sluiceway_gateway.services.sharing import regroup
-from sluiceway_gateway.store import channels, endpoints, groups, history, tasks
+from sluiceway_gateway.store import channels, endpoints, groups, history, sessions, tasks
 from sluiceway_gateway.store.endpoints import Reached, Slots
 from sluiceway_gateway.store.engine import Database, WriteTransaction
 
@@ -111,6 +111,7 @@ class Endpoints:
                 raise InvalidRequest(
                     f"Malformed: /ends: {message}.", (Violation(pointer="/ends", message=message),)
                 )
+            sessions.require_own(tx, endpoint.session, principal)
             gone = depart(tx, endpoint, departure, by=principal.id, now=now)
         if gone is not endpoint:
             self._notify()

@@ -15,6 +15,8 @@ from sluiceway_gateway.domain.endpoint import (
 )
 from sluiceway_gateway.domain.group import Group, assigned
 from sluiceway_gateway.domain.position import Committed
+from sluiceway_gateway.domain.scope import Principal
+from sluiceway_gateway.store.sessions import Opening
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,10 @@ class Asked:
     def dynamic(self) -> bool:
         """Whether the gateway is to number it in its group."""
         return self.group != ANONYMOUS and self.size is None
+
+    def opening(self, principal: Principal) -> Opening:
+        """Return the session that it attaches in, as the principal's."""
+        return Opening(session=self.session, client=self.client, owner=principal.subject)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from sluiceway_gateway.store import schemas
 from sluiceway_gateway.store.engine import WriteTransaction
 
 _POINTER = "/spec/schema"
-_MAX_VIOLATIONS = 50
+_MAX_VIOLATIONS = 20
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,14 @@ from sluiceway_gateway.domain.sharing import (
     taken,
 )
 from sluiceway_gateway.services.incarnation import incarnation
-from sluiceway_gateway.store import channels, endpoints, groups, positions, sharing
+from sluiceway_gateway.store import (
+    channels,
+    endpoints,
+    groups,
+    positions,
+    sessions,
+    sharing,
+)
 from sluiceway_gateway.store.engine import Database, ReadTransaction, WriteTransaction
 
 
@@ -88,6 +95,7 @@ class Shares:
             # Its commits under way end first: what others are then given has them.
             found = endpoints.hold(tx, [endpoint_id]).get(endpoint_id)
             endpoint = _member(channel, endpoint_id, found, wish)
+            sessions.require_own(tx, endpoint.session, principal)
             group = _group(tx, endpoint)
             members = _living(tx, endpoint)
             after = taken(endpoint, group, members, take=wish.take, has=wish.has)

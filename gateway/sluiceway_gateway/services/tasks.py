@@ -20,7 +20,7 @@ from sluiceway_gateway.domain.endpoint import (
     moved,
     returned,
 )
-from sluiceway_gateway.domain.errors import Fenced, MembersOpen
+from sluiceway_gateway.domain.errors import Fenced, Forbidden, MembersOpen
 from sluiceway_gateway.domain.scope import Action, Principal
 from sluiceway_gateway.domain.task import Attempt, is_all_done, noted, recounted, standing
 from sluiceway_gateway.services.endpoints import Departure, depart
@@ -57,6 +57,8 @@ class Work:
     reports: Sequence[TaskReport]
     known: Mapping[str, Surroundings]
     """Of those that have tasks."""
+    owners: Mapping[str, str | None]
+    """Of the sessions that attached them."""
     kept: tuple[Kept, ...]
     """All that the session keeps alive, where it asked for them."""
     by: Principal
@@ -107,6 +109,11 @@ class Work:
             reason = "There is no such endpoint: it was never attached, or its channel is gone."
             return TaskReply(endpoint=id_, status="gone", reason=reason)
         found = endpoint or known.endpoint
+        try:
+            session = known.endpoint.session
+            self.by.require_own(self.owners.get(session), f"The session of {found.where}")
+        except Forbidden as error:
+            return TaskReply(endpoint=id_, status="refused", reason=str(error))
         action = _action(found)
         if not self.by.may(action, known.channel):
             reason = f"This token's scopes do not allow to {action} on {known.channel!r}."

@@ -11,6 +11,7 @@ from sluiceway_gateway.domain.endpoint import Endpoint
 from sluiceway_gateway.domain.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.domain.group import Group
 from sluiceway_gateway.domain.position import Commit, Committed, Standing, counts
+from sluiceway_gateway.domain.scope import Principal
 from sluiceway_gateway.domain.sharing import Member
 from sluiceway_gateway.store import endpoints as endpoint_store
 from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
@@ -18,7 +19,7 @@ from sluiceway_gateway.store.groups import group_of, of_its_group
 from sluiceway_gateway.store.positions import Placed, Whose, put, stored_at, whose
 from sluiceway_gateway.store.prepared import Each, Recollection
 from sluiceway_gateway.store.sharing import living
-from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints
+from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints, sessions
 
 _MOST_KEPT = 10_000
 # Commits come so often that their statements are put together once.
@@ -47,7 +48,11 @@ class Outcome:
 
 
 def commit(
-    tx: WriteTransaction, asked: Sequence[Commit], *, now: datetime, patiently: bool = True
+    tx: WriteTransaction,
+    asked: Sequence[tuple[Commit, Principal]],
+    *,
+    now: datetime,
+    patiently: bool = True,
 ) -> list[Outcome]:
     """Commit what is right of `asked`, each all or nothing; return what came of each, in order.
 
@@ -56,22 +61,24 @@ def commit(
     """
     # From here on none of them can be superseded, and no group of theirs resized or reset, before
     # this transaction ends; so what is read next stays true.
-    held = endpoint_store.hold(tx, {each.endpoint for each in asked}, patiently=patiently)
+    held = endpoint_store.hold(tx, {each.endpoint for each, _ in asked}, patiently=patiently)
     surroundings = _surroundings(tx, held)
     others = _others(tx, held)
     stored = stored_at(
         tx,
         [
             (*whose(held[each.endpoint]), position.partition)
-            for each in asked
+            for each, _ in asked
             if each.endpoint in held
             for position in each.positions
         ],
     )
     outcomes, new = [], []
-    for each in asked:
+    for each, by in asked:
         try:
             standing = _standing(each, held, surroundings, stored)
+            owner = surroundings[each.endpoint].owner
+            by.require_own(owner, f"The session of {standing.endpoint.where}")
             standing = replace(standing, others=others.get(each.endpoint, ()))
             if counts(each, standing):
                 new.append((each, standing))
@@ -106,6 +113,8 @@ class _Surroundings:
     group: Group
     topic_id: str | None
     partitions: int
+    owner: str | None
+    """Of the session that attached it."""
 
 
 def _surroundings_of(row: Row[Any]) -> _Surroundings:
@@ -115,6 +124,7 @@ def _surroundings_of(row: Row[Any]) -> _Surroundings:
         group=group_of(row),
         topic_id=row.topic_id,
         partitions=max(row.partitions, row.topic_partitions or 0),
+        owner=row.owner,
     )
 
 
@@ -127,9 +137,11 @@ _AROUND = Recollection(
         channels.c.topic_id,
         channels.c.topic_partitions,
         channels.c.partitions,
+        sessions.c.owner,
     )
     .join(endpoint_groups, of_its_group())
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .join(sessions, sessions.c.id == endpoints.c.session_id)
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
     make=_surroundings_of,

@@ -44,6 +44,8 @@ sessions = Table(
     Column("beat", BigInteger, nullable=False),
     Column("started_at", UtcTime, nullable=False),
     Column("client", Text, nullable=False),
+    # The label of the token that began it; NULL where there were no tokens.
+    Column("owner", Text),
     CheckConstraint("beat >= 0", name="beat"),
 )
 

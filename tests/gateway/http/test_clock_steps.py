@@ -6,6 +6,8 @@ import pytest
 from attaching import Site, report, site
 from gateway_rig import Rig
 
+from sluiceway_gateway.store.sessions import MAX_BEATS_AHEAD
+
 
 @pytest.fixture
 def flights(rig: Rig) -> Site:
@@ -40,7 +42,7 @@ def test_attaching_beating_committing_and_resetting_go_on(flights: Site, hours: 
 def test_a_beat_from_the_future_silences_its_own_session_alone(flights: Site) -> None:
     reader, other = flights.attach(), Site(rig=flights.rig, name=flights.name, uid=flights.uid)
     bystander = other.attach()
-    flights.beat(report(reader, "started"), beat=2**63 - 1)
+    flights.beat(report(reader, "started"), beat=MAX_BEATS_AHEAD)
     # What comes after it is late, whatever it says.
     assert flights.beat(report(reader, "stopped"), beat=1)[0]["status"] == "ok"
     assert flights.get(reader)["state"] == "started"

@@ -9,7 +9,16 @@ from gateway_rig import Rig
 
 SHORT, ORDINARY = "application/json", "application/json; charset=utf-8"
 """The content types of the short way, and of what it leaves to the route."""
-VARIES = {"id", "epoch", "attached_at", "changed_at", "index", "generation", "endpoints_revision"}
+VARIES = {
+    "beat",
+    "id",
+    "epoch",
+    "attached_at",
+    "changed_at",
+    "index",
+    "generation",
+    "endpoints_revision",
+}
 
 
 @pytest.fixture

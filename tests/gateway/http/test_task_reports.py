@@ -263,7 +263,7 @@ def test_an_answer_without_a_question_tells_of_nothing_kept(flights: Site) -> No
 
     answer = flights.send(report(endpoint)).json()
 
-    assert answer.keys() == {"next_ms", "endpoints"}
+    assert answer.keys() == {"next_ms", "beat", "endpoints"}
 
 
 def _calm(rig: Rig) -> str:

@@ -189,11 +189,11 @@ def test_much_is_forgotten_in_small_transactions(
 @pytest.mark.parametrize("databases", ["postgres"], indirect=True)
 def test_a_session_that_somebody_attaches_with_is_left_alone(past: Past) -> None:
     past.later(-DAYS - 1)
-    session = uuid.uuid4().hex
+    opening = sessions.Opening(session=uuid.uuid4().hex, client="", owner=None)
     with past.database.write() as tx:
-        sessions.begin(tx, {session: ""}, now=past.services.clock())
+        sessions.begin(tx, [opening], now=past.services.clock())
     past.later(DAYS + 1)
     with past.database.write() as tx:
-        sessions.begin(tx, {session: ""}, now=past.services.clock())
+        sessions.begin(tx, [opening], now=past.services.clock())
         assert past.prune().sessions == 0
     assert past.prune().sessions == 1

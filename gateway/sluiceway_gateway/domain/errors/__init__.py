@@ -5,6 +5,10 @@ SluicewayGatewayError
 │   ├── InvalidSchema
 │   └── ConfigNotAllowed
 ├── BodyTooLarge
+├── MalformedHttp
+├── UrlTooLong
+├── HeadersTooLarge
+├── RequestTimeout
 ├── Unauthenticated
 ├── Forbidden
 ├── NotFound
@@ -47,6 +51,7 @@ SluicewayGatewayError
 ├── Unavailable                   a part that the gateway needs is away
 │   ├── DatabaseUnavailable
 │   ├── KafkaUnavailable
+│   ├── TooManyConnections
 │   └── TooManyWaiters
 └── StartupRefused                the process must not run like this
     ├── InvalidSettings
@@ -99,6 +104,7 @@ from sluiceway_gateway.domain.errors.endpoints import (
 from sluiceway_gateway.domain.errors.outages import (
     DatabaseUnavailable,
     KafkaUnavailable,
+    TooManyConnections,
     TooManyWaiters,
     Unavailable,
 )
@@ -107,12 +113,16 @@ from sluiceway_gateway.domain.errors.requests import (
     ChannelNotFound,
     ConfigNotAllowed,
     Forbidden,
+    HeadersTooLarge,
     InvalidRequest,
     InvalidSchema,
+    MalformedHttp,
     MethodNotAllowed,
     NotFound,
     PreconditionFailed,
+    RequestTimeout,
     Unauthenticated,
+    UrlTooLong,
 )
 from sluiceway_gateway.domain.errors.root import SluicewayGatewayError, Violation
 from sluiceway_gateway.domain.errors.startup import (
@@ -146,6 +156,7 @@ __all__ = [
     "GroupMode",
     "GroupNotFound",
     "GroupSize",
+    "HeadersTooLarge",
     "IdempotencyKeyReused",
     "IllegalTransition",
     "ImmutableField",
@@ -153,6 +164,7 @@ __all__ = [
     "InvalidSchema",
     "InvalidSettings",
     "KafkaUnavailable",
+    "MalformedHttp",
     "MembersOpen",
     "MethodNotAllowed",
     "NoGroup",
@@ -162,10 +174,12 @@ __all__ = [
     "PositionMoved",
     "PreconditionFailed",
     "ReplicationExceedsBrokers",
+    "RequestTimeout",
     "SchemaIncompatible",
     "SluicewayGatewayError",
     "StaleGeneration",
     "StartupRefused",
+    "TooManyConnections",
     "TooManySchemas",
     "TooManyWaiters",
     "TopicChanged",
@@ -175,6 +189,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "UnreadData",
+    "UrlTooLong",
     "Violation",
     "WrongEncoding",
     "WrongRevision",

@@ -34,6 +34,13 @@ class KafkaUnavailable(Unavailable):
         self.lockout = lockout
 
 
+class TooManyConnections(Unavailable):
+    """As many connections are busy as this replica allows."""
+
+    code = "too_many_connections"
+    title = "Too many connections"
+
+
 class TooManyWaiters(Unavailable):
     """As many requests are waiting as this replica allows."""
 

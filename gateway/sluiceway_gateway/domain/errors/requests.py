@@ -1,6 +1,12 @@
 """What is wrong with a request, whatever the state."""
 
-from sluiceway_gateway.domain.errors.root import SluicewayGatewayError
+from collections.abc import Sequence
+from typing import Self
+
+from sluiceway_gateway.domain.errors.root import SluicewayGatewayError, Violation
+
+MOST_VIOLATIONS = 20
+"""In one error."""
 
 
 class InvalidRequest(SluicewayGatewayError):
@@ -8,6 +14,16 @@ class InvalidRequest(SluicewayGatewayError):
 
     code = "invalid_request"
     title = "The request is malformed"
+
+    @classmethod
+    def malformed(cls, violations: Sequence[Violation], *, count: int = 0) -> Self:
+        """Return an error that lists the first 20 violations and counts the rest of `count`."""
+        listed = tuple(violations[:MOST_VIOLATIONS])
+        texts = [f"{each.pointer or 'the body'}: {each.message}" for each in listed]
+        more = max(count, len(violations)) - len(listed)
+        if more:
+            texts.append(f"and {more:,} more")
+        return cls(f"Malformed: {'; '.join(texts)}.", listed)
 
 
 class InvalidSchema(InvalidRequest):
@@ -29,6 +45,35 @@ class BodyTooLarge(SluicewayGatewayError):
 
     code = "body_too_large"
     title = "The request's body is too large"
+
+
+class MalformedHttp(SluicewayGatewayError):
+    """What came is not HTTP/1.1."""
+
+    code = "malformed_http"
+    title = "Not an HTTP request"
+
+
+class UrlTooLong(SluicewayGatewayError):
+    """The request's URL passes the limit."""
+
+    code = "url_too_long"
+    title = "The URL is too long"
+
+
+class HeadersTooLarge(SluicewayGatewayError):
+    """The request's headers pass a limit."""
+
+    code = "headers_too_large"
+    title = "The headers are too large"
+
+
+class RequestTimeout(SluicewayGatewayError):
+    """The request did not arrive in time."""
+
+    code = "request_timeout"
+    title = "The request did not arrive in time"
+    retriable = True
 
 
 class Unauthenticated(SluicewayGatewayError):

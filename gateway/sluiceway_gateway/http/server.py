@@ -1,0 +1,308 @@
+"""HTTP/1.1 connections: uvicorn's httptools protocol, with limits on what a client may send.
+
+uvicorn limits neither the size of a head, nor the time a request takes to arrive, nor the number of
+connections. The limits apply before authentication, so nothing here asks who the client is.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from sluiceway_gateway.domain.errors import (
+    HeadersTooLarge,
+    MalformedHttp,
+    RequestTimeout,
+    SluicewayGatewayError,
+    TooManyConnections,
+    UrlTooLong,
+)
+from sluiceway_gateway.http.guard import PUBLIC
+from sluiceway_gateway.http.problems import problem_response
+from sluiceway_gateway.settings import Settings
+
+__all__ = ["HEALTH_CONNECTIONS", "ConnectionLimits", "allowed_connections", "limited_protocol"]
+
+MAX_URL_BYTES = 16 * 1024
+MAX_HEAD_BYTES = 32 * 1024
+"""Of the URL and the headers; trailers of a chunked body count too."""
+MAX_HEADERS = 100
+HEALTH_CONNECTIONS = 16
+"""Beyond the limit, for the health endpoints alone."""
+
+_WARN_EVERY_S = 60.0
+
+_log = logging.getLogger("sluiceway_gateway.http")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLimits:
+    """What clients may hold, known or not."""
+
+    connections: int
+    client_timeout_s: float
+    """For a request to arrive completely, and for a client to take in more of an answer."""
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection.
+
+    Where there are too many, the one that has been without a request for the longest makes room;
+    if all are busy, new ones may ask for the health endpoints only.
+    """
+
+    limits: ClassVar[ConnectionLimits]
+    idle: ClassVar[dict["LimitedProtocol", None]]
+    """Connections of this server without a request, the longest first."""
+    warned_s: ClassVar[float]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._arriving = False
+        """A request has begun and is not complete."""
+        self._parsed = False
+        """The data just received brought the parser on."""
+        self._unparsed_bytes = 0
+        self._head_bytes = 0
+        self._error: SluicewayGatewayError | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._health_only = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room for the connection, or refuse it."""
+        super().connection_made(transport)
+        over = len(self.connections) - self.limits.connections
+        if over > 0:
+            self._warn()
+            if self.idle:
+                longest = next(iter(self.idle))
+                del self.idle[longest]
+                longest.transport.abort()
+            elif over > HEALTH_CONNECTIONS:
+                self._refuse(_too_many())
+                return
+            else:
+                self._health_only = True
+                self.app = _health_only(self.app)
+        self.idle[self] = None
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self.idle.pop(self, None)
+        self._cancel_deadline()
+        if self._stalled is not None:
+            self._stalled.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and see that the rest of it comes in time."""
+        self._parsed = False
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        # A part of one header, which the parser gathers without a word.
+        self._unparsed_bytes = 0 if self._parsed else self._unparsed_bytes + len(data)
+        if self._unparsed_bytes > MAX_HEAD_BYTES:
+            self._refuse(_headers_too_large())
+        elif self._arriving or self.cycle is None or self.cycle.response_complete:
+            self._expect()
+        else:
+            self._cancel_deadline()
+
+    def on_message_begin(self) -> None:
+        """Give a new request all of its time."""
+        super().on_message_begin()
+        self._parsed = self._arriving = True
+        self._head_bytes = 0
+        self._cancel_deadline()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the URL."""
+        super().on_url(url)
+        self._parsed = True
+        self._head_bytes = len(self.url)
+        if len(self.url) > MAX_URL_BYTES:
+            self._error = UrlTooLong(f"A URL has at most {MAX_URL_BYTES} bytes.")
+            raise self._error
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or a trailer."""
+        super().on_header(name, value)
+        self._parsed = True
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            self._error = _headers_too_large()
+            raise self._error
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer."""
+        super().on_headers_complete()
+        self._parsed = True
+        self.idle.pop(self, None)
+        if self._health_only:
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        super().on_body(body)
+        self._parsed = True
+
+    def on_message_complete(self) -> None:
+        """Note that all of the request is here."""
+        super().on_message_complete()
+        self._parsed, self._arriving = True, False
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._abort_if_stalled()
+        elif self.cycle.response_complete:
+            self.idle[self] = None
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """Answer what the parser, or a callback of it, refused."""
+        self._refuse(
+            self._error or MalformedHttp("The request is not HTTP/1.1; send it as RFC 9112 says.")
+        )
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close, though the last answer may not be taken in."""
+        super().timeout_keep_alive_handler()
+        self._abort_if_stalled()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to take in more, for a while."""
+        super().pause_writing()
+        self._abort_if_stalled()
+
+    def _warn(self) -> None:
+        own, now_s = type(self), self.loop.time()
+        if now_s - own.warned_s >= _WARN_EVERY_S:
+            own.warned_s = now_s
+            _log.warning(
+                "all %d connections are in use: idle ones are closed for new ones, and new ones "
+                "refused if there are none; see SLUICEWAY_MAX_CONNECTIONS",
+                self.limits.connections,
+            )
+
+    def _expect(self) -> None:
+        """Have the rest of a request come in time."""
+        if self._deadline is None:
+            timeout_s = self.limits.client_timeout_s
+            self._deadline = self.loop.call_later(timeout_s, self._overdue)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _overdue(self) -> None:
+        self._deadline = None
+        if self.flow.read_paused:
+            # The application reads no more at the moment; the client may wait for it.
+            self._expect()
+        elif not self._arriving or (self.cycle and self.cycle.response_started):
+            self.transport.close()
+            self._abort_if_stalled()
+        else:
+            seconds = self.limits.client_timeout_s
+            self._refuse(
+                RequestTimeout(f"The request did not arrive within {seconds:g} s; send it again.")
+            )
+
+    def _refuse(self, error: SluicewayGatewayError) -> None:
+        """Answer with a problem, whatever else was to be answered, and close."""
+        answer = problem_response(error, {"Connection": "close"})
+        lines = [f"HTTP/1.1 {answer.status_code} {error.title}".encode()]
+        lines += [name + b": " + value for name, value in answer.raw_headers]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
+        self.transport.close()
+        self._abort_if_stalled()
+
+    def _abort_if_stalled(self) -> None:
+        """Give the connection up if the client takes in nothing of what waits to be written."""
+        waiting = self.transport.get_write_buffer_size()
+
+        def look() -> None:
+            self._stalled = None
+            left = self.transport.get_write_buffer_size()
+            if left and left >= waiting:
+                self.transport.abort()
+            elif left:
+                self._abort_if_stalled()
+
+        if waiting and self._stalled is None:
+            self._stalled = self.loop.call_later(self.limits.client_timeout_s, look)
+
+
+def limited_protocol(limits: ConnectionLimits) -> type[LimitedProtocol]:
+    """Return the protocol of one server, for uvicorn's option `http`."""
+
+    class ServerProtocol(LimitedProtocol):
+        pass
+
+    ServerProtocol.limits = limits
+    ServerProtocol.idle = {}
+    ServerProtocol.warned_s = -_WARN_EVERY_S
+    return ServerProtocol
+
+
+def allowed_connections(settings: Settings) -> int:
+    """Return how many connections fit into the files that this process may open."""
+    wanted = settings.max_connections
+    # A connection to SQLite opens three; Kafka, logs and the event loop open some.
+    others = 3 * settings.database_pool_size + 100 + HEALTH_CONNECTIONS
+    files = _raised_file_limit(wanted + others)
+    allowed = max(1, files - others)
+    if allowed < wanted:
+        _log.warning(
+            "at most %d connections, not SLUICEWAY_MAX_CONNECTIONS=%d: this process may open %d "
+            "files; raise its limit (ulimit -n)",
+            allowed,
+            wanted,
+            files,
+        )
+    return min(allowed, wanted)
+
+
+def _raised_file_limit(wanted: int) -> int:
+    """Return how many files this process may open, after raising its own limit if it may."""
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limit.
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    return raised
+
+
+def _headers_too_large() -> HeadersTooLarge:
+    return HeadersTooLarge(
+        f"A request has at most {MAX_HEADERS} headers, of {MAX_HEAD_BYTES} bytes with the URL."
+    )
+
+
+def _too_many() -> TooManyConnections:
+    return TooManyConnections(
+        "All connections that this gateway allows are busy; ask again in a moment."
+    )
+
+
+def _health_only(app: ASGIApp) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in PUBLIC:
+            await app(scope, receive, send)
+        else:
+            await problem_response(_too_many())(scope, receive, send)
+
+    return answer

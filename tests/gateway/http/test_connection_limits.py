@@ -1,0 +1,294 @@
+"""What a client may send and hold before anybody knows who it is; on raw sockets."""
+
+import itertools
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from gateway_rig import SCHEMA, Rig, running
+
+from databases import Databases
+from sluiceway_gateway.http.server import (
+    HEALTH_CONNECTIONS,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_URL_BYTES,
+)
+from sluiceway_gateway.store.engine import Database
+from waiting import until
+
+CONNECTIONS = 4
+TIMEOUT_S = 0.5
+#: What a socket, the server's buffers and the limits may hold together.
+HELD = 4 * 1024 * 1024
+PIECE = 16 * 1024
+GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+LARGE = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@contextmanager
+def limited(databases: Databases, **settings: Any) -> Iterator[Rig]:
+    url = databases.migrated()
+    database = Database(url)
+    with running(database, url, **settings) as rig:
+        yield rig
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def impatient(sqlite: Databases) -> Iterator[Rig]:
+    """A gateway to which a request has to come soon."""
+    with limited(sqlite, client_timeout_ms=int(TIMEOUT_S * 1000)) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def small(sqlite: Databases) -> Iterator[Rig]:
+    """A gateway with few connections."""
+    # Its own client takes one of them.
+    with limited(sqlite, max_connections=CONNECTIONS) as rig:
+        rig.http.close()
+        yield rig
+
+
+def connected(rig: Rig, *, receive_buffer: int | None = None) -> socket.socket:
+    url = httpx.URL(rig.url)
+    made = socket.socket()
+    if receive_buffer is not None:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    made.settimeout(20)
+    made.connect((url.host, url.port))
+    return made
+
+
+def answer_to(made: socket.socket, sent: bytes = b"") -> tuple[int, dict[str, str], Any]:
+    """Send it, and return the status, the headers and the JSON of the answer."""
+    made.sendall(sent)
+    with made.makefile("rb") as file:
+        status = int(file.readline().split()[1])
+        headers: dict[str, str] = {}
+        while line := file.readline().strip():
+            name, _, value = line.decode().partition(": ")
+            headers[name] = value
+        return status, headers, json.loads(file.read(int(headers["content-length"])))
+
+
+def refusal(made: socket.socket, sent: bytes = b"") -> tuple[int, str]:
+    """Return the status and the code of a problem, after which the connection is closed."""
+    status, headers, problem = answer_to(made, sent)
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["connection"] == "close"
+    assert problem["status"] == status
+    assert made.recv(1) == b""
+    return status, problem["code"]
+
+
+def sent_until_refused(made: socket.socket, begin: bytes, pieces: Iterator[bytes]) -> int:
+    """Send without an end, and return how much of it went out before the gateway closed."""
+    sent = 0
+    try:
+        made.sendall(begin)
+        for piece in pieces:
+            made.sendall(piece)
+            sent += len(piece)
+            assert sent < HELD
+    except ConnectionError:
+        return sent
+    raise AssertionError("it has no end")
+
+
+def is_cut(made: socket.socket, sent: bytes) -> bool:
+    """Whether the gateway has closed a connection on which more is sent."""
+    try:
+        made.sendall(sent)
+    except ConnectionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"GET /", b"a"),
+        (b"GET /?", b"a"),
+        (b"", b"\r\n"),
+        (b"", b"A"),
+        (GET, b"a"),
+        (GET + b"a: ", b"a"),
+        (GET, b"a: b\r\n"),
+        (b"PUT /v1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n"),
+        (b"PUT /v1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\na: ", b"b"),
+        (b"PUT /v1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"b"),
+    ],
+    ids=[
+        *("path", "query", "empty lines", "method", "header name", "header value", "headers"),
+        *("trailers", "trailer", "chunk extension"),
+    ],
+)
+def test_what_has_no_end_is_refused_soon(small: Rig, begin: bytes, piece: bytes) -> None:
+    with connected(small) as made:
+        sent_until_refused(made, begin, itertools.repeat(piece * (PIECE // len(piece))))
+    with connected(small) as made:
+        assert answer_to(made, GET + b"\r\n")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "refused"),
+    [
+        (b"GET /" + b"a" * MAX_URL_BYTES + b" ", (414, "url_too_long")),
+        (GET + b"a: " + b"b" * MAX_HEAD_BYTES + b"\r\n\r\n", (431, "headers_too_large")),
+        (GET + b"a: b\r\n" * MAX_HEADERS + b"\r\n", (431, "headers_too_large")),
+        (b"hello\r\n\r\n", (400, "malformed_http")),
+        (GET + b"Content-Length: x\r\n\r\n", (400, "malformed_http")),
+        (
+            GET + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            (400, "malformed_http"),
+        ),
+        (b"GET http:// HTTP/1.1\r\n\r\n", (400, "malformed_http")),
+        (b"CONNECT a HTTP/1.1\r\n\r\n", (400, "malformed_http")),
+    ],
+    ids=["url", "header", "headers", "words", "length", "lengths", "absolute", "connect"],
+)
+def test_a_head_that_is_refused_says_why(small: Rig, sent: bytes, refused: tuple[int, str]) -> None:
+    with connected(small) as made:
+        assert refusal(made, sent) == refused
+
+
+def test_a_head_within_the_limits_is_answered(small: Rig) -> None:
+    headers = b"a: b\r\n" * (MAX_HEADERS - 2) + b"c: " + b"d" * 15_000 + b"\r\n"
+    with connected(small) as made:
+        status, _, problem = answer_to(
+            made, b"GET /livez?" + b"a" * (MAX_URL_BYTES - 8) + b" HTTP/1.1\r\n" + headers + b"\r\n"
+        )
+        assert (status, problem["code"]) == (422, "invalid_request")
+        # The next request on the connection has all of the limits again.
+        assert answer_to(made, GET + headers + b"\r\n")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"G", GET, b"PUT /v1/channels/a HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n"
+     b"Content-Type: application/json\r\n\r\n{"],
+    ids=["line", "head", "body"],
+)  # fmt: skip
+@pytest.mark.parametrize("trickles", [False, True])
+def test_a_request_that_does_not_arrive_in_time_is_refused(
+    impatient: Rig, sent: bytes, trickles: bool
+) -> None:
+    with connected(impatient) as made:
+        started_s = time.monotonic()
+        made.sendall(sent[:-1] if trickles else sent)
+        if trickles:
+            time.sleep(TIMEOUT_S / 2)
+            made.sendall(sent[-1:])
+        assert refusal(made) == (408, "request_timeout")
+        assert TIMEOUT_S * 0.9 < time.monotonic() - started_s < TIMEOUT_S * 10
+
+
+@pytest.mark.parametrize(
+    ("used", "sent"), [(False, b""), (False, b"\r\n"), (True, b"\r\n")], ids=str
+)
+def test_a_connection_without_a_request_is_closed(impatient: Rig, sent: bytes, used: bool) -> None:
+    with connected(impatient) as made:
+        if used:
+            assert answer_to(made, GET + b"\r\n")[0] == 200
+        made.sendall(sent)
+        assert made.recv(1) == b""
+
+
+def test_a_body_that_was_refused_is_not_awaited_for_ever(impatient: Rig) -> None:
+    head = b"PUT /v1/channels/a HTTP/1.1\r\nHost: elsewhere\r\nContent-Length: 999999999\r\n\r\n"
+    with connected(impatient) as made:
+        status, _, problem = answer_to(made, head)
+        assert (status, problem["code"]) == (403, "forbidden")
+        until(lambda: is_cut(made, b" " * 1000), seconds=10)
+
+
+def test_a_request_that_waits_for_its_answer_has_all_the_time_it_asks_for(impatient: Rig) -> None:
+    made = impatient.put("waited")
+    tag = {"If-None-Match": made.headers["ETag"]}
+    with connected(impatient) as raw:
+        begun_s = time.monotonic()
+        raw.sendall(
+            b"GET /v1/channels/waited?wait=2 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            + f"If-None-Match: {tag['If-None-Match']}\r\n\r\n".encode()
+        )
+        assert raw.recv(12) == b"HTTP/1.1 304"
+        assert time.monotonic() - begun_s > 2 * TIMEOUT_S
+
+
+def test_a_client_that_takes_in_nothing_is_given_up(impatient: Rig) -> None:
+    with connected(impatient, receive_buffer=4096) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        made.sendall(LARGE + b"\r\n")
+        # What comes after the answer has begun is neither read nor refused.
+        until(lambda: is_cut(made, b"\r\n"), seconds=10)
+
+
+def test_a_client_that_takes_in_an_answer_slowly_gets_all_of_it(impatient: Rig) -> None:
+    with connected(impatient, receive_buffer=32 * 1024) as made:
+        made.sendall(LARGE + b"Connection: close\r\n\r\n")
+        size, started_s = 0, time.monotonic()
+        while piece := made.recv(32 * 1024):
+            size += len(piece)
+            time.sleep(0.01)
+        assert time.monotonic() - started_s > TIMEOUT_S
+    whole = impatient.http.get("/docs/swagger-ui-bundle.js")
+    assert size > len(whole.content)
+
+
+def test_the_connection_that_idles_for_the_longest_makes_room(small: Rig) -> None:
+    with ExitStack() as open_ones:
+        idle = [open_ones.enter_context(connected(small)) for _ in range(CONNECTIONS)]
+        for each in idle[1:]:
+            assert answer_to(each, GET + b"\r\n")[0] == 200
+        with connected(small) as new:
+            assert answer_to(new, GET + b"\r\n")[0] == 200
+            assert idle[0].recv(1) == b""
+        # The others stay.
+        assert answer_to(idle[1], GET + b"\r\n")[0] == 200
+
+
+@pytest.fixture
+def all_busy(small: Rig) -> Iterator[None]:
+    """As many requests wait for a change as there are connections."""
+    with httpx.Client(base_url=small.url) as http:
+        body = {"spec": {"schema": SCHEMA}}
+        tag = http.put("/v1/channels/watched", json=body).headers["ETag"]
+    with ExitStack() as open_ones:
+        for _ in range(CONNECTIONS):
+            made = open_ones.enter_context(connected(small))
+            made.sendall(
+                b"GET /v1/channels/watched?wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                + f"If-None-Match: {tag}\r\n\r\n".encode()
+            )
+        watch = small.app.state.parts.watch
+        until(lambda: watch.waiting == CONNECTIONS)
+        yield
+    until(lambda: watch.waiting == 0)
+
+
+@pytest.mark.usefixtures("all_busy")
+def test_while_all_are_busy_new_ones_are_refused_but_health_is_told(small: Rig) -> None:
+    list_ = b"GET /v1/channels HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    for _ in range(2):
+        with connected(small) as new:
+            assert refusal(new, list_) == (503, "too_many_connections")
+        with connected(small) as new:
+            status, headers, live = answer_to(new, GET + b"\r\n")
+            assert (status, headers["connection"], live) == (200, "close", {"live": True})
+            assert new.recv(1) == b""
+
+
+@pytest.mark.usefixtures("all_busy")
+def test_silent_connections_do_not_keep_health_from_being_told(small: Rig) -> None:
+    with ExitStack() as open_ones:
+        for _ in range(3 * HEALTH_CONNECTIONS):
+            open_ones.enter_context(connected(small))
+        with connected(small) as new:
+            assert answer_to(new, GET + b"\r\n")[0] == 200

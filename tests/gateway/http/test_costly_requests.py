@@ -1,0 +1,161 @@
+"""Requests made to cost much are refused for little, and unread where nobody may ask."""
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from attaching import fresh_id
+from fastapi.routing import APIRoute
+from gateway_rig import SCHEMA, Rig, code
+
+from sluiceway_gateway.http.strict_json import loads
+
+JSON = {"Content-Type": "application/json"}
+MOST_SHOWN = 20
+#: What the costly way takes is many times this; what is right takes a fraction of it.
+SOON_S = 2.0
+
+
+@pytest.fixture
+def soon() -> Iterator[None]:
+    started_s = time.perf_counter()
+    yield
+    assert time.perf_counter() - started_s < SOON_S
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_repeated_name_among_many_is_found_soon() -> None:
+    names = [f'"{number:x}":0' for number in range(40_000)]
+    body = f"{{{','.join([*names, names[-1]])}}}".encode()
+    with pytest.raises(Exception, match="'9c3f' occurs twice"):
+        loads(body)
+
+
+def test_unknown_fields_are_counted_beyond_the_first_twenty(shared_rig: Rig) -> None:
+    body = {f"{number:x}": 0 for number in range(70_000)}
+    answer = shared_rig.http.put("/v1/channels/flights", json=body)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert len(answer.json()["errors"]) == MOST_SHOWN
+    assert answer.json()["detail"].endswith("; and 69,980 more.")
+    assert len(answer.content) < 8000
+
+
+@pytest.mark.usefixtures("soon")
+def test_unknown_settings_are_refused_soon_and_not_all_named(shared_rig: Rig) -> None:
+    config = {f"segment.byte{number}": "1" for number in range(20_000)}
+    answer = shared_rig.put("flights", config=config)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert [each["pointer"] for each in answer.json()["errors"]] == ["/spec/config"]
+
+
+@pytest.mark.parametrize("where", ["field", "setting"])
+def test_an_unknown_name_is_shown_shortened(shared_rig: Rig, where: str) -> None:
+    name = "n" * 500_000
+    body: dict[str, Any] = {"spec": {"schema": SCHEMA, "config": {name: "1"}}}
+    answer = shared_rig.http.put(
+        "/v1/channels/flights", json=body if where == "setting" else {name: 1}
+    )
+    assert answer.status_code == 422
+    assert "nnn" in answer.json()["errors"][0]["pointer"]
+    assert len(answer.content) < 3000
+
+
+def test_unknown_parameters_are_counted_beyond_the_first_twenty(shared_rig: Rig) -> None:
+    query = "&".join(f"{number:x}=" for number in range(1000))
+    answer = shared_rig.http.get(f"/v1/channels?{query}")
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert len(answer.json()["errors"]) == MOST_SHOWN
+    assert answer.json()["detail"].endswith("; and 980 more.")
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", "http://a]b"])
+def test_an_origin_that_is_none_is_refused(shared_rig: Rig, origin: str) -> None:
+    answer = shared_rig.http.get("/v1/channels", headers={"Origin": origin})
+    assert (answer.status_code, code(answer)) == (403, "forbidden")
+
+
+def routes(rig: Rig) -> list[tuple[str, str]]:
+    """Every method and path of the API that is not public, with names that can be."""
+    names = {"name": "flights", "group": "g", "id": "0" * 32}
+    return [
+        (method, re.sub("{(.+?)}", lambda found: names.get(found[1], "1"), route.path))
+        for route in rig.app.routes
+        if isinstance(route, APIRoute) and route.path not in {"/livez", "/readyz"}
+        for method in route.methods
+    ]
+
+
+def head(rig: Rig, method: str, path: str, **headers: str) -> socket.socket:
+    """Send the head of a request whose body does not follow."""
+    host = httpx.URL(rig.url)
+    assert host.port is not None
+    sent = socket.create_connection((host.host, host.port), timeout=10)
+    given = {"Host": host.netloc.decode(), "Content-Length": "1000", **JSON, **headers}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
+    sent.sendall("\r\n".join([*lines, "", "{"]).encode())
+    return sent
+
+
+def status(sent: socket.socket) -> int:
+    with sent, sent.makefile("rb") as answer:
+        return int(answer.readline().split()[1])
+
+
+@pytest.mark.parametrize("token", [None, "slw_" + "0" * 16 + "_" + "0" * 64, "x"])
+def test_no_route_waits_for_the_body_of_somebody_unknown(rig: Rig, token: str | None) -> None:
+    rig.token("admin")
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    asked = routes(rig)
+    assert ("PUT", "/v1/channels/flights/groups/g/offsets") in asked
+    answered = [(path, status(head(rig, method, path, **headers))) for method, path in asked]
+    assert answered == [(path, 401) for _, path in asked]
+
+
+def test_the_body_of_a_revoked_token_is_not_read_once_it_was_refused(rig: Rig) -> None:
+    assert rig.put("flights").status_code == 201
+    token = rig.token("admin")
+    beat = {"session": fresh_id(), "beat": 1, "endpoints": []}
+    for _ in range(2):
+        assert rig.http.post("/v1/heartbeats", json=beat, headers=token).status_code == 200
+    with head(rig, "POST", "/v1/heartbeats", **token) as known:
+        known.sendall(b" " * 999)
+        assert status(known) == 422
+    rig.tokens.revoke(token["Authorization"].split("_")[1])
+    assert rig.http.post("/v1/heartbeats", json=beat, headers=token).status_code == 401
+    assert status(head(rig, "POST", "/v1/heartbeats", **token)) == 401
+
+
+def test_a_client_that_leaves_amid_its_body_is_no_failure_of_the_gateway(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in ("/v1/channels/flights", "/v1/channels/flights/groups/g/offsets"):
+        head(rig, "PUT", path).close()
+    counted = 'sluiceway_http_requests_total{method="PUT"'
+    deadline_s = time.monotonic() + 10
+    while rig.http.get("/metrics").text.count(counted) < 2:
+        assert time.monotonic() < deadline_s
+    metrics = [line for line in rig.http.get("/metrics").text.splitlines() if counted in line]
+    assert all('status="422"' in line for line in metrics), metrics
+    assert "request failed" not in caplog.text
+
+
+def test_the_document_has_the_largest_integer_as_it_is(shared_rig: Rig) -> None:
+    served = shared_rig.http.get("/openapi.json")
+    assert b'"maximum":9223372036854775807' in served.content
+    bounds: list[Any] = []
+
+    def look(part: Any) -> None:
+        for each in part.values() if isinstance(part, dict) else part:
+            if isinstance(each, dict | list):
+                look(each)
+        if isinstance(part, dict) and part.get("type") == "integer":
+            bounds.extend(part[each] for each in ("minimum", "maximum") if each in part)
+
+    look(json.loads(served.content))
+    assert {type(each) for each in bounds} == {int}
+    assert max(bounds) == 2**63 - 1

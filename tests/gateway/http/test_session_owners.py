@@ -1,0 +1,153 @@
+"""A session is its owner's: whose tokens have the label of the one that began it."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from attaching import Site, fresh_id, report, site
+from gateway_rig import Rig, code
+
+from sluiceway_gateway.store.sessions import MAX_BEATS_AHEAD
+
+HIGHEST = 2**63 - 1
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    """A channel, and the session of somebody with a token of the label `job`."""
+    flights = site(rig, partitions=4)
+    become(rig, "job")
+    return flights
+
+
+def become(rig: Rig, label: str, *scopes: str) -> None:
+    """Ask with a new token from now on."""
+    rig.http.headers.update(rig.token(*(scopes or ("admin",)), label=label))
+
+
+def refused(answer: httpx.Response) -> None:
+    assert (answer.status_code, code(answer)) == (403, "forbidden")
+    assert "another owner" in answer.json()["detail"]
+
+
+def task(endpoint: Any) -> Any:
+    return {"endpoint": endpoint["id"], "task": "0", "attempt": 0, "state": "running"}
+
+
+def seen(flights: Site, endpoint: Any) -> Any:
+    found = flights.get(endpoint)
+    return {name: found[name] for name in ("state", "health", "counters", "epoch", "events")}
+
+
+ASKED: dict[str, Callable[[Site, Any], httpx.Response]] = {
+    "the highest heartbeat": lambda flights, _: flights.send(beat=HIGHEST),
+    "an old heartbeat": lambda flights, _: flights.send(beat=1),
+    "a heartbeat for all": lambda flights, _: flights.send(beat=2, keeps=True),
+    "a heartbeat for one": lambda flights, reader: flights.send(report(reader, "error"), beat=2),
+    "a task": lambda flights, reader: flights.send(beat=2, tasks=[task(reader)]),
+    "an attach": lambda flights, _: flights.ask(),
+    "an attach to a group": lambda flights, _: flights.ask(group="h", index=0, size=1),
+    "an attach again": lambda flights, reader: flights.ask(
+        id=reader["id"], group="g", index=0, size=1
+    ),
+    "an attach of a member": lambda flights, _: flights.ask(group="d", dynamic=True),
+    "a commit": lambda flights, reader: flights.commit(reader, 1, (0, 5, 0)),
+    "a detach": lambda flights, reader: flights.depart(reader),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED.keys())
+def test_another_owner_is_refused_and_changes_nothing(
+    flights: Site, ask: Callable[[Site, Any], httpx.Response]
+) -> None:
+    reader = flights.member()
+    flights.beat(report(reader, "started"))
+    before, endpoints = seen(flights, reader), len(flights.listed())
+
+    become(flights.rig, "another job")
+    refused(ask(flights, reader))
+
+    become(flights.rig, "job")
+    assert (seen(flights, reader), len(flights.listed())) == (before, endpoints)
+    assert flights.beat(report(reader, "started", counters={"records": 3}))[0]["status"] == "ok"
+    assert flights.get(reader)["counters"] == {"records": 3}
+    assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
+    assert flights.committed() == [(0, 5, 0)]
+
+
+def test_a_share_is_taken_by_its_owner_alone(flights: Site) -> None:
+    member = flights.join()
+    become(flights.rig, "another job")
+    refused(flights.sync(member, take=member["generation"]))
+    become(flights.rig, "job")
+    assert flights.sync(member, take=member["generation"]).status_code == 200
+
+
+def test_tasks_of_another_owner_are_refused_one_by_one(flights: Site) -> None:
+    theirs = flights.attach("writer")
+    become(flights.rig, "another job")
+    own = Site(rig=flights.rig, name=flights.name, uid=flights.uid)
+    mine = own.attach("writer")
+    tasks = [task(theirs), task(mine)]
+    answer = own.send(beat=1, session=fresh_id(), tasks=tasks).json()
+    replies = {each["endpoint"]: each for each in answer["tasks"]}
+    assert replies[mine["id"]]["status"] == "ok"
+    assert replies[theirs["id"]]["status"] == "refused"
+    assert "another owner" in replies[theirs["id"]]["reason"]
+    assert flights.get(theirs)["state"] == "opened"
+
+
+def test_processes_of_one_owner_work_for_one_endpoint_with_tokens_of_their_own(
+    flights: Site,
+) -> None:
+    endpoint = flights.attach("writer")
+    become(flights.rig, "job", "write:flights")
+    answer = flights.send(beat=1, session=fresh_id(), tasks=[task(endpoint)]).json()
+    assert [each["status"] for each in answer["tasks"]] == ["ok"]
+    # As planning does in the name of the driver.
+    assert flights.ask("writer").status_code == 201
+
+
+def test_a_job_goes_on_with_a_new_token_of_its_label(flights: Site) -> None:
+    reader = flights.member()
+    flights.rig.clock.turn(timedelta(days=1))
+    become(flights.rig, "job", "read:flights")
+    assert flights.beat(report(reader, "started"))[0]["status"] == "ok"
+    assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
+    assert flights.depart(reader).status_code == 200
+
+
+def test_a_session_from_before_there_were_tokens_is_its_first_users(rig: Rig) -> None:
+    flights = site(rig)
+    reader = flights.member()
+    flights.beat(report(reader, "started"))
+    become(rig, "job")
+    assert flights.beat(report(reader, "started"))[0]["status"] == "ok"
+    become(rig, "another job")
+    refused(flights.send(beat=HIGHEST))
+
+
+def test_a_heartbeat_far_ahead_is_refused_and_the_next_one_counts(rig: Rig) -> None:
+    flights = site(rig)
+    reader = flights.member()
+    flights.beat(report(reader, "started"), beat=3)
+    for beat in (HIGHEST, 4 + MAX_BEATS_AHEAD):
+        answer = flights.send(report(reader, "stopped"), beat=beat)
+        assert (answer.status_code, code(answer)) == (422, "invalid_request")
+        assert answer.json()["errors"][0]["pointer"] == "/beat"
+    assert flights.get(reader)["state"] == "started"
+    assert flights.send(report(reader, "stopped"), beat=4).json()["beat"] == 4
+    assert flights.get(reader)["state"] == "stopped"
+
+
+def test_a_heartbeat_that_does_not_count_is_told_which_one_did(rig: Rig) -> None:
+    flights = site(rig)
+    reader = flights.member()
+    assert flights.send(report(reader, "started"), beat=MAX_BEATS_AHEAD).status_code == 200
+    late = flights.send(report(reader, "stopped"), beat=2).json()
+    assert late["beat"] == MAX_BEATS_AHEAD
+    assert flights.get(reader)["state"] == "started"
+    flights.send(report(reader, "stopped"), beat=late["beat"] + 1)
+    assert flights.get(reader)["state"] == "stopped"
