@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from process import Process, process
 
 from certificates import Authority
 from databases import Databases
+from running_commands import Process, process
 
 FILES = 256
 #: More than there may be files, and half of a request on each.

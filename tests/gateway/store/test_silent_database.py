@@ -15,6 +15,7 @@ from databases import Postgres, SQLite
 from relay import Relay
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.loops import Leader, Loop
+from sluiceway_gateway.services.tokens import LOOPBACK
 from sluiceway_gateway.store import leases, sessions
 from sluiceway_gateway.store.engine import Database
 from sluiceway_gateway.store.postgresql import connect_arguments
@@ -77,7 +78,7 @@ def test_a_statement_without_an_answer_ends_the_transaction(
             leases.acquire(tx, "l", "me", 60_000)
             with postgres.stopped():
                 if prepared:
-                    sessions.beat(tx, "unknown", 1)
+                    sessions.beat(tx, "unknown", 1, principal=LOOPBACK)
                 else:
                     leases.current(tx, "l")
 
