@@ -19,9 +19,10 @@ def test_every_metric_that_is_named_is_exported() -> None:
     metrics = Metrics()
     metrics.answered(route="/", method="GET", status=200, seconds=0)
     metrics.reconciled({"checked": 1})
+    metrics.turned("reconcile", 0)
     text = metrics.render(channels=dict.fromkeys(Phase, 0), waiting=0).decode()
     named = set(re.findall(r"`(sluiceway_\w+)`", PAGE))
-    assert len(named) == 6
+    assert len(named) == 7
     assert [name for name in named if not re.search(rf"^{name}(_bucket)?[ {{]", text, re.M)] == []
 
 

@@ -62,7 +62,9 @@ def test_a_loop_that_keeps_failing_shows_in_readiness_metrics_and_log(
     assert failures >= 3
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
     told = [(each["level"], each["failures"]) for each in logged if each.get("loop") == "reconcile"]
-    assert told[:3] == [("warning", 1), ("warning", 2), ("error", 3)]
+    # Other gateways of this process fail with it, and write to the same log.
+    assert {("warning", 1), ("warning", 2), ("error", 3)} <= set(told)
+    assert all((level == "error") == (failures >= 3) for level, failures in told)
     monkeypatch.undo()
     until(lambda: metric(rig, "sluiceway_loop_consecutive_failures", loop="reconcile") == 0)
     assert "reconcile" not in rig.http.get("/readyz").json()["loops"]
