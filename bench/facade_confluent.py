@@ -17,8 +17,8 @@ from bench.measure import Measured, Ratio, Side, in_own_process
 
 from sluiceway import Gateway
 from sluiceway.confluent import Consumer, Producer
-from sluiceway.kafka.properties import consumer_config, producer_config
-from sluiceway.protocol import Connection
+from sluiceway.kafka.config import consumer_config, producer_config
+from sluiceway.rest.models import Connection
 
 MESSAGES = 2_000_000
 PARTITIONS = 4

@@ -21,10 +21,11 @@ from bench.service import Service, databases, running
 
 from sluiceway import Gateway
 from sluiceway.schema import Schema
-from sluiceway_gateway.domain.channel import MAX_SCHEMA_VERSIONS, SchemaVersion
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import MAX_SCHEMA_VERSIONS, SchemaVersion
 from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.services.migration import opened
-from sluiceway_gateway.store import channels, schemas
 
 CONNECTIONS = 8
 SECONDS = 3.0
@@ -62,14 +63,16 @@ def fill(database_url: str) -> None:
     """Have the channel FULL keep as many versions of its schema as it may."""
     now = datetime.now(UTC)
     with opened(database_url) as database, database.write() as tx:
-        channel = channels.hold(tx, FULL)
+        channel = channels_store.hold(tx, FULL)
         assert channel is not None
         for number in range(2, MAX_SCHEMA_VERSIONS + 1):
             schema = Schema.parse(definition(number))
             text = schema.canonical
-            id_ = schemas.register(tx, fingerprint=schema.fingerprint, definition=text, now=now)
+            id_ = schemas_store.register(
+                tx, fingerprint=schema.fingerprint, definition=text, now=now
+            )
             version = SchemaVersion(id=id_, version=number, definition=text, created_at=now)
-            schemas.assign(tx, channel_uid=channel.uid, version=version)
+            schemas_store.assign(tx, channel_uid=channel.uid, version=version)
 
 
 def ask(service: Service, path: str) -> Measured:

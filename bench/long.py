@@ -29,7 +29,7 @@ from rich.table import Table
 
 import sluiceway.spark
 from sluiceway import Gateway
-from sluiceway.kafka.properties import consumer_config
+from sluiceway.kafka.config import consumer_config
 from sluiceway_gateway.demo.surroundings import surroundings
 
 ROWS = 50_000_000

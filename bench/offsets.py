@@ -28,8 +28,8 @@ from fastapi import FastAPI
 
 from sluiceway import Gateway
 from sluiceway_gateway.embedded import KafkaServer, free_ports
-from sluiceway_gateway.http.offsets import CommitPut
 from sluiceway_gateway.http.sockets import bound_socket
+from sluiceway_gateway.offsets.routes import CommitPut
 
 SECONDS = 5.0
 ROUNDS = 3

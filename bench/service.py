@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.services.migration import migrate, opened
-from sluiceway_gateway.services.tokens import Tokens
 
 KEY = "bench-key-" + "0123456789abcdef" * 2
 COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"

@@ -25,7 +25,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 
 import sluiceway.spark
 from sluiceway import Gateway
-from sluiceway.kafka.properties import producer_config
+from sluiceway.kafka.config import producer_config
 from sluiceway_gateway.demo.surroundings import surroundings
 
 PARTITIONS = 4

@@ -31,8 +31,8 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.codecs import codec
-from sluiceway.kafka.properties import producer_config
-from sluiceway.protocol import Connection
+from sluiceway.kafka.config import producer_config
+from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway_gateway.demo.surroundings import surroundings
 

@@ -7,9 +7,9 @@ database from `SLUICEWAY_DATABASE_URL`.
 from alembic import context
 from sqlalchemy import Connection
 
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.schema import metadata
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.tables import metadata
 
 
 def run(connection: Connection) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluiceway_gateway.domain import channel, endpoint
+from sluiceway_gateway.channels import model as channels_model
+from sluiceway_gateway.endpoints import model as endpoints_model
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -25,8 +26,8 @@ def test_the_diagrams_of_states_are_the_transition_tables() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     shown = re.findall(r"```mermaid\n(stateDiagram-v2.*?)\n```", text, re.DOTALL)
     assert shown == [
-        _diagram(channel.Phase.PROVISIONING, channel.TRANSITIONS),
-        _diagram(endpoint.State.OPENED, endpoint.TRANSITIONS),
+        _diagram(channels_model.Phase.PROVISIONING, channels_model.TRANSITIONS),
+        _diagram(endpoints_model.State.OPENED, endpoints_model.TRANSITIONS),
     ]
 
 

@@ -95,7 +95,7 @@ def test_each_foreign_library_has_its_one_place_in_the_gateway() -> None:
 # What both sides go by: the rules of schemas and of Kafka properties, and what keeps Kafka shut.
 SHARED = (
     *("sluiceway.schema", "sluiceway.errors", "sluiceway._version"),
-    *("sluiceway.kafka.properties", "sluiceway.kafka.diagnosis"),
+    *("sluiceway.kafka.config", "sluiceway.kafka.diagnosis"),
 )
 
 

@@ -11,14 +11,14 @@ from sluiceway._version import __version__
 
 if TYPE_CHECKING:
     from sluiceway.channel import Channel
-    from sluiceway.endpoint import Endpoint
     from sluiceway.errors import SluicewayError
     from sluiceway.gateway import Gateway
     from sluiceway.ports import InputPort, OutputPort
     from sluiceway.position import Position
-    from sluiceway.protocol import Beat, Connection, Retention
     from sluiceway.reader import ChannelReader
-    from sluiceway.reports import StatusReport
+    from sluiceway.rest.endpoint_models import Endpoint
+    from sluiceway.rest.models import Beat, Connection, Retention
+    from sluiceway.rest.status import StatusReport
     from sluiceway.schema import Schema
     from sluiceway.writer import ChannelWriter
 

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import OptionError, SluicewayTimeout
 from sluiceway.passage import Passage
+from sluiceway.rest.endpoints import EndpointCalls
 
 __all__ = ["wait_until_passed"]
 

@@ -5,23 +5,23 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
-from sluiceway import choice, extent
-from sluiceway.attachment import Attachment
+from sluiceway import offsets
 from sluiceway.company import ChannelCompany
-from sluiceway.control import Access, Control
-from sluiceway.ending import OnLostWriter
-from sluiceway.endpoint import Membership, Mode, Role, membership
+from sluiceway.endpoint.handle import Attachment
+from sluiceway.endpoint.heartbeat import Session
+from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.errors import OptionError
+from sluiceway.group_reader import OnPartitions, maker
 from sluiceway.groups import Groups
 from sluiceway.idle import idle_ms
 from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.partitioning import Key, Partitioner
+from sluiceway.kafka.partitioner import Key, Partitioner
 from sluiceway.position import Position
-from sluiceway.protocol import Beat, ChannelResource, Connection, Retention, SchemaVersion
 from sluiceway.reader import ChannelReader
-from sluiceway.schema import Schema
-from sluiceway.session import Session
-from sluiceway.sharing_reader import OnPartitions, maker
+from sluiceway.rest.channels import Access, Control
+from sluiceway.rest.endpoint_models import Membership, Mode, Role, membership
+from sluiceway.rest.models import Beat, ChannelResource, Connection, Retention, SchemaVersion
+from sluiceway.schema import Schema, choice
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["Channel"]
@@ -105,10 +105,10 @@ class Channel(ChannelCompany):
         size: int | None = None,
         mode: Mode = "shared",
         dynamic: bool = False,
-        until: extent.Until = "finished",
+        until: offsets.Until = "finished",
         writers: int = 1,
         on_lost_writer: OnLostWriter = "raise",
-        start: extent.Start = "earliest",
+        start: offsets.Start = "earliest",
         partitions: Sequence[int] | None = None,
         on_corrupt: Literal["raise", "skip"] = "raise",
         timeout_s: float = 30.0,

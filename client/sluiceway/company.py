@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from sluiceway.endpoint import Endpoint
+from sluiceway.endpoint.waiting import Meeting, WaitedState
 from sluiceway.life import ChannelLife
-from sluiceway.meeting import Meeting, WaitedState
+from sluiceway.rest.endpoint_models import Endpoint
 
 __all__ = ["ChannelCompany"]
 

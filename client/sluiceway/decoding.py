@@ -6,7 +6,7 @@ from confluent_kafka import Message
 
 from sluiceway.codecs import Corrupt, Decoder, decoder
 from sluiceway.errors import CorruptMessage, SchemaMismatch
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 
 __all__ = ["decoder_for", "refusal"]

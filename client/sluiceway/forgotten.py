@@ -7,12 +7,12 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import GatewayError, GatewayUnavailable
+from sluiceway.rest.endpoints import EndpointCalls
 
 __all__ = ["Farewell", "Forgotten"]
 
-LOGGER = logging.getLogger("sluiceway.session")
+LOGGER = logging.getLogger("sluiceway.endpoint.heartbeat")
 
 _TIMEOUT_S = 5.0
 _CAUSE = "forgotten: the program let go of it without closing it"

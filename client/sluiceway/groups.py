@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.position import Position
+from sluiceway.rest.endpoints import EndpointCalls
 
 __all__ = ["Groups"]
 

@@ -2,8 +2,8 @@
 
 from abc import abstractmethod
 
-from sluiceway.intake import Intake
-from sluiceway.kafka.stream import MessageStream
+from sluiceway.kafka.consumer import MessageStream
+from sluiceway.kafka.fetcher import Intake
 from sluiceway.position import Position
 from sluiceway.presence import Presence
 

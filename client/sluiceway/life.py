@@ -3,8 +3,8 @@
 import time
 from typing import Self
 
+from sluiceway.channel_state import ChannelFacts
 from sluiceway.errors import ChannelNotFound, Conflict
-from sluiceway.facts import ChannelFacts
 
 __all__ = ["ChannelLife"]
 

@@ -10,13 +10,13 @@ from typing import Any, Self
 import pyarrow as pa
 
 from sluiceway.channel import Channel
-from sluiceway.ending import LostWriterPolicy, OnLostWriter, outcome
-from sluiceway.endpoint import Endpoint
+from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, outcome
+from sluiceway.endpoint.waiting import missing
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
-from sluiceway.meeting import missing
 from sluiceway.position import Position
 from sluiceway.reader import ChannelReader
 from sluiceway.records import to_batches
+from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["InputPort", "OutputPort"]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sluiceway.attachment import Attachment, StatusCallback
+from sluiceway.endpoint.handle import Attachment, StatusCallback
 from sluiceway.errors import OptionError
 
 __all__ = ["Presence"]

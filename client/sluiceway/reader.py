@@ -9,18 +9,18 @@ from typing import Any, Literal, Self, TypeVar
 
 import pyarrow as pa
 
-from sluiceway import extent
-from sluiceway.attachment import Attachment
-from sluiceway.committing import Commits
+from sluiceway import offsets
 from sluiceway.decoding import decoder_for
-from sluiceway.ending import Ending, OnLostWriter, WhenFinished
+from sluiceway.endpoint.committer import Commits
+from sluiceway.endpoint.handle import Attachment
+from sluiceway.endpoint.stop_condition import Ending, OnLostWriter, WhenFinished
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
 from sluiceway.growing import Growing
-from sluiceway.intake import Intake
+from sluiceway.kafka.fetcher import Intake
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.opening import opened
 from sluiceway.position import Position
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 
 __all__ = ["ChannelReader"]
@@ -52,8 +52,8 @@ class ChannelReader(Growing):
         self,
         connection: Connection,
         *,
-        until: extent.Until,
-        start: extent.Start = "earliest",
+        until: offsets.Until,
+        start: offsets.Start = "earliest",
         partitions: Sequence[int] | None = None,
         on_corrupt: Literal["raise", "skip"] = "raise",
         timeout_s: float = 30.0,
@@ -91,7 +91,7 @@ class ChannelReader(Growing):
         if attachment is not None and grouped:
             chosen = attachment.attached.partitions
         else:
-            chosen = extent.chosen_partitions(partitions, connection.partitions)
+            chosen = offsets.chosen_partitions(partitions, connection.partitions)
         self._stream = opened(
             connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
         )
@@ -198,7 +198,7 @@ class ChannelReader(Growing):
         with self._intake.turn.urgently():
             self._require_open()
             marks = self._stream.watermarks(self.partitions)
-            self._move(extent.positions_at(positions, marks))
+            self._move(offsets.positions_at(positions, marks))
 
     def seek_to_time(self, moment: datetime) -> None:
         """Go on reading from the first message that is not older, in each partition.
@@ -208,7 +208,7 @@ class ChannelReader(Growing):
         self._require_open()
         with self._intake.turn.urgently():
             self._require_open()
-            self._move(extent.start_positions(moment, self.partitions, self._stream))
+            self._move(offsets.start_positions(moment, self.partitions, self._stream))
 
     def end_offsets(self) -> dict[int, int]:
         """Return the offset after the last message of each partition, as of now."""
@@ -272,20 +272,20 @@ class ChannelReader(Growing):
                 self._stream.close()
 
     def _begin(
-        self, start: extent.Start, partitions: Sequence[int], committed: Mapping[int, Position]
+        self, start: offsets.Start, partitions: Sequence[int], committed: Mapping[int, Position]
     ) -> dict[int, Position]:
-        return extent.start_positions(start, partitions, self._stream, committed)
+        return offsets.start_positions(start, partitions, self._stream, committed)
 
     def _made_ending(
         self,
-        until: extent.Until,
+        until: offsets.Until,
         chosen: Sequence[int],
         writers: int,
         on_lost_writer: OnLostWriter,
     ) -> Ending:
         attachment = self._attachment
         if until != "finished" or attachment is None:
-            return Ending(extent.end_offsets(until, chosen, self._stream), attachment)
+            return Ending(offsets.end_offsets(until, chosen, self._stream), attachment)
         partial = attachment.membership is None and len(chosen) < self.connection.partitions
         mine = set(chosen).__contains__ if partial else attachment.owns
         stream = self._stream

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from sluiceway.control import Control
 from sluiceway.errors import OptionError
-from sluiceway.reports import StatusLine, StatusPage, StatusReport
+from sluiceway.rest.channels import Control
+from sluiceway.rest.status import StatusLine, StatusPage, StatusReport
 
 __all__ = ["PACE_S", "channel_states", "list_states"]
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from sluiceway.codecs import Envelope
 from sluiceway.codecs.envelope import NotAnEnvelope
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.types import Nullable
 

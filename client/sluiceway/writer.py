@@ -6,9 +6,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from sluiceway.acknowledgement import wait_until_passed
-from sluiceway.attachment import Attachment
 from sluiceway.codecs import codec
-from sluiceway.delivery import Delivery
+from sluiceway.endpoint.handle import Attachment
 from sluiceway.errors import (
     DeliveryFailed,
     EndpointClosed,
@@ -17,14 +16,15 @@ from sluiceway.errors import (
     OptionError,
 )
 from sluiceway.fair_lock import FairLock
+from sluiceway.kafka.accumulator import Messages, outgoing
+from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.kafka.properties import producer_config
+from sluiceway.kafka.partitioner import Key, Partitioner, placement
+from sluiceway.kafka.producer import Delivery
 from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.outgoing import Messages, outgoing
-from sluiceway.partitioning import Key, Partitioner, placement
 from sluiceway.presence import Presence
-from sluiceway.protocol import Connection
 from sluiceway.records import to_batches
+from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 
 __all__ = ["ChannelWriter"]

@@ -8,58 +8,52 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway._version import __version__
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.broker import Kafka, check_for_clients
-from sluiceway_gateway.http import (
-    acknowledgement,
-    advancing,
-    channels,
-    cluster,
-    connections,
-    docs,
-    endpoints,
-    heartbeats,
-    offsets,
-    operation,
-    problems,
-    schemas,
-    sharing,
-    status_events,
-    statuses,
-)
+from sluiceway_gateway.channels import connection
+from sluiceway_gateway.channels import routes as channels_routes
+from sluiceway_gateway.channels.service import Channels
+from sluiceway_gateway.clock import Clock, system_clock
+from sluiceway_gateway.cluster import routes as cluster_routes
+from sluiceway_gateway.cluster.service import ClusterView
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.endpoints import heartbeat_routes
+from sluiceway_gateway.endpoints import routes as endpoints_routes
+from sluiceway_gateway.endpoints.attach import Attachment
+from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.liveness import EndCounts, ReapCounts
+from sluiceway_gateway.endpoints.service import Endpoints
+from sluiceway_gateway.groups import routes as groups_routes
+from sluiceway_gateway.groups.service import Shares
+from sluiceway_gateway.http import advancing, health, openapi, problems, status_events
+from sluiceway_gateway.http.auth import Authentication
+from sluiceway_gateway.http.deps import Parts
 from sluiceway_gateway.http.document import document
 from sluiceway_gateway.http.fragments import Fragments
-from sluiceway_gateway.http.guard import Authentication
 from sluiceway_gateway.http.limit import BodyLimit
-from sluiceway_gateway.http.observation import Observation
-from sluiceway_gateway.http.parts import Parts
+from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.rendered import Rendered
 from sluiceway_gateway.http.short_ways import short_ways
 from sluiceway_gateway.http.shortcut import Shortcut
+from sluiceway_gateway.lifecycle.drain import DrainCounts
+from sluiceway_gateway.lifecycle.idle import IdleCounts
+from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
-from sluiceway_gateway.services.acknowledgement import Acknowledgements
+from sluiceway_gateway.offsets import ack_routes
+from sluiceway_gateway.offsets import routes as offsets_routes
+from sluiceway_gateway.offsets.ack import Acknowledgements
+from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.provisioning.reconciler import Counts
+from sluiceway_gateway.readiness import Health
+from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.services.advancing import Advancing
-from sluiceway_gateway.services.attachment import Attachment
-from sluiceway_gateway.services.beats import Beats
-from sluiceway_gateway.services.channels import Channels
-from sluiceway_gateway.services.clock import Clock, system_clock
-from sluiceway_gateway.services.cluster import ClusterView
-from sluiceway_gateway.services.draining import DrainCounts
-from sluiceway_gateway.services.endpoints import Endpoints
-from sluiceway_gateway.services.health import Health
-from sluiceway_gateway.services.idling import IdleCounts
 from sluiceway_gateway.services.migration import check
-from sluiceway_gateway.services.offsets import Offsets
-from sluiceway_gateway.services.reaping import EndCounts, ReapCounts
-from sluiceway_gateway.services.reconcile import Counts
 from sluiceway_gateway.services.resizing import Resizing
-from sluiceway_gateway.services.sampling import SampleCounts
-from sluiceway_gateway.services.sharing import Shares
-from sluiceway_gateway.services.statuses import Statuses
-from sluiceway_gateway.services.tokens import Tokens
-from sluiceway_gateway.services.watch import Watch
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.status import routes as status_routes
+from sluiceway_gateway.status.sampler import SampleCounts
+from sluiceway_gateway.status.service import Statuses
 
 __all__ = ["create_app"]
 
@@ -198,20 +192,20 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     )
     app.state.parts = parts
     for part in (
-        channels,
-        schemas,
-        connections,
-        endpoints,
-        heartbeats,
-        offsets,
+        channels_routes,
+        schemas_routes,
+        connection,
+        endpoints_routes,
+        heartbeat_routes,
+        offsets_routes,
         advancing,
-        acknowledgement,
-        statuses,
+        ack_routes,
+        status_routes,
         status_events,
-        sharing,
-        cluster,
-        operation,
-        docs,
+        groups_routes,
+        cluster_routes,
+        health,
+        openapi,
     ):
         # One flat list: whatever walks over the routes sees each of them.
         app.router.routes.extend(part.router.routes)

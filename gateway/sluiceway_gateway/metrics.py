@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
 
-from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.channels.model import Phase
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_1_0_0
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})

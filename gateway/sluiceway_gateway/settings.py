@@ -20,7 +20,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from sluiceway.kafka.properties import CONNECTION, refuse_unlisted
+from sluiceway.kafka.config import CONNECTION, refuse_unlisted
 from sluiceway_gateway.domain.errors import InvalidSettings
 from sluiceway_gateway.domain.listener import UNNAMED, Listeners
 

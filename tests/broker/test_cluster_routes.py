@@ -11,11 +11,11 @@ from confluent_kafka import Producer
 from serving import serving
 from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.services.migration import migrate
-from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.store.engine import Database
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 TOKEN_KEY = "0123456789abcdef" * 2

@@ -8,8 +8,8 @@ from databases import Postgres
 from running_commands import Process, process
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
-from sluiceway_gateway.store import leases
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db import leases
+from sluiceway_gateway.db.engine import Database
 
 LEASE_MS = 2_000
 SERVING = r"serving on (\S+)"

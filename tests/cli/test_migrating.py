@@ -10,8 +10,8 @@ from sqlalchemy import make_url, text
 
 from databases import Postgres
 from running_commands import Process, process
-from sluiceway_gateway.store import revision
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db import revision
+from sluiceway_gateway.db.engine import Database
 from waiting import until
 
 

@@ -8,7 +8,7 @@ import pytest
 from running import Run, Sluiceway
 
 from sluiceway import Beat, Channel, Gateway
-from sluiceway.reports import CrewReport
+from sluiceway.rest.status import CrewReport
 from sluiceway_gateway.cli import status
 from sluiceway_gateway.cli.status import _crew, _number, _seconds
 

@@ -15,7 +15,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from made_topics import make
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 
 DEFINITION = {
     "type": "record",

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from sluiceway.control import Control
-from sluiceway.transport import Transport
+from sluiceway.rest.channels import Control
+from sluiceway.rest.transport import Transport
 
 
 class Script:

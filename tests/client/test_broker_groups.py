@@ -11,11 +11,7 @@ from broker_calls import broker_at, commit, committed, encoded, fetched, produce
 
 from relay import Relay
 from sluiceway import Beat, Channel
-from sluiceway.broker import (
-    Broker,
-    PartitionOffsetCommitRequest,
-    PartitionOffsetFetchRequest,
-)
+from sluiceway.broker import Broker, PartitionOffsetCommitRequest, PartitionOffsetFetchRequest
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
     InconsistentGroupProtocol,

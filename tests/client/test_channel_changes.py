@@ -12,13 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from made_topics import make
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
-from sluiceway.errors import (
-    ChannelClosed,
-    Conflict,
-    CorruptMessage,
-    InvalidRequest,
-    SchemaMismatch,
-)
+from sluiceway.errors import ChannelClosed, Conflict, CorruptMessage, InvalidRequest, SchemaMismatch
 
 
 @dataclass

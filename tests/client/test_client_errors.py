@@ -20,11 +20,11 @@ from sluiceway.errors import (
     TopicGone,
     UnsupportedType,
 )
-from sluiceway.kafka.failures import translated
+from sluiceway.kafka.errors import translated
 from sluiceway.problems import BY_CODE
-from sluiceway_gateway.broker.errors import CAUSES
 from sluiceway_gateway.domain import errors as gateway_errors
 from sluiceway_gateway.domain.rejection import Cause
+from sluiceway_gateway.kafka.errors import CAUSES
 
 TREE = [
     each

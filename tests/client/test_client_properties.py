@@ -3,7 +3,7 @@
 import pytest
 
 from sluiceway.errors import OptionError
-from sluiceway.kafka.properties import admin_config, consumer_config, producer_config
+from sluiceway.kafka.config import admin_config, consumer_config, producer_config
 
 CONNECTION = {"bootstrap.servers": "127.0.0.1:1"}
 

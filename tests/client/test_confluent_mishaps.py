@@ -17,12 +17,12 @@ from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_unti
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.committer import Committer
+from sluiceway.confluent.members import Lone, Reader
 from sluiceway.confluent.news import News
-from sluiceway.confluent.readers import Lone, Reader
-from sluiceway.control import Control
+from sluiceway.endpoint.heartbeat import Session
 from sluiceway.errors import GatewayUnavailable
-from sluiceway.session import Session
-from sluiceway.transport import Transport
+from sluiceway.rest.channels import Control
+from sluiceway.rest.transport import Transport
 from waiting import until
 
 EARLIEST = {"auto.offset.reset": "earliest"}

@@ -15,7 +15,7 @@ from real_topics import readings
 
 from sluiceway import Channel, ChannelWriter
 from sluiceway.broker import Broker, OffsetType
-from sluiceway.confluent import outlets as confluent_outlets
+from sluiceway.confluent import channel_producers as confluent_outlets
 from sluiceway.errors import Fenced, KafkaUnavailable
 
 NewChannel = Callable[..., Channel]

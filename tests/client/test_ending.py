@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sluiceway.ending import LostWriterPolicy, OnLostWriter, Outcome, outcome
-from sluiceway.endpoint import Endpoint
+from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, Outcome, outcome
 from sluiceway.errors import WriterFailed, WriterLost
+from sluiceway.rest.endpoint_models import Endpoint
 
 PATIENCE_S = 60.0
 

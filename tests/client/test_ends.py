@@ -12,13 +12,7 @@ import pytest
 from real_topics import Topics, readings
 
 from sluiceway import Beat, Channel, Gateway
-from sluiceway.errors import (
-    InvalidRecord,
-    OptionError,
-    SluicewayTimeout,
-    WriterFailed,
-    WriterLost,
-)
+from sluiceway.errors import InvalidRecord, OptionError, SluicewayTimeout, WriterFailed, WriterLost
 
 NewChannel = Callable[..., Channel]
 

@@ -13,10 +13,10 @@ from real_topics import readings
 from scripted_gateway import Script
 
 from sluiceway import Beat, Channel, ChannelReader, ChannelWriter
-from sluiceway.endpoint import Endpoint
-from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import WriterFailed
 from sluiceway.forgotten import Farewell, Forgotten
+from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoints import EndpointCalls
 from waiting import until
 
 NewChannel = Callable[..., Channel]

@@ -93,7 +93,7 @@ def test_work_goes_on_while_the_gateway_is_away_and_commits_are_made_up_for(
         for each in channel.endpoints():
             path = f"{fragile.url}/v1/channels/{channel.name}/endpoints/{each.id}"
             assert "lost" not in [event["health"] for event in httpx.get(path).json()["events"]]
-    told = [each.message for each in caplog.records if each.name == "sluiceway.session"]
+    told = [each.message for each in caplog.records if each.name == "sluiceway.endpoint.heartbeat"]
     assert any("Reading and writing go on" in each for each in told)
     assert any("takes beats again" in each for each in told)
 

@@ -20,10 +20,11 @@ import pytest
 from confluent_facade import Facade, KafkaError, at, codes, offsets, raised, taken
 from real_topics import Topics, readings
 
-from sluiceway import Beat, Channel, ChannelReader, ChannelWriter, Gateway, InputPort, silence
-from sluiceway.attachment import Attachment
+from sluiceway import Beat, Channel, ChannelReader, ChannelWriter, Gateway, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
+from sluiceway.endpoint.handle import Attachment
 from sluiceway.errors import CommitBeyondRead, Fenced, KafkaUnavailable, StaleGeneration
+from sluiceway.kafka import idle_timeout
 from sluiceway.kafka.own import OwnStream
 from waiting import until
 
@@ -348,7 +349,9 @@ def test_a_pause_is_no_silence_of_kafka(topics: Topics, monkeypatch: pytest.Monk
         writer.write(readings(5))
     ahead_s = 0.0
     monotonic = time.monotonic
-    monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: monotonic() + ahead_s))
+    monkeypatch.setattr(
+        idle_timeout, "time", SimpleNamespace(monotonic=lambda: monotonic() + ahead_s)
+    )
     with ChannelReader(connection, until="now", timeout_s=1) as reader:
         with monkeypatch.context() as nothing_comes:
             nothing_comes.setattr(OwnStream, "_got", lambda *_: ())

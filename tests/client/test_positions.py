@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from real_topics import Topics, readings
 
 from sluiceway.position import Position
-from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 
 PARTITIONS = 3

@@ -8,7 +8,7 @@ import pytest
 
 from sluiceway.errors import IncompatibleGateway, OptionError
 from sluiceway.position import Position
-from sluiceway.protocol import ChannelResource, Connection
+from sluiceway.rest.models import ChannelResource, Connection
 
 CHANNEL: dict[str, Any] = {
     "metadata": {

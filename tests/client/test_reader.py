@@ -12,8 +12,8 @@ from real_topics import Topics, readings
 
 from sluiceway.errors import EndpointClosed, OffsetOutOfRange, OptionError, ValueOutOfRange
 from sluiceway.position import Position
-from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 
 Written = Callable[..., Connection]

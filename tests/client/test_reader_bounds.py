@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from real_topics import Topics, readings
 
-from sluiceway import chunk
 from sluiceway.codecs import Decoded, Decoder
 from sluiceway.errors import CorruptMessage, SchemaMismatch, ValueOutOfRange
+from sluiceway.kafka import completed_fetch
 from sluiceway.position import Position
-from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 
 FLAGS = {"type": "record", "name": "Flag", "fields": [{"name": "up", "type": "boolean"}]}
@@ -25,7 +25,7 @@ MILLIONS = 8_000_000
 
 PROGRAM = """
 import json, resource, sys
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 from sluiceway.reader import ChannelReader
 
 connection = Connection(**json.loads(sys.argv[1]))
@@ -41,13 +41,13 @@ with ChannelReader(connection, until="now") as reader:
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each conversion into records had."""
     rows: list[int] = []
-    real = chunk.to_records
+    real = completed_fetch.to_records
 
     def counted(batch: pa.RecordBatch) -> list[dict[str, Any]]:
         rows.append(batch.num_rows)
         return real(batch)
 
-    monkeypatch.setattr(chunk, "to_records", counted)
+    monkeypatch.setattr(completed_fetch, "to_records", counted)
     return rows
 
 

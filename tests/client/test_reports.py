@@ -10,7 +10,7 @@ from scripted_gateway import Script
 
 from sluiceway import Channel, Gateway, StatusReport
 from sluiceway.errors import Conflict, IncompatibleGateway
-from sluiceway.reports import GroupReport
+from sluiceway.rest.status import GroupReport
 
 NewChannel = Callable[..., Channel]
 

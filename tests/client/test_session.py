@@ -12,11 +12,11 @@ import pytest
 from scripted_gateway import Script
 
 from sluiceway.answer import Answer
-from sluiceway.endpoint import Heard
-from sluiceway.endpoint_calls import EndpointCalls
+from sluiceway.endpoint.heartbeat import Session
 from sluiceway.errors import GatewayError, GatewayUnavailable
-from sluiceway.session import Session
-from sluiceway.transport import Transport
+from sluiceway.rest.endpoint_models import Heard
+from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.transport import Transport
 
 
 class Told:

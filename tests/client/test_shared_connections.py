@@ -13,12 +13,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from real_topics import Topics, readings
 
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
-from sluiceway.kafka import carrier as carriers
-from sluiceway.kafka.carrier import Carrier
+from sluiceway.kafka import shared_consumer as carriers
 from sluiceway.kafka.seat import Seat
-from sluiceway.kafka.shared import SharedStream
-from sluiceway.protocol import Connection
+from sluiceway.kafka.shared_consumer import Carrier
+from sluiceway.kafka.shared_stream import SharedStream
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from waiting import until
 

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from scripted_gateway import Script
 
-from sluiceway.endpoint_calls import EndpointCalls
-from sluiceway.session import Session
-from sluiceway.spark import task_reports
-from sluiceway.spark.task_reports import TaskReports, reporting
-from sluiceway.spark.work import Part, Work
+from sluiceway.endpoint.heartbeat import Session
+from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.spark import task_heartbeats
+from sluiceway.spark.endpoints import Part, Work
+from sluiceway.spark.task_heartbeats import TaskReports, reporting
 
 ROWS = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
 
@@ -37,7 +37,7 @@ def reports(
 ) -> tuple[TaskReports, EndpointCalls]:
     """The reports of this process, whose beats are made by the test."""
     monkeypatch.setattr(Session, "_run", lambda *_: None)
-    monkeypatch.setattr(task_reports, "_REPORTS", {})
+    monkeypatch.setattr(task_heartbeats, "_REPORTS", {})
     return TaskReports.of(part.work.gateway_url), EndpointCalls(script.transport())
 
 

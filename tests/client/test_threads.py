@@ -15,9 +15,9 @@ from relay import Relay
 from sluiceway import Beat, Channel, ChannelReader, ChannelWriter, InputPort, OutputPort, Position
 from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
 from sluiceway.fair_lock import FairLock
+from sluiceway.kafka.consumer import Taken
 from sluiceway.kafka.own import OwnStream
-from sluiceway.kafka.stream import Taken
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 from waiting import until
 
 NewChannel = Callable[..., Channel]

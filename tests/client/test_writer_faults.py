@@ -9,8 +9,8 @@ from real_topics import Topics, readings
 from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway.errors import DeliveryFailed, EndpointClosed, KafkaFailure
-from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from waiting import until
 

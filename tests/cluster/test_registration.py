@@ -7,7 +7,7 @@ from pyspark.sql.datasource import DataSource
 
 from sluiceway.errors import OptionError
 from sluiceway.spark import register
-from sluiceway.spark.source import ChannelDataSource
+from sluiceway.spark.datasource import ChannelDataSource
 
 
 class Session:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from sluiceway.errors import InvalidSchema
 from sluiceway.schema import Schema
+from sluiceway.schema.avro import default_text
 from sluiceway.schema.compatibility import PROMOTIONS
 from sluiceway.schema.defaults import as_json, as_python
-from sluiceway.schema.parsing import default_text
 from sluiceway.schema.types import (
     LOGICAL,
     Array,

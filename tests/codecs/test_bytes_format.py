@@ -53,7 +53,7 @@ def test_a_value_beyond_the_limit_is_named():
 
 
 def test_messages_beyond_what_a_batch_holds_come_in_several(monkeypatch):
-    monkeypatch.setattr("sluiceway.codecs.plain_bytes._RUN_BYTES", 10)
+    monkeypatch.setattr("sluiceway.codecs.wire._RUN_BYTES", 10)
     values = [b"1234", None, b"123456", b"1", b"12345678901234", b"", b"1"]
     decoded = codec("bytes", NULLABLE, 7).decode(values)
     assert [batch.num_rows for batch in decoded.batches] == [3, 1, 1, 2]

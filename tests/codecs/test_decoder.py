@@ -7,11 +7,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sluiceway.codecs import codec, decoder
+from sluiceway.codecs.resolution import resolve
 from sluiceway.errors import GatewayUnavailable, OptionError
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
-from sluiceway.schema.resolution import resolve
 
 NO_LIMIT = 2**31
 

@@ -7,12 +7,12 @@ from generated import same, values
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from sluiceway.codecs.resolution import Unresolvable, resolve
 from sluiceway.errors import SchemaMismatch
 from sluiceway.records import to_batches, to_records
-from sluiceway.records.constraints import check_column
+from sluiceway.records.validation import check_column
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
-from sluiceway.schema.resolution import Unresolvable, resolve
 
 
 def one_batch(rows: list, schema: Schema) -> pa.RecordBatch:

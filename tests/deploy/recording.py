@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import serving
 from sluiceway import Gateway
 from sluiceway.errors import GatewayError
-from sluiceway.protocol import Beat, Retention
-from sluiceway.transport import Transport
+from sluiceway.rest.models import Beat, Retention
+from sluiceway.rest.transport import Transport
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.services.migration import migrate

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from serving import serving
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
-from sluiceway.protocol import Retention
+from sluiceway.rest.models import Retention
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.services.migration import migrate

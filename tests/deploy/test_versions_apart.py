@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from sluiceway.control import Control
-from sluiceway.endpoint_calls import EndpointCalls
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.problems import problem
-from sluiceway.protocol import ChannelResource
-from sluiceway.transport import Transport
+from sluiceway.rest.channels import Control
+from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.models import ChannelResource
+from sluiceway.rest.transport import Transport
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 from gateway_rig import Rig
 
-from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.channels.model import Phase
 
 TOPIC_ID = "dG9waWM"
 

@@ -6,7 +6,7 @@ import pytest
 from gateway_rig import Rig, TurnedClock, running
 
 from databases import Databases
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db.engine import Database
 
 
 @pytest.fixture

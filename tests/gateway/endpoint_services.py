@@ -9,19 +9,20 @@ from typing import Any
 
 from gateway_rig import NOBODY, TurnedClock
 
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.domain.change import Change, created
-from sluiceway_gateway.domain.channel import Phase, SchemaVersion, TopicRef
-from sluiceway_gateway.services.attachment import Attachment
-from sluiceway_gateway.services.beats import Beats
-from sluiceway_gateway.services.endpoints import Endpoints
-from sluiceway_gateway.services.offsets import Offsets
-from sluiceway_gateway.services.reaping import Reaper
-from sluiceway_gateway.services.sharing import Shares
-from sluiceway_gateway.services.tokens import Tokens
-from sluiceway_gateway.store import channels, schemas
-from sluiceway_gateway.store.due import remove
-from sluiceway_gateway.store.engine import Database, WriteTransaction
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.change import Change, created
+from sluiceway_gateway.channels.model import Phase, SchemaVersion, TopicRef
+from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.endpoints.attach import Attachment
+from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.liveness import Reaper
+from sluiceway_gateway.endpoints.service import Endpoints
+from sluiceway_gateway.groups.service import Shares
+from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.provisioning.store import remove
+from sluiceway_gateway.schemas import store as schemas_store
 
 PARTITIONS = 4
 SCHEMA = '{"fields":[],"name":"R","type":"record"}'
@@ -72,7 +73,7 @@ class Services:
         """Make a channel that is ready; return its name and its uid."""
         name, now = f"channel-{next(_numbers)}", self.clock()
         with self.database.write() as tx:
-            id_ = schemas.register(tx, fingerprint="one", definition=SCHEMA, now=now)
+            id_ = schemas_store.register(tx, fingerprint="one", definition=SCHEMA, now=now)
             version = SchemaVersion(id=id_, version=1, definition=SCHEMA, created_at=now)
             channel = created(
                 Change(partitions=PARTITIONS),
@@ -83,8 +84,8 @@ class Services:
                 now=now,
             )
             topic = TopicRef(name=channel.topic.name, id="t", partitions=PARTITIONS)
-            channels.insert(tx, replace(channel, phase=Phase.READY, topic=topic))
-            schemas.assign(tx, channel_uid=channel.uid, version=version)
+            channels_store.insert(tx, replace(channel, phase=Phase.READY, topic=topic))
+            schemas_store.assign(tx, channel_uid=channel.uid, version=version)
         return name, channel.uid
 
     def forget(self, uid: str) -> None:

@@ -11,12 +11,13 @@ from fastapi import FastAPI
 
 from serving import serving
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.domain.channel import Channel, Condition, Phase, TopicRef, sources
-from sluiceway_gateway.services.tokens import Tokens
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef, sources
+from sluiceway_gateway.db import leases
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.provisioning.store import record_observation
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.store import channels, leases
-from sluiceway_gateway.store.due import record_observation
-from sluiceway_gateway.store.engine import Database
 
 NOBODY = "127.0.0.1:1"
 KEY = "k" * 40
@@ -61,7 +62,7 @@ class Rig:
     def observe(self, name: str, phase: Phase, **status: Any) -> Channel:
         """Write down what the reconciler would have seen."""
         with self.database.write() as tx:
-            was = channels.hold(tx, name)
+            was = channels_store.hold(tx, name)
             assert was is not None
             seen = replace(was, phase=phase, **status)
             if phase is Phase.READY:

@@ -7,7 +7,7 @@ from rig import Operator, Rig
 
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db.engine import Database
 
 
 @pytest.fixture

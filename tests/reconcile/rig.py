@@ -19,7 +19,8 @@ from confluent_kafka.admin import (
 
 from made_topics import make
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.domain.channel import (
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import (
     Channel,
     ChannelSpec,
     Condition,
@@ -27,10 +28,10 @@ from sluiceway_gateway.domain.channel import (
     TopicRef,
     topic_name,
 )
-from sluiceway_gateway.domain.topic import ObservedTopic
-from sluiceway_gateway.services.reconcile import Counts, Reconciler
-from sluiceway_gateway.store import channels, schemas
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
+from sluiceway_gateway.schemas import store as schemas_store
 
 RESYNC_S = 30.0
 SCHEMA = '{"fields":[{"name":"a","type":"int"}],"name":"R","type":"record"}'
@@ -75,7 +76,7 @@ class Rig:
         """Add a channel's row as a request does, and return it."""
         name, uid = f"channel-{next(_numbers)}", uuid.uuid4().hex
         with self.database.write() as tx:
-            schema_id = schemas.register(
+            schema_id = schemas_store.register(
                 tx, fingerprint="one", definition=SCHEMA, now=self.clock.now
             )
             channel = Channel(
@@ -94,7 +95,7 @@ class Rig:
                 topic=topic or TopicRef(name=topic_name("rig.", name, uid)),
                 adopted=adopted,
             )
-            assert channels.insert(tx, channel)
+            assert channels_store.insert(tx, channel)
         return channel
 
     def ready(self, **spec: Any) -> Channel:
@@ -112,7 +113,7 @@ class Rig:
 
     def find(self, channel: Channel) -> Channel | None:
         with self.database.read() as tx:
-            return channels.find(tx, channel.name)
+            return channels_store.find(tx, channel.name)
 
     def respec(self, channel: Channel, **changes: Any) -> Channel:
         """Change the channel's spec as a request does."""
@@ -140,7 +141,7 @@ class Rig:
 
     def _save(self, changed: Channel, was: Channel) -> Channel:
         with self.database.write() as tx:
-            assert channels.save(tx, changed, was=was, from_phases=(was.phase,))
+            assert channels_store.save(tx, changed, was=was, from_phases=(was.phase,))
         return changed
 
     def topic_id(self, name: str) -> str:

@@ -5,8 +5,8 @@ import uuid
 import pytest
 from rig import RESYNC_S, Operator, Rig, condition, status
 
-from sluiceway_gateway.domain.channel import Channel, Phase, TopicRef
-from sluiceway_gateway.services.reconcile import Counts
+from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
+from sluiceway_gateway.provisioning.reconciler import Counts
 
 
 @pytest.fixture

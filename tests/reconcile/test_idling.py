@@ -9,15 +9,15 @@ import pytest
 from confluent_kafka import Producer
 from rig import Operator, Rig
 
+from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.domain.channel import Channel, Phase, TopicRef
-from sluiceway_gateway.domain.endpoint import Role, State
-from sluiceway_gateway.services.attachment import Attachment
-from sluiceway_gateway.services.endpoints import Departure, Endpoints
-from sluiceway_gateway.services.idling import IdleCounts, Idler, Uses
-from sluiceway_gateway.services.places import Asked
-from sluiceway_gateway.services.tokens import LOOPBACK, Tokens
-from sluiceway_gateway.store import history
+from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
+from sluiceway_gateway.endpoints import history
+from sluiceway_gateway.endpoints.attach import Attachment
+from sluiceway_gateway.endpoints.model import Role, State
+from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.service import Departure, Endpoints
+from sluiceway_gateway.lifecycle.idle import IdleCounts, Idler, Uses
 from sluiceway_gateway.store.idling import touch
 
 IDLE_S = 600

@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient
 from rig import Rig
 
 from shared_kafka import SharedKafka
-from sluiceway_gateway.domain.channel import Channel
+from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.domain.errors import KafkaUnavailable
-from sluiceway_gateway.domain.position import Position
-from sluiceway_gateway.services.mirroring import Mirror
+from sluiceway_gateway.offsets.mirror import Mirror
+from sluiceway_gateway.offsets.model import Position
 from sluiceway_gateway.store import positions
 from sluiceway_gateway.store.positions import Placed
 

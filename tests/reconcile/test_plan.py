@@ -3,7 +3,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.domain.plan import (
+from sluiceway_gateway.kafka.model import DesiredTopic, ObservedTopic
+from sluiceway_gateway.provisioning.plan import (
     PARTITIONS_AT_CREATION,
     Action,
     AlterConfig,
@@ -13,8 +14,7 @@ from sluiceway_gateway.domain.plan import (
     Standing,
     plan,
 )
-from sluiceway_gateway.domain.topic import DesiredTopic, ObservedTopic
-from sluiceway_gateway.services.reconcile import actions
+from sluiceway_gateway.provisioning.reconciler import actions
 
 NAME = "sluiceway.flights-0123abcd"
 DEFAULT_REPLICATION = 3

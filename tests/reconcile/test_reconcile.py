@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 from rig import RESYNC_S, Operator, Rig, condition, status
 
-from sluiceway_gateway.domain.channel import Phase, Retention
-from sluiceway_gateway.services.reconcile import Counts
-from sluiceway_gateway.store import channels
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Phase, Retention
+from sluiceway_gateway.provisioning.reconciler import Counts
 
 
 def test_a_channel_gets_its_topic_and_becomes_ready(rig: Rig) -> None:
@@ -139,7 +139,7 @@ def test_a_failed_channel_is_ready_again_when_its_own_topic_is_seen(rig: Rig) ->
     channel = rig.ready()
     failed = replace(channel, phase=Phase.FAILED, revision=channel.revision + 1)
     with rig.database.write() as tx:
-        assert channels.save(tx, failed, was=channel, from_phases=(Phase.READY,))
+        assert channels_store.save(tx, failed, was=channel, from_phases=(Phase.READY,))
     rig.run_once()
     assert rig.get(channel).phase is Phase.READY
     assert rig.get(channel).topic == channel.topic

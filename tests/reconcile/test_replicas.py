@@ -18,14 +18,14 @@ from sqlalchemy import update
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.broker.observation import Observation
-from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.db import schema
+from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
-from sluiceway_gateway.domain.plan import CreateTopic
 from sluiceway_gateway.loops import Leader, Loop, Loops
-from sluiceway_gateway.services.reconcile import Counts
+from sluiceway_gateway.provisioning.plan import CreateTopic
+from sluiceway_gateway.provisioning.reconciler import Counts
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.store import tables
-from sluiceway_gateway.store.engine import Database, WriteTransaction
 
 
 class Interrupted(Kafka):
@@ -115,8 +115,8 @@ def test_a_late_deletion_meets_no_younger_channel(rig: Rig, operator: Operator) 
     younger = rig.ready()
     assert younger.topic.name != channel.topic.name
     # The late replica still sees the deleted one's row as it was.
-    from sluiceway_gateway.domain.plan import plan
-    from sluiceway_gateway.domain.verdict import desired_topic
+    from sluiceway_gateway.provisioning.plan import plan
+    from sluiceway_gateway.provisioning.status import desired_topic
     from sluiceway_gateway.services.actions import carry_out
 
     late = desired_topic(replace(channel, phase=Phase.DELETING))
@@ -227,7 +227,7 @@ def set_clock(database: Database, hours: int, monkeypatch: pytest.MonkeyPatch) -
     """Have this machine, and the database, tell another time: as far as rows have one by now."""
     with database.write() as tx:
         tx.execute(
-            update(tables.leases).values(expires_ms=tables.leases.c.expires_ms - hours * 3_600_000)
+            update(schema.leases).values(expires_ms=schema.leases.c.expires_ms - hours * 3_600_000)
         )
     told = time.time
     monkeypatch.setattr("time.time", lambda: told() + hours * 3600)

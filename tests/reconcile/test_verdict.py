@@ -9,18 +9,12 @@ from rig import RESYNC_S, Rig, condition, status
 
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka, Observation
-from sluiceway_gateway.domain.channel import (
-    Channel,
-    ChannelSpec,
-    Phase,
-    TopicRef,
-    may_become,
-)
+from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
 from sluiceway_gateway.domain.lockout import Lockout, Misfit
-from sluiceway_gateway.domain.plan import plan
 from sluiceway_gateway.domain.rejection import Cause, Rejection
-from sluiceway_gateway.domain.topic import ObservedTopic
-from sluiceway_gateway.domain.verdict import away, desired_topic, judge, unreachable
+from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.provisioning.plan import plan
+from sluiceway_gateway.provisioning.status import away, desired_topic, judge, unreachable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAME = "rig.one-00000000"

@@ -15,8 +15,8 @@ from pathlib import Path
 from pydantic import SecretStr
 from secured_kafka import SecuredKafka
 
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.services.migration import migrate, opened
-from sluiceway_gateway.services.tokens import Tokens
 
 _COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"
 _START_S = 180

@@ -20,10 +20,11 @@ from relay import Relay
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
 from sluiceway.kafka.diagnosis import diagnosis
-from sluiceway_gateway.broker import Kafka, client
+from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.cli import main
 from sluiceway_gateway.domain.errors import KafkaUnavailable
 from sluiceway_gateway.domain.lockout import Lockout, Misfit
+from sluiceway_gateway.kafka import client
 from waiting import until
 
 AT_ONCE_S = 10.0

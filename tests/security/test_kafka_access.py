@@ -17,10 +17,10 @@ from relay import Relay
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
 from sluiceway.kafka import complaints
 from sluiceway.kafka.complaints import Complaints
+from sluiceway.kafka.config import admin_config
 from sluiceway.kafka.diagnosis import Misfit, diagnosis
-from sluiceway.kafka.properties import admin_config
-from sluiceway.protocol import Connection
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 
 Properties = Callable[[SecuredKafka], Mapping[str, str]]

@@ -18,7 +18,7 @@ import sluiceway.spark
 from made_topics import make
 from relay import Relay
 from sluiceway import Gateway
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 from spark_environment import spark_environment
 
 _numbers = itertools.count(1)

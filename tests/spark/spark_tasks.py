@@ -7,7 +7,7 @@ from confluent_kafka import Message
 
 from sluiceway.channel import Channel
 from sluiceway.kafka.own import OwnStream
-from sluiceway.protocol import Connection, SchemaVersion
+from sluiceway.rest.models import Connection, SchemaVersion
 from sluiceway.schema import Schema
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])

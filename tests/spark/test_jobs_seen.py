@@ -17,8 +17,8 @@ from spark_tasks import SCHEMA, fill
 
 from sluiceway import Beat, Gateway
 from sluiceway.channel import Channel
-from sluiceway.endpoint import Endpoint
-from sluiceway.spark.application import Application
+from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.spark.driver import Application
 from sluiceway.spark.queries import public_cause
 from views import views
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.errors import OffsetOutOfRange, OptionError
-from sluiceway.kafka.stream import Watermarks
-from sluiceway.spark.bounds import (
+from sluiceway.kafka.consumer import Watermarks
+from sluiceway.spark.offsets import (
     AtTime,
     Bound,
     Earliest,

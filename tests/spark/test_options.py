@@ -1,7 +1,7 @@
 import pytest
 
 from sluiceway.errors import OptionError
-from sluiceway.spark.bounds import AtTime, Earliest, Latest, Offsets
+from sluiceway.spark.offsets import AtTime, Earliest, Latest, Offsets
 from sluiceway.spark.options import (
     Creation,
     ReadOptions,

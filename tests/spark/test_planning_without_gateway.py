@@ -16,10 +16,10 @@ from spark_tasks import SCHEMA, Produce, fill
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import GatewayUnavailable
-from sluiceway.protocol import Connection
-from sluiceway.spark.links import Link
+from sluiceway.rest.models import Connection
+from sluiceway.spark.batch_reader import ChannelDataReader
+from sluiceway.spark.connections import Link
 from sluiceway.spark.options import ReadOptions, StreamOptions
-from sluiceway.spark.reading import ChannelDataReader
 from sluiceway.spark.streaming import ChannelStreamReader
 from sluiceway.spark.types import struct_of
 
@@ -69,7 +69,7 @@ def shipped(planned: Planned) -> Planned:
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> str:
     """Where no gateway is, which from now on is seen in no time."""
-    monkeypatch.setattr("sluiceway.spark.links._TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sluiceway.spark.connections._TIMEOUT_S", 0.3)
     return "http://127.0.0.1:9"
 
 

@@ -16,11 +16,11 @@ from sluiceway.errors import (
     OptionError,
     TopicGone,
 )
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway.spark.links import Link
+from sluiceway.spark.batch_reader import ChannelDataReader
+from sluiceway.spark.connections import Link
 from sluiceway.spark.options import ReadOptions
-from sluiceway.spark.reading import ChannelDataReader
 from sluiceway.spark.types import struct_of
 
 

@@ -18,10 +18,10 @@ from sluiceway.errors import (
     RecordTooLarge,
     TopicGone,
 )
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 from sluiceway.spark import sinks
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.writing import ChannelDataWriter
+from sluiceway.spark.writer import ChannelDataWriter
 from sluiceway_gateway.embedded import free_ports
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway.spark.bounds import OffsetRange
+from sluiceway.spark.offsets import OffsetRange
 from sluiceway.spark.splits import split
 
 

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from sluiceway.errors import OptionError
 from sluiceway.spark import admission
 from sluiceway.spark.admission import admitted
-from sluiceway.spark.links import Link
+from sluiceway.spark.connections import Link
 from sluiceway.spark.options import StreamOptions
 
 Offsets = dict[int, int]

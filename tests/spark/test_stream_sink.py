@@ -14,12 +14,13 @@ from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.codecs import Envelope, Provenance
 from sluiceway.errors import OptionError, SchemaMismatch
-from sluiceway.spark import sinks, writing
+from sluiceway.spark import sinks
+from sluiceway.spark import writer as writing
+from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.source import ChannelDataSource
-from sluiceway.spark.stamps import HEADER, STAMP_BYTES, batch_key, topic_bytes
+from sluiceway.spark.provenance import HEADER, STAMP_BYTES, batch_key, topic_bytes
 from sluiceway.spark.types import struct_of
-from sluiceway.spark.writing import AttemptWrote, ChannelStreamWriter
+from sluiceway.spark.writer import AttemptWrote, ChannelStreamWriter
 
 Run = Callable[..., AttemptWrote]
 
@@ -177,7 +178,7 @@ def test_columns_that_do_not_fit_are_refused(gateway: Gateway, gateway_url: str,
 def test_a_sink_follows_a_channel_that_was_made_anew(
     gateway: Gateway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.source._REFRESH_EVERY_S", 0.0)
+    monkeypatch.setattr("sluiceway.spark.datasource._REFRESH_EVERY_S", 0.0)
     source = ChannelDataSource({"path": name}, gateway_url=gateway_url)
     channel = gateway.channel(name, SCHEMA)
     first = source.streamWriter(struct_of(SCHEMA), overwrite=False)

@@ -27,12 +27,12 @@ from sluiceway.errors import (
     SchemaMismatch,
     TopicGone,
 )
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 from sluiceway.spark.checkpoint import StreamOffset
-from sluiceway.spark.frontier import Frontier
-from sluiceway.spark.links import Link
+from sluiceway.spark.connections import Link
+from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.microbatch import Frontier
 from sluiceway.spark.options import StreamOptions
-from sluiceway.spark.source import ChannelDataSource
 from sluiceway.spark.streaming import ChannelStreamReader
 from sluiceway.spark.types import struct_of
 
@@ -145,7 +145,7 @@ def test_a_start_that_makes_no_sense_fails_before_the_first_batch(
 def test_a_new_partition_begins_at_its_beginning(
     channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.frontier._REFRESH_EVERY_S", 0.0)
+    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
     query = queries(startingOffsets="latest")
     start = query.start()
     channel.update(partitions=3)
@@ -241,7 +241,7 @@ def test_a_checkpoint_of_the_channel_before_is_refused(
 def test_a_channel_made_anew_under_a_query_ends_it(
     gateway: Gateway, channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.frontier._REFRESH_EVERY_S", 0.0)
+    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
     query = queries()
     query.end()
     channel.delete()
@@ -254,7 +254,7 @@ def test_a_channel_made_anew_under_a_query_ends_it(
 def test_a_topic_that_vanishes_under_a_query_ends_it(
     channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.frontier._VERIFY_EVERY_S", 0.0)
+    monkeypatch.setattr("sluiceway.spark.microbatch._VERIFY_EVERY_S", 0.0)
     query = queries()
     query.end()
     connection = channel.connection("read")

@@ -4,7 +4,7 @@ docs/coming-from.md has every name of pykafka's, and what it does here.
 """
 
 from sluiceway.broker import exceptions
-from sluiceway.broker.administering import CreateTopicRequest
+from sluiceway.broker.admin import CreateTopicRequest
 from sluiceway.broker.broker import Broker
 from sluiceway.broker.requests import (
     CompressionType,

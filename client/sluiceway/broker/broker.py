@@ -3,13 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from sluiceway.broker.administering import (
-    ApiVersionsResponse,
-    DescribeGroupsResponse,
-    ListGroupsResponse,
-)
+from sluiceway.broker.admin import ApiVersionsResponse, DescribeGroupsResponse, ListGroupsResponse
 from sluiceway.broker.connected import Connected
-from sluiceway.broker.handler import RequestHandler
+from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.requests import checked_count
 from sluiceway.broker.responses import (
     FetchResponse,

@@ -9,13 +9,13 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from sluiceway.broker.codes import Refusal, of_kafka, of_topic
+from sluiceway.broker.connection import RequestHandler
+from sluiceway.broker.errors import Refusal, of_kafka, of_topic
 from sluiceway.broker.exceptions import (
     LeaderNotAvailable,
     SocketDisconnectedError,
     UnknownTopicOrPartition,
 )
-from sluiceway.broker.handler import RequestHandler
 from sluiceway.broker.names import ByName, in_bytes
 from sluiceway.broker.requests import OffsetType, each_once
 from sluiceway.broker.responses import (
@@ -27,10 +27,10 @@ from sluiceway.broker.responses import (
     TopicMetadata,
 )
 from sluiceway.errors import Forbidden, OptionError, SluicewayError
-from sluiceway.kafka.failures import is_unavailable, made, translated, with_retries
+from sluiceway.kafka.config import admin_config
+from sluiceway.kafka.errors import is_unavailable, made, translated, with_retries
 from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.kafka.properties import admin_config
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 
 __all__ = ["Looking"]
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sluiceway.broker.codes import Refusal, of_group
+from sluiceway.broker.connection import RequestHandler
+from sluiceway.broker.errors import Refusal, of_group
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
     OffsetOutOfRangeError,
@@ -11,7 +12,7 @@ from sluiceway.broker.exceptions import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from sluiceway.broker.handler import RequestHandler
+from sluiceway.broker.group_members import ALONE, Seat, beyond
 from sluiceway.broker.names import ByName, in_bytes, in_text
 from sluiceway.broker.reach import REACH
 from sluiceway.broker.registry import MEMBERS, Member
@@ -22,10 +23,9 @@ from sluiceway.broker.responses import (
     OffsetFetchPartitionResponse,
     OffsetFetchResponse,
 )
-from sluiceway.broker.seats import ALONE, Seat, beyond
 from sluiceway.errors import OptionError, SluicewayError
 from sluiceway.position import Position
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 
 __all__ = ["Offsets"]
 

@@ -6,11 +6,11 @@ import sys
 import threading
 from collections.abc import Callable
 
-from sluiceway.attachment import Attachment
-from sluiceway.broker.handler import RequestHandler
+from sluiceway.broker.connection import RequestHandler
+from sluiceway.endpoint.handle import Attachment
+from sluiceway.endpoint.heartbeat import Session
 from sluiceway.errors import DeliveryFailed, KafkaFailure, SluicewayError, TopicGone
-from sluiceway.protocol import Connection
-from sluiceway.session import Session
+from sluiceway.rest.models import Connection
 
 __all__ = ["Outlets"]
 

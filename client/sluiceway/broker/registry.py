@@ -4,7 +4,7 @@ import os
 import threading
 from dataclasses import dataclass
 
-from sluiceway.broker.seats import Seat
+from sluiceway.broker.group_members import Seat
 
 __all__ = ["MEMBERS", "Member"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from sluiceway.broker.codes import Refusal, of_kafka
+from sluiceway.broker.errors import Refusal, of_kafka
 from sluiceway.broker.exceptions import OffsetOutOfRangeError
 from sluiceway.garbage import nothing_to_collect
-from sluiceway.kafka.failures import is_unavailable, made, with_retries
+from sluiceway.kafka.errors import is_unavailable, made, with_retries
 from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 
 __all__ = ["Client", "Track"]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluiceway.errors import OptionError
-from sluiceway.token import Token
-from sluiceway.transport import Transport
+from sluiceway.rest.auth import Token
+from sluiceway.rest.transport import Transport
 
 __all__ = ["SslConfig", "Way", "way_of"]
 

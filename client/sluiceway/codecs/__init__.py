@@ -1,6 +1,6 @@
 """Codecs: record batches to the values of Kafka messages, and back."""
 
-from sluiceway.codecs.codec import Codec, Corrupt, Decoded, Encoded, codec
+from sluiceway.codecs.base import Codec, Corrupt, Decoded, Encoded, codec
 from sluiceway.codecs.decoder import Decoder, decoder
 from sluiceway.codecs.envelope import Envelope, Provenance
 

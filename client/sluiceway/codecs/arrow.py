@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from sluiceway.codecs.codec import Corrupt, Decoded, Encoded
+from sluiceway.codecs.base import Corrupt, Decoded, Encoded
 from sluiceway.codecs.envelope import Envelope, NotAnEnvelope
 from sluiceway.codecs.ipc import BatchReader, Unacceptable
 from sluiceway.errors import RecordTooLarge
-from sluiceway.records.constraints import check_column
 from sluiceway.records.offsets import with_offsets
 from sluiceway.records.unfit import Unfit
+from sluiceway.records.validation import check_column
 
 if TYPE_CHECKING:
     from sluiceway.schema import Schema

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sluiceway.codecs import columnar
+from sluiceway.codecs import avro_columnar as columnar
+from sluiceway.codecs.avro_columnar import Columnar
+from sluiceway.codecs.avro_strict import Malformed, StrictReader
+from sluiceway.codecs.base import Corrupt, Decoded, Encoded
 from sluiceway.codecs.bounds import BUDGET_PER_BYTE, expansion
-from sluiceway.codecs.codec import Corrupt, Decoded, Encoded
-from sluiceway.codecs.columnar import Columnar
+from sluiceway.codecs.physical import Storage
 from sluiceway.codecs.rowwise import RowWriter, of_rows
-from sluiceway.codecs.storage import Storage
-from sluiceway.codecs.strict import Malformed, StrictReader
 from sluiceway.errors import RecordTooLarge
-from sluiceway.records.constraints import misfits
+from sluiceway.records.validation import misfits
 
 if TYPE_CHECKING:
     from sluiceway.schema import Schema

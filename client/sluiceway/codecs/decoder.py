@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from sluiceway.codecs.codec import Codec, Decoded, codec
+from sluiceway.codecs.base import Codec, Decoded, codec
 from sluiceway.codecs.envelope import Envelope, NotAnEnvelope
 from sluiceway.codecs.gathering import Gathering
+from sluiceway.codecs.resolution import Resolution
 from sluiceway.errors import SchemaMismatch
 from sluiceway.schema import Schema
-from sluiceway.schema.resolution import Resolution
 from sluiceway.schema.types import Nullable
 
 Learn: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema]]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from sluiceway.codecs.codec import Corrupt, Decoded
+from sluiceway.codecs.base import Corrupt, Decoded
 
 if TYPE_CHECKING:
-    from sluiceway.schema.resolution import Resolution
+    from sluiceway.codecs.resolution import Resolution
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from sluiceway.records.rows import to_records
+from sluiceway.records.to_python import to_records
 from sluiceway.schema.labels import relabelled
 from sluiceway.schema.rendering import definition
 from sluiceway.schema.types import Record

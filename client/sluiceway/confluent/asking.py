@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
-from sluiceway.confluent.failures import kafkas_names
-from sluiceway.confluent.fetching import listed, parts_of
-from sluiceway.confluent.turns import Turns, in_turn
+from sluiceway.confluent.coordinator import Turns, in_turn
+from sluiceway.confluent.errors import kafkas_names
+from sluiceway.confluent.fetcher import listed, parts_of
 
 __all__ = ["Asking"]
 

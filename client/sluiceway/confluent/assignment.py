@@ -11,14 +11,14 @@ from confluent_kafka import (
     Message,
 )
 
-from sluiceway.confluent.failures import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
-from sluiceway.confluent.fetching import Fetcher, Part
+from sluiceway.confluent.config import ConsumerSettings
+from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
+from sluiceway.confluent.fetcher import Fetcher, Part
+from sluiceway.confluent.members import Lone, Reader, Sharer, committed
 from sluiceway.confluent.news import News
-from sluiceway.confluent.readers import Lone, Reader, Sharer, committed
-from sluiceway.confluent.settings import ConsumerSettings
 from sluiceway.confluent.subscription import Subscription
-from sluiceway.control import Control
 from sluiceway.errors import SluicewayError
+from sluiceway.rest.channels import Control
 
 _RESET = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from sluiceway.confluent.failures import FAIL, kafka_error
-from sluiceway.confluent.fetching import Part, listed
+from sluiceway.confluent.errors import FAIL, kafka_error
+from sluiceway.confluent.fetcher import Part, listed
 from sluiceway.confluent.news import News
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 

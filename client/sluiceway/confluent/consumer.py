@@ -15,7 +15,8 @@ from confluent_kafka import (
 )
 
 from sluiceway.confluent.asking import Asking
-from sluiceway.confluent.failures import (
+from sluiceway.confluent.coordinator import OnPartitions, in_turn
+from sluiceway.confluent.errors import (
     CONFLICT,
     INVALID_ARG,
     NO_OFFSET,
@@ -23,8 +24,7 @@ from sluiceway.confluent.failures import (
     kafkas_names,
     refused,
 )
-from sluiceway.confluent.fetching import listed, parts_of
-from sluiceway.confluent.turns import OnPartitions, in_turn
+from sluiceway.confluent.fetcher import listed, parts_of
 
 __all__ = ["Consumer"]
 

@@ -5,9 +5,9 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from sluiceway.confluent.failures import INVALID_ARG, refused
-from sluiceway.control import Control
+from sluiceway.confluent.errors import INVALID_ARG, refused
 from sluiceway.errors import GatewayUnavailable, SluicewayError
+from sluiceway.rest.channels import Control
 
 __all__ = ["Subscription"]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sluiceway.tls import certificate_fault, speaks_tls
+from sluiceway.rest.tls import certificate_fault, speaks_tls
 
 __all__ = ["Finding", "Misfit", "diagnosis"]
 

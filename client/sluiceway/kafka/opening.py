@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from sluiceway.errors import OptionError
+from sluiceway.kafka.consumer import MessageStream
 from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.kafka.own import OwnStream
-from sluiceway.kafka.shared import SharedStream
-from sluiceway.kafka.stream import MessageStream
-from sluiceway.protocol import Connection
+from sluiceway.kafka.shared_stream import SharedStream
+from sluiceway.rest.models import Connection
 
 __all__ = ["opened"]
 

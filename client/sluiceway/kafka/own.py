@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from sluiceway.garbage import nothing_to_collect
-from sluiceway.kafka.failures import made
-from sluiceway.kafka.properties import consumer_config
-from sluiceway.kafka.stream import GATHER_S, MessageStream
+from sluiceway.kafka.config import consumer_config
+from sluiceway.kafka.consumer import GATHER_S, MessageStream
+from sluiceway.kafka.errors import made
 from sluiceway.kafka.topic import LATEST
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 
 __all__ = ["OwnStream"]
 

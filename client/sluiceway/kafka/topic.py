@@ -21,11 +21,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.complaints import Complaints
-from sluiceway.kafka.failures import is_gone, is_unavailable, made, translated, with_retries
+from sluiceway.kafka.config import admin_config
+from sluiceway.kafka.errors import is_gone, is_unavailable, made, translated, with_retries
 from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.kafka.properties import admin_config
 from sluiceway.pauses import Pauses
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 
 __all__ = ["EARLIEST", "LATEST", "TopicIdentity"]
 

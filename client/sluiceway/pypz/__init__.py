@@ -13,8 +13,8 @@ from sluiceway.pypz.errors import (
     NoRecordList,
     SchemaParseException,
 )
+from sluiceway.pypz.peers import ChannelStatusMonitor
 from sluiceway.pypz.reader import KafkaChannelReader
-from sluiceway.pypz.standing import ChannelStatusMonitor
 from sluiceway.pypz.statuses import ChannelStatus, ChannelStatusMessage
 from sluiceway.pypz.writer import KafkaChannelWriter
 

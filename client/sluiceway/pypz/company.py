@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from sluiceway.pypz.standing import ChannelStatusMonitor, Connected
+from sluiceway.pypz.peers import ChannelStatusMonitor, Connected
 
 __all__ = ["ChannelCompany", "Filter"]
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from sluiceway.ending import LostWriterPolicy, OnLostWriter, outcome
-from sluiceway.endpoint import Endpoint
+from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, outcome
 from sluiceway.errors import CounterpartError
+from sluiceway.rest.endpoint_models import Endpoint
 
 __all__ = ["Fate", "Fates"]
 

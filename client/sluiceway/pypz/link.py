@@ -5,8 +5,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sluiceway.endpoint import Endpoint, Heard
 from sluiceway.presence import Presence
+from sluiceway.rest.endpoint_models import Endpoint, Heard
 
 __all__ = ["Link"]
 

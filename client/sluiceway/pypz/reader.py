@@ -4,20 +4,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from sluiceway.endpoint import Endpoint
 from sluiceway.errors import EndpointClosed
-from sluiceway.protocol import Beat
-from sluiceway.pypz.base import ChannelBase
+from sluiceway.pypz.channel import ChannelBase
+from sluiceway.pypz.config import ReaderSettings, reader_settings
 from sluiceway.pypz.cycles import Cycles
 from sluiceway.pypz.errors import OperatorFailed
 from sluiceway.pypz.fates import Fates
 from sluiceway.pypz.link import Link
 from sluiceway.pypz.naming import group_name
 from sluiceway.pypz.offsets import ChannelOffsets
-from sluiceway.pypz.settings import ReaderSettings, reader_settings
-from sluiceway.pypz.standing import ChannelStatusMonitor
+from sluiceway.pypz.peers import ChannelStatusMonitor
 from sluiceway.pypz.statuses import ChannelStatus
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.models import Beat
 
 __all__ = ["KafkaChannelReader"]
 

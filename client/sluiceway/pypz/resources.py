@@ -13,10 +13,10 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.gateway import Gateway
-from sluiceway.protocol import Beat
 from sluiceway.pypz.errors import MissingLocation, SchemaParseException
 from sluiceway.pypz.logger import ChannelLogger
 from sluiceway.pypz.naming import channel_name
+from sluiceway.rest.models import Beat
 from sluiceway.schema import Schema
 
 __all__ = ["Resources"]

@@ -6,11 +6,11 @@ Code that compares with its members, or asks for its classes, goes on to be righ
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sluiceway.pypz.words import ChannelStatus, ChannelStatusMessage
+    from sluiceway.pypz.status import ChannelStatus, ChannelStatusMessage
 else:
     try:
         from pypz.core.channels.status import ChannelStatus, ChannelStatusMessage
     except ImportError:
-        from sluiceway.pypz.words import ChannelStatus, ChannelStatusMessage
+        from sluiceway.pypz.status import ChannelStatus, ChannelStatusMessage
 
 __all__ = ["ChannelStatus", "ChannelStatusMessage"]

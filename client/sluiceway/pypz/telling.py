@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sluiceway.endpoint import Endpoint
-from sluiceway.pypz.words import ChannelStatus
+from sluiceway.pypz.status import ChannelStatus
+from sluiceway.rest.endpoint_models import Endpoint
 
 __all__ = ["Said", "Telling", "said"]
 

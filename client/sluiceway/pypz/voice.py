@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sluiceway.channel import Channel
-from sluiceway.endpoint import Endpoint, Role
 from sluiceway.errors import ChannelNotFound
 from sluiceway.pypz.company import ChannelCompany
 from sluiceway.pypz.link import Link
 from sluiceway.pypz.logger import ChannelLogger
-from sluiceway.pypz.standing import ChannelStatusMonitor, Connected
+from sluiceway.pypz.peers import ChannelStatusMonitor, Connected
+from sluiceway.pypz.status import ChannelStatus as OurStatus
 from sluiceway.pypz.statuses import ChannelStatusMessage
 from sluiceway.pypz.telling import Telling
-from sluiceway.pypz.words import ChannelStatus as OurStatus
+from sluiceway.rest.endpoint_models import Endpoint, Role
 
 __all__ = ["ChannelVoice", "StatusCallback"]
 

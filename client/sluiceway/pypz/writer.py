@@ -5,15 +5,15 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
-from sluiceway.endpoint import Endpoint
 from sluiceway.errors import EndpointClosed, InvalidRecord
-from sluiceway.pypz.base import ChannelBase
+from sluiceway.pypz.channel import ChannelBase
+from sluiceway.pypz.config import WriterSettings, writer_settings
 from sluiceway.pypz.cycles import Cycles
 from sluiceway.pypz.errors import InvalidRecordValue, NoRecordList, OperatorFailed
 from sluiceway.pypz.link import Link
 from sluiceway.pypz.naming import group_name
-from sluiceway.pypz.settings import WriterSettings, writer_settings
 from sluiceway.pypz.statuses import ChannelStatus
+from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["KafkaChannelWriter"]

@@ -1,6 +1,6 @@
 """Records: what a user holds, made into record batches and back, column by column."""
 
-from sluiceway.records.batches import to_batches
-from sluiceway.records.rows import to_records
+from sluiceway.records.from_python import to_batches
+from sluiceway.records.to_python import to_records
 
 __all__ = ["to_batches", "to_records"]

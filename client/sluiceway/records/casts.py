@@ -13,8 +13,8 @@ from pyarrow import types
 
 from sluiceway.errors import SchemaMismatch
 from sluiceway.records.columns import spread
-from sluiceway.records.constraints import check_column, contents
 from sluiceway.records.unfit import NULL, TooMuch, Unfit, shown
+from sluiceway.records.validation import check_column, contents
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.arrow_schemas import is_list
 from sluiceway.schema.types import (

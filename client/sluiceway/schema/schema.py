@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sluiceway.errors import InvalidSchema
 from sluiceway.schema import rendering
-from sluiceway.schema.classes import from_class
+from sluiceway.schema.avro import parse
 from sluiceway.schema.comparison import differences
-from sluiceway.schema.parsing import parse
+from sluiceway.schema.inference import from_class
 from sluiceway.schema.struct_types import from_struct_type, is_struct_type
 from sluiceway.schema.types import Record
 

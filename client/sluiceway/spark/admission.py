@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from sluiceway.errors import OptionError
 from sluiceway.spark.checkpoint import StreamOffset
-from sluiceway.spark.links import Link
+from sluiceway.spark.connections import Link
 from sluiceway.spark.options import StreamOptions
 from sluiceway.spark.streaming import ChannelStreamReader
 

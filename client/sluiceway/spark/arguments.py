@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, Literal, TypeVar
 
 from sluiceway.errors import OptionError
-from sluiceway.kafka.properties import CONNECTION, CONSUMER, PRODUCER, refuse_unlisted
+from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, refuse_unlisted
 
 _KAFKA_PREFIX: Final = "kafka."
 _REASONS: Final = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sluiceway.errors import CheckpointMismatch
-from sluiceway.protocol import Connection
+from sluiceway.rest.models import Connection
 
 _VERSION: Final = 1
 _ADVICE: Final = (

@@ -8,9 +8,9 @@ from typing import Final
 from confluent_kafka import Message
 
 from sluiceway.errors import KafkaUnavailable, OffsetOutOfRange
-from sluiceway.kafka.stream import MessageStream, Taken
-from sluiceway.protocol import Connection
-from sluiceway.spark.bounds import OffsetRange
+from sluiceway.kafka.consumer import MessageStream, Taken
+from sluiceway.rest.models import Connection
+from sluiceway.spark.offsets import OffsetRange
 
 LOGGER = logging.getLogger(__name__)
 

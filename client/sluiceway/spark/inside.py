@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from sluiceway.control import Control
 from sluiceway.errors import OptionError
+from sluiceway.rest.channels import Control
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.queries import NotYet, Sink
 

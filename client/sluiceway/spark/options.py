@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Self
 from sluiceway.errors import OptionError
 from sluiceway.paths import group_path
 from sluiceway.spark.arguments import Arguments
-from sluiceway.spark.bounds import AtTime, Bound, Earliest, Latest, parse_offsets
+from sluiceway.spark.offsets import AtTime, Bound, Earliest, Latest, parse_offsets
 
 _POLL_TIMEOUT_MS: Final = 60_000
 _DELIVERY_TIMEOUT_MS: Final = 120_000

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sluiceway.errors import OffsetOutOfRange
+from sluiceway.kafka.consumer import MessageStream
 from sluiceway.kafka.own import OwnStream
-from sluiceway.kafka.stream import MessageStream
-from sluiceway.spark.bounds import AtTime, Bound, OffsetRange, OnLoss, refuse_loss, resolve
-from sluiceway.spark.links import Known, Link
+from sluiceway.spark.connections import Known, Link
+from sluiceway.spark.endpoints import Job, Part, Work
+from sluiceway.spark.offsets import AtTime, Bound, OffsetRange, OnLoss, refuse_loss, resolve
 from sluiceway.spark.options import ReadOptions, SourceOptions
 from sluiceway.spark.splits import DEFAULT_MAX_MESSAGES, split
-from sluiceway.spark.work import Job, Part, Work
 
 LOGGER = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from sluiceway.endpoint import Role
-from sluiceway.endpoint_calls import EndpointCalls
+from sluiceway.endpoint.heartbeat import Session
 from sluiceway.errors import CheckpointMismatch, GatewayError
-from sluiceway.session import Session
+from sluiceway.rest.endpoint_models import Role
+from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.spark.checkpoint import StreamOffset
 from sluiceway.spark.query_endpoint import QueryEndpoint
 

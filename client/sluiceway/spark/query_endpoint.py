@@ -5,12 +5,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sluiceway.endpoint import Attached, Heard, Membership, Role
-from sluiceway.endpoint_calls import EndpointCalls
+from sluiceway.endpoint.heartbeat import Session
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError
 from sluiceway.errors.root import cause_of
 from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.session import Session
+from sluiceway.rest.endpoint_models import Attached, Heard, Membership, Role
+from sluiceway.rest.endpoints import EndpointCalls
 
 __all__ = ["QueryEndpoint"]
 

@@ -7,8 +7,8 @@ from pyspark.sql.datasource import DataSource
 
 from sluiceway.errors import OptionError
 from sluiceway.gateway import Gateway
-from sluiceway.spark.application import Application
-from sluiceway.spark.source import ChannelDataSource
+from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.driver import Application
 
 _OLDEST = (4, 1)
 _APPLICATIONS: Final[dict[int, Application]] = {}

@@ -9,18 +9,18 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sluiceway.codecs import Envelope, codec
-from sluiceway.delivery import Delivery
 from sluiceway.errors import DeliveryFailed, RecordError
+from sluiceway.kafka.accumulator import Messages, Outgoing, outgoing
+from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.kafka.properties import producer_config
+from sluiceway.kafka.partitioner import placement
+from sluiceway.kafka.producer import Delivery
 from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.outgoing import Messages, Outgoing, outgoing
-from sluiceway.partitioning import placement
-from sluiceway.protocol import Connection
 from sluiceway.records import to_batches
+from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.stamps import STAMP_BYTES, Stamp
+from sluiceway.spark.provenance import STAMP_BYTES, Stamp
 from sluiceway.spark.worker import ClientPool, settle
 
 _VERIFY_TIMEOUT_S: Final = 30.0

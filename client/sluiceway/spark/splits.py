@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from sluiceway.spark.bounds import OffsetRange
+from sluiceway.spark.offsets import OffsetRange
 
 DEFAULT_MAX_MESSAGES = {"avro": 1_000_000, "arrow": 1_000, "bytes": 1_000_000}
 """How many messages a task reads at most where the options say nothing, by format.

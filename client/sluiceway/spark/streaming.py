@@ -7,11 +7,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from sluiceway.spark.batch_reader import records
 from sluiceway.spark.checkpoint import StreamOffset
-from sluiceway.spark.frontier import Frontier
-from sluiceway.spark.links import Link
+from sluiceway.spark.connections import Link
+from sluiceway.spark.microbatch import Frontier
 from sluiceway.spark.options import StreamOptions
-from sluiceway.spark.reading import records
 from sluiceway.spark.shipping import Shipped
 
 __all__ = ["ChannelStreamReader"]

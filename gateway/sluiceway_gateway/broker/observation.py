@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluiceway_gateway.domain.rejection import Rejection
-from sluiceway_gateway.domain.topic import ObservedTopic
+from sluiceway_gateway.kafka.model import ObservedTopic
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,14 @@ import click
 
 from sluiceway import Gateway, Retention
 from sluiceway.channel import Channel
-from sluiceway.control import Control
-from sluiceway.endpoint import Endpoint
 from sluiceway.errors import SluicewayTimeout
-from sluiceway.transport import Transport
+from sluiceway.rest.channels import Control
+from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli.description import described
 from sluiceway_gateway.cli.durations import duration
+from sluiceway_gateway.cli.format import print_table
 from sluiceway_gateway.cli.status import status
-from sluiceway_gateway.cli.tables import print_table
 
 #: How long to go on asking a gateway that does not answer; people wait for less than programs.
 TIMEOUT_S = 10.0

@@ -2,12 +2,12 @@
 
 import click
 
+from sluiceway_gateway.auth.bind import check_bind
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.cli import server
 from sluiceway_gateway.cli.signals import ending_in_order
-from sluiceway_gateway.domain.binding import check_bind
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.services.migration import opened
-from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.settings import Settings
 
 

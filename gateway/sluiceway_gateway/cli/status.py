@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from sluiceway.control import Control
-from sluiceway.reports import CrewReport, StatusLine, StatusReport
-from sluiceway.transport import Transport
+from sluiceway.rest.channels import Control
+from sluiceway.rest.status import CrewReport, StatusLine, StatusReport
+from sluiceway.rest.transport import Transport
 from sluiceway.watching import channel_states, list_states
-from sluiceway_gateway.cli.tables import print_table
+from sluiceway_gateway.cli.format import print_table
 
 _UNKNOWN = "?"
 _TIMEOUT_S = 10.0

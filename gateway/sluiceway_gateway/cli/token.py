@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.cli.durations import duration
-from sluiceway_gateway.cli.tables import print_table
+from sluiceway_gateway.cli.format import print_table
 from sluiceway_gateway.domain.token import Token
 from sluiceway_gateway.services.migration import opened
-from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.settings import Settings
 
 

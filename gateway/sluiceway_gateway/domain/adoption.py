@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from sluiceway_gateway.domain.change import UNSET, Change, created, refuse_for_adopted
-from sluiceway_gateway.domain.channel import (
+from sluiceway_gateway.channels.change import UNSET, Change, created, refuse_for_adopted
+from sluiceway_gateway.channels.model import (
     MAX_PARTITIONS,
     Channel,
     ChannelSpec,
@@ -13,8 +13,8 @@ from sluiceway_gateway.domain.channel import (
     SchemaVersion,
     TopicRef,
 )
-from sluiceway_gateway.domain.topic import ObservedTopic
-from sluiceway_gateway.domain.topic_config import canonical, refusals
+from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.provisioning.topic_config import canonical, refusals
 
 
 def adopting(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sluiceway_gateway.domain.topic import Watermarks
+from sluiceway_gateway.kafka.model import Watermarks
 
 #: Whose positions they are where members share them.
 SHARED = -1

@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from sluiceway_gateway.domain.change import deleted
-from sluiceway_gateway.domain.channel import Channel, Condition, Phase, with_condition
-from sluiceway_gateway.domain.closing import closed
+from sluiceway_gateway.channels.change import deleted
+from sluiceway_gateway.channels.model import Channel, Condition, Phase, with_condition
+from sluiceway_gateway.lifecycle.model import closed
 
 IDLE = "Idle"
 """The type of the condition."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sluiceway_gateway.domain.endpoint import Endpoint, Share
 from sluiceway_gateway.domain.errors import IllegalTransition, StaleGeneration
-from sluiceway_gateway.domain.group import Group
+from sluiceway_gateway.endpoints.model import Endpoint, Share
+from sluiceway_gateway.groups.model import Group
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sluiceway_gateway.domain.endpoint import TaskState
+from sluiceway_gateway.endpoints.model import TaskState
 
 #: So many sums an endpoint has at most, whatever its tasks count.
 MAX_SUMS = 64

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from sluiceway_gateway.domain.scope import Scope
+from sluiceway_gateway.auth.model import Scope
 
 _TOKEN = re.compile(r"slw_([0-9a-f]{16})_([0-9a-f]{64})\Z")
 

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sluiceway_gateway.domain.endpoint import ANONYMOUS, Mode
-from sluiceway_gateway.domain.pace import Track
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode
+from sluiceway_gateway.status.lag import Track
 
 #: Positions that one sample has at most, beside those of one track: of a broadcast group of 1,000
 #: at 1,000 partitions it has those of the first members, and nothing is known of the others.

@@ -1,5 +1,6 @@
 """One Kafka broker for development, tests and `sluiceway up`: fetched, checked, run, stopped."""
 
+from sluiceway_gateway.embedded.broker import KafkaServer
 from sluiceway_gateway.embedded.errors import (
     BrokerStartFailed,
     EmbeddedError,
@@ -16,7 +17,6 @@ from sluiceway_gateway.embedded.jars import (
 )
 from sluiceway_gateway.embedded.java import find_java
 from sluiceway_gateway.embedded.ports import free_ports
-from sluiceway_gateway.embedded.server import KafkaServer
 
 __all__ = [
     "KAFKA_VERSION",

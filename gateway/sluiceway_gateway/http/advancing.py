@@ -5,9 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from pydantic import AfterValidator, Field
 
-from sluiceway_gateway.domain.channel import MAX_PARTITIONS
-from sluiceway_gateway.http.guard import Viewer
-from sluiceway_gateway.http.offsets import (
+from sluiceway_gateway.channels.model import MAX_PARTITIONS
+from sluiceway_gateway.channels.wire import Asked, Uid
+from sluiceway_gateway.http.auth import Viewer
+from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.params import Name
+from sluiceway_gateway.http.problems import problems
+from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.offsets.routes import (
     GroupOffsets,
     InGroup,
     PositionPut,
@@ -17,11 +22,6 @@ from sluiceway_gateway.http.offsets import (
     position_of,
     report_response,
 )
-from sluiceway_gateway.http.parameters import Name
-from sluiceway_gateway.http.parts import Gateway
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
-from sluiceway_gateway.http.wire import Asked, Uid
 from sluiceway_gateway.services.advancing import Advance
 
 router = APIRouter(

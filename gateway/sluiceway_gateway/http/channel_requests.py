@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from sluiceway_gateway.domain.change import UNSET, Change, Unset
-from sluiceway_gateway.domain.channel import (
+from sluiceway_gateway.channels.change import UNSET, Change, Unset
+from sluiceway_gateway.channels.model import (
     MAX_BEAT_MS,
     MAX_IDLE_MS,
     MAX_PARTITIONS,
@@ -15,10 +15,10 @@ from sluiceway_gateway.domain.channel import (
     Compatibility,
     Format,
 )
+from sluiceway_gateway.channels.wire import Asked, Uid
 from sluiceway_gateway.domain.label import MAX_LABELS, check_labels
 from sluiceway_gateway.domain.name import TOPIC_PATTERN, check_topic
-from sluiceway_gateway.http.parameters import INT64_MAX
-from sluiceway_gateway.http.wire import Asked, Uid
+from sluiceway_gateway.http.params import INT64_MAX
 
 MAX_SETTINGS = 20
 """Of a topic: more than a channel may set, and few enough to name all that are refused."""

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from sluiceway_gateway.http.guard import PUBLIC
-from sluiceway_gateway.http.parameters import INT64_MAX
+from sluiceway_gateway.http.auth import PUBLIC
+from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.http.problems import Problem
 
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}

@@ -9,8 +9,8 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from sluiceway_gateway.domain.errors import InvalidRequest, Violation
-from sluiceway_gateway.http.guard import guarded
-from sluiceway_gateway.http.strict_json import loads
+from sluiceway_gateway.http.auth import guarded
+from sluiceway_gateway.http.json import loads
 
 Handler = Callable[[Request], Awaitable[Response]]
 

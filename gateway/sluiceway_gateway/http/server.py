@@ -20,7 +20,7 @@ from sluiceway_gateway.domain.errors import (
     TooManyConnections,
     UrlTooLong,
 )
-from sluiceway_gateway.http.guard import PUBLIC
+from sluiceway_gateway.http.auth import PUBLIC
 from sluiceway_gateway.http.problems import problem_response
 from sluiceway_gateway.settings import Settings
 

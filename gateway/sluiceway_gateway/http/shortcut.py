@@ -16,11 +16,11 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sluiceway_gateway.auth.service import Credentials
 from sluiceway_gateway.domain.errors import InvalidRequest, SluicewayGatewayError
-from sluiceway_gateway.http.guard import check_local, credentials_of
+from sluiceway_gateway.http.auth import check_local, credentials_of
+from sluiceway_gateway.http.json import loads
 from sluiceway_gateway.http.problems import problem_response
-from sluiceway_gateway.http.strict_json import loads
-from sluiceway_gateway.services.tokens import Credentials
 
 _FIELD = re.compile(r"{(\w+)}")
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.http.endpoint_wire import EndpointBody, ModeWord
+from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord
 
 ProgressWord = Literal["ok", "falling_behind", "stalled", "stopped", "rewound"]
 PhaseWord = Literal["provisioning", "ready", "failed", "closed", "deleting"]

@@ -10,21 +10,21 @@ from fastapi.sse import format_sse_event
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from sluiceway_gateway.auth.model import Action
+from sluiceway_gateway.channels.etag import Precondition
 from sluiceway_gateway.domain.errors import (
     ChannelNotFound,
     DatabaseUnavailable,
     Forbidden,
     Unauthenticated,
 )
-from sluiceway_gateway.domain.etag import Precondition
-from sluiceway_gateway.domain.scope import Action
-from sluiceway_gateway.http.guard import Anybody, Viewer, authenticated
-from sluiceway_gateway.http.parameters import Name, name_before
-from sluiceway_gateway.http.parts import Gateway, Parts
+from sluiceway_gateway.http.auth import Anybody, Viewer, authenticated
+from sluiceway_gateway.http.deps import Gateway, Parts
+from sluiceway_gateway.http.params import Name, name_before
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
-from sluiceway_gateway.http.status_views import ChannelView, ListView, StatusView
-from sluiceway_gateway.services.watch import Watch
+from sluiceway_gateway.longpoll import Watch
+from sluiceway_gateway.status.views import ChannelView, ListView, StatusView
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
 

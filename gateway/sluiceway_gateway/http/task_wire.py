@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from sluiceway_gateway.domain.endpoint import ANONYMOUS, TaskState
+from sluiceway_gateway.channels.wire import Asked, Uid, time_json
 from sluiceway_gateway.domain.task import Attempt
-from sluiceway_gateway.http.endpoint_wire import Count, Counters, HealthWord, RoleWord, StateWord
-from sluiceway_gateway.http.parameters import INT64_MAX
-from sluiceway_gateway.http.wire import Asked, Uid, time_json
-from sluiceway_gateway.services.tasks import TaskReply, TaskReport
-from sluiceway_gateway.store.tasks import Kept
+from sluiceway_gateway.endpoints.model import ANONYMOUS, TaskState
+from sluiceway_gateway.endpoints.task_store import Kept
+from sluiceway_gateway.endpoints.tasks import TaskReply, TaskReport
+from sluiceway_gateway.endpoints.wire import Count, Counters, HealthWord, RoleWord, StateWord
+from sluiceway_gateway.http.params import INT64_MAX
 
 MAX_TASKS = 1000
 

@@ -7,17 +7,17 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.endpoints.liveness import EndCounts, LostEnds, ReapCounts, Reaper
+from sluiceway_gateway.endpoints.pruning import Pruner
+from sluiceway_gateway.lifecycle.drain import DrainCounts, Drainer
+from sluiceway_gateway.lifecycle.idle import IdleCounts, Idler
 from sluiceway_gateway.loops.leader import Leader, holder_name
 from sluiceway_gateway.loops.loop import Loop
-from sluiceway_gateway.services.draining import DrainCounts, Drainer
-from sluiceway_gateway.services.idling import IdleCounts, Idler
-from sluiceway_gateway.services.mirroring import Mirror
-from sluiceway_gateway.services.pruning import Pruner
-from sluiceway_gateway.services.reaping import EndCounts, LostEnds, ReapCounts, Reaper
-from sluiceway_gateway.services.reconcile import Counts, Reconciler
-from sluiceway_gateway.services.sampling import SampleCounts, Sampler
+from sluiceway_gateway.offsets.mirror import Mirror
+from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.status.sampler import SampleCounts, Sampler
 
 #: How often the leader looks for work that another replica took in.
 _POLL_S = 0.5

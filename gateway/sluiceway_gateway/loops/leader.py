@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import structlog
 
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.leases import acquire, current, release
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.domain.lease import Lease
-from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.leases import acquire, current, release
 
 _log = structlog.get_logger(__name__)
 

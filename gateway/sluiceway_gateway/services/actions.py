@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.domain.plan import (
+from sluiceway_gateway.domain.rejection import Cause, Rejection
+from sluiceway_gateway.provisioning.plan import (
     Action,
     AlterConfig,
     CreateTopic,
     DeleteTopic,
     GrowPartitions,
 )
-from sluiceway_gateway.domain.rejection import Cause, Rejection
 
 
 @dataclass(frozen=True, kw_only=True)

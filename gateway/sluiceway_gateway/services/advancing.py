@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sluiceway_gateway.domain.channel import Channel
-from sluiceway_gateway.domain.endpoint import Mode, Role
+from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.clock import Clock, system_clock
+from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.domain.errors import GroupMode, MembersOpen, NotAssigned, PositionMoved
-from sluiceway_gateway.domain.group import Group, founded
-from sluiceway_gateway.domain.position import Committed, Position, require_forward, require_topic
-from sluiceway_gateway.domain.scope import Action, Principal
-from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.model import Mode, Role
+from sluiceway_gateway.groups import store as groups_store
+from sluiceway_gateway.groups.model import Group, founded
+from sluiceway_gateway.offsets.model import Committed, Position, require_forward, require_topic
+from sluiceway_gateway.offsets.service import GroupReport
 from sluiceway_gateway.services.incarnation import incarnation
-from sluiceway_gateway.services.offsets import GroupReport
-from sluiceway_gateway.store import channels, endpoints, groups, positions
-from sluiceway_gateway.store.engine import Database, WriteTransaction
+from sluiceway_gateway.store import positions
 from sluiceway_gateway.store.positions import Placed
 
 
@@ -45,7 +48,7 @@ class Advancing:
         """
         principal.require(Action.READ, name)
         with self._database.write() as tx:
-            channel = incarnation(name, channels.hold(tx, name), uid)
+            channel = incarnation(name, channels_store.hold(tx, name), uid)
             require_topic(channel.topic.id, advance.topic_id)
             _require_there(channel, advance)
             found = _group(tx, channel, group)
@@ -74,10 +77,10 @@ class Advancing:
 
 
 def _group(tx: WriteTransaction, channel: Channel, name: str) -> Group:
-    found = groups.find(tx, channel.uid, Role.READER, name)
+    found = groups_store.find(tx, channel.uid, Role.READER, name)
     if found is None:
         found = founded(channel.uid, Role.READER, name, mode=Mode.SHARED, size=None, dynamic=True)
-        groups.save(tx, found)
+        groups_store.save(tx, found)
     if found.mode is Mode.BROADCAST:
         raise GroupMode(
             f"The group {name!r} is broadcast: each of its members has positions of its own, and "
@@ -88,8 +91,10 @@ def _group(tx: WriteTransaction, channel: Channel, name: str) -> Group:
 
 def _require_deserted(tx: WriteTransaction, group: Group) -> None:
     """Have commits under way end first; raises MembersOpen while a member lives."""
-    members = [each.id for each in endpoints.members(tx, group.channel_uid, group.role, group.name)]
-    living = [each for each in endpoints.hold(tx, members).values() if each.lives]
+    members = [
+        each.id for each in endpoints_store.members(tx, group.channel_uid, group.role, group.name)
+    ]
+    living = [each for each in endpoints_store.hold(tx, members).values() if each.lives]
     if living:
         raise MembersOpen(
             f"The group {group.name!r} has members that read, {len(living)} of them: they alone "

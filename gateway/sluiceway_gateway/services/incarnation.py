@@ -1,6 +1,6 @@
 """Whether a channel is the one that is meant, and whether it can be used."""
 
-from sluiceway_gateway.domain.channel import Channel, Phase
+from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.domain.errors import (
     ChannelClosed,
     ChannelNotFound,

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
+from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.service import Credentials, Tokens
+from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.domain.errors import SluicewayGatewayError
-from sluiceway_gateway.domain.scope import Action, Principal
-from sluiceway_gateway.services.tokens import Credentials, Tokens
-from sluiceway_gateway.store.engine import ReadTransaction
 
 Asker = Principal | Credentials
 """Who asks, or what they brought to say so."""

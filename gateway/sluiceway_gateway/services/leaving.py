@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import FINISHING, Channel, Phase
+from sluiceway_gateway.db import idempotency
+from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.domain.attendance import Attendance, in_words, unread
-from sluiceway_gateway.domain.channel import FINISHING, Channel, Phase
 from sluiceway_gateway.domain.errors import (
     ConcurrentChange,
     EndpointsLive,
@@ -11,11 +14,9 @@ from sluiceway_gateway.domain.errors import (
     UnreadData,
 )
 from sluiceway_gateway.domain.request import Request
-from sluiceway_gateway.domain.topic import Watermarks
-from sluiceway_gateway.services.ports import Topics
-from sluiceway_gateway.store import channels, requests
-from sluiceway_gateway.store.attendance import attendance
-from sluiceway_gateway.store.engine import Database, ReadTransaction
+from sluiceway_gateway.kafka.calls import Topics
+from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.lifecycle.store import attendance
 
 Marks = Mapping[int, Watermarks]
 _FORCE = "force=true deletes the channel all the same"
@@ -34,8 +35,8 @@ class Leaving:
         No transaction is open meanwhile. Raises KafkaUnavailable where Kafka does not tell.
         """
         with self._database.read() as tx:
-            channel = channels.find(tx, name)
-            if channel is None or (request is not None and requests.known(tx, request)):
+            channel = channels_store.find(tx, name)
+            if channel is None or (request is not None and idempotency.known(tx, request)):
                 return None
             present = attendance(tx, channel)
             if present.living or not _is_followed(channel, present):

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sluiceway_gateway.store import revision
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db import revision
+from sluiceway_gateway.db.engine import Database
 
 
 def migrate(url: str) -> str:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from sluiceway_gateway.domain.endpoint import Endpoint, event
-from sluiceway_gateway.services.clock import Clock
-from sluiceway_gateway.store import endpoints, history, sharing
-from sluiceway_gateway.store.channels import hold_channels
-from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.reaped import Behind
+from sluiceway_gateway.channels.store import hold_channels
+from sluiceway_gateway.clock import Clock
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.endpoints import history
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.liveness_store import Behind
+from sluiceway_gateway.endpoints.model import Endpoint, event
+from sluiceway_gateway.store import sharing
 from sluiceway_gateway.store.selection import chunks
 
 _log = structlog.get_logger(__name__)
@@ -64,14 +66,14 @@ class Overdue:
             hold_channels(tx, channels)
             slow = [
                 each
-                for each in endpoints.hold(tx, over).values()
+                for each in endpoints_store.hold(tx, over).values()
                 if each.lives and each.share and each.generation == over[each.id].generation
             ]
             sharing.let_go(tx, [each.id for each in slow])
             cause = "its partitions were given to others: it did not let go of them in time"
             lines = [(e.channel_uid, event(e, by="gateway", at=now, cause=cause)) for e in slow]
             history.add(tx, lines)
-            endpoints.revise(tx, {each.channel_uid for each in slow})
+            endpoints_store.revise(tx, {each.channel_uid for each in slow})
         for each in slow:
             _log.info("a member did not let go of its partitions", endpoint=each.id)
         return slow

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable
 
-from sluiceway_gateway.domain.channel import Channel
-from sluiceway_gateway.domain.endpoint import ANONYMOUS, Mode, Role, State, event
+from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.clock import Clock, system_clock
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import GroupLargerThanPinned, GroupNotFound, GroupSize
-from sluiceway_gateway.domain.group import Group, resized
-from sluiceway_gateway.domain.position import require_generation
-from sluiceway_gateway.domain.scope import Action, Principal
-from sluiceway_gateway.services.clock import Clock, system_clock
+from sluiceway_gateway.endpoints import history
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State, event
+from sluiceway_gateway.endpoints.placement import superseded
+from sluiceway_gateway.groups import store as groups_store
+from sluiceway_gateway.groups.model import Group, resized
+from sluiceway_gateway.offsets.model import require_generation
 from sluiceway_gateway.services.incarnation import incarnation
-from sluiceway_gateway.services.places import superseded
-from sluiceway_gateway.store import channels, endpoints, groups, history
-from sluiceway_gateway.store.engine import Database
 
 
 class Resizing:
@@ -46,8 +49,8 @@ class Resizing:
         principal.require(Action.READ, name)
         with self._database.write() as tx:
             now = self._clock()
-            channel = incarnation(name, channels.hold(tx, name), uid)
-            found = groups.find(tx, channel.uid, Role.READER, group)
+            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            found = groups_store.find(tx, channel.uid, Role.READER, group)
             if found is None or group == ANONYMOUS:
                 raise GroupNotFound(
                     f"No reader was ever attached to the channel {name!r} in a group {group!r}."
@@ -58,16 +61,16 @@ class Resizing:
             require_generation(found, generation)
             _require_partitions(channel, found, size)
             following = resized(found, size, now=now)
-            members = endpoints.members(tx, channel.uid, Role.READER, group)
+            members = endpoints_store.members(tx, channel.uid, Role.READER, group)
             # Commits under way end first; those that come after are refused.
-            held = endpoints.hold(tx, [e.id for e in members if e.state is not State.CLOSED])
+            held = endpoints_store.hold(tx, [e.id for e in members if e.state is not State.CLOSED])
             cause = f"the group was resized from {found.size} to {size}"
             outcasts = [(each, superseded(each, by=cause, now=now)) for each in held.values()]
-            endpoints.save(tx, outcasts)
-            groups.save(tx, following)
+            endpoints_store.save(tx, outcasts)
+            groups_store.save(tx, following)
             lines = [event(each, by=principal.id, at=now, cause=cause) for _, each in outcasts]
             history.add(tx, [(channel.uid, each) for each in lines])
-            endpoints.revise(tx, [channel.uid])
+            endpoints_store.revise(tx, [channel.uid])
         self._notify()
         return following
 

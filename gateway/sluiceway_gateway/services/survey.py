@@ -1,16 +1,17 @@
 """What Kafka says before a channel is made. No call is made inside a transaction."""
 
-from sluiceway_gateway.domain.change import UNSET, Change
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.change import UNSET, Change
+from sluiceway_gateway.db import idempotency
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import (
     KafkaUnavailable,
     ReplicationExceedsBrokers,
     TopicNotFound,
 )
 from sluiceway_gateway.domain.request import Request
-from sluiceway_gateway.domain.topic import ObservedTopic
-from sluiceway_gateway.services.ports import Cluster
-from sluiceway_gateway.store import channels, requests
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.kafka.calls import Cluster
+from sluiceway_gateway.kafka.model import ObservedTopic
 
 
 class Survey:
@@ -61,6 +62,6 @@ class Survey:
     def _settled(self, name: str, request: Request | None) -> bool:
         """Whether the channel is there, or the request was answered before."""
         with self._database.read() as tx:
-            return channels.find(tx, name) is not None or (
-                request is not None and requests.known(tx, request)
+            return channels_store.find(tx, name) is not None or (
+                request is not None and idempotency.known(tx, request)
             )

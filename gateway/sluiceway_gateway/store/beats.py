@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import bindparam, select
 
-from sluiceway_gateway.domain.channel import Phase
-from sluiceway_gateway.domain.endpoint import Endpoint
-from sluiceway_gateway.store.channel_rows import phase_of
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.channels.rows import phase_of
+from sluiceway_gateway.db.engine import ReadTransaction
+from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints
+from sluiceway_gateway.db.statements import Lookup
+from sluiceway_gateway.endpoints.model import Endpoint
+from sluiceway_gateway.groups.store import of_its_group
 from sluiceway_gateway.store.endpoint_rows import endpoint_of
-from sluiceway_gateway.store.engine import ReadTransaction
-from sluiceway_gateway.store.groups import of_its_group
-from sluiceway_gateway.store.prepared import Lookup
-from sluiceway_gateway.store.tables import channels, endpoint_groups, endpoints
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from typing import Any
 
 from sqlalchemy import Row, and_
 
-from sluiceway_gateway.domain.endpoint import (
+from sluiceway_gateway.db.schema import endpoints
+from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
     Health,
@@ -15,7 +16,6 @@ from sluiceway_gateway.domain.endpoint import (
     Share,
     State,
 )
-from sluiceway_gateway.store.tables import endpoints
 
 # By their words, as thousands are read for a status, and calling an enum takes ten times as long.
 _ROLES = {str(each): each for each in Role}

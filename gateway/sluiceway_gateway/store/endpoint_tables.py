@@ -14,8 +14,7 @@ from sqlalchemy import (
     text,
 )
 
-from sluiceway_gateway.domain.endpoint import MAX_GROUP_SIZE, Health, Mode, Role, State, TaskState
-from sluiceway_gateway.store.columns import (
+from sluiceway_gateway.db.types import (
     Document,
     OptionalDocument,
     Serial,
@@ -24,6 +23,7 @@ from sluiceway_gateway.store.columns import (
     metadata,
     one_of,
 )
+from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Health, Mode, Role, State, TaskState
 
 
 def _channel(*, primary_key: bool = False) -> Column[str]:

@@ -7,13 +7,13 @@ from typing import Any
 
 from sqlalchemy import bindparam, exists, func, or_, select, update
 
-from sluiceway_gateway.domain.channel import Channel
-from sluiceway_gateway.domain.endpoint import OPEN, Event, Health
+from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.rows import channel_of, in_phases, selection
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import channels, endpoints, positions
 from sluiceway_gateway.domain.idling import PHASES
-from sluiceway_gateway.store import history
-from sluiceway_gateway.store.channel_rows import channel_of, in_phases, selection
-from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.store.tables import channels, endpoints, positions
+from sluiceway_gateway.endpoints import history
+from sluiceway_gateway.endpoints.model import OPEN, Event, Health
 
 #: Uses that come one after the other are written down once in this time.
 SPARE = timedelta(minutes=1)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, func, select
 
-from sluiceway_gateway.domain.channel import Format, Phase, SchemaVersion
-from sluiceway_gateway.store.channel_rows import in_phases
-from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.channels.model import Format, Phase, SchemaVersion
+from sluiceway_gateway.channels.rows import in_phases
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import channel_schemas, channels, kept_schemas, schemas
 from sluiceway_gateway.store.inserts import by_dialect
-from sluiceway_gateway.store.tables import channel_schemas, channels, kept_schemas, schemas
 
 
 @dataclass(frozen=True, kw_only=True)

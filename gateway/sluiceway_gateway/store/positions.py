@@ -7,13 +7,13 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, select, tuple_
 
-from sluiceway_gateway.domain.endpoint import Endpoint
-from sluiceway_gateway.domain.group import member_of_positions
-from sluiceway_gateway.domain.position import Committed, Position
-from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import positions
+from sluiceway_gateway.db.statements import Each, Lookup
+from sluiceway_gateway.endpoints.model import Endpoint
+from sluiceway_gateway.groups.model import member_of_positions
+from sluiceway_gateway.offsets.model import Committed, Position
 from sluiceway_gateway.store.inserts import by_dialect
-from sluiceway_gateway.store.prepared import Each, Lookup
-from sluiceway_gateway.store.tables import positions
 
 _WHOSE = ("channel_uid", "group_name", "member_index")
 #: A statement has only so many parameters.

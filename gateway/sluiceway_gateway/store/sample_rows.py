@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from sluiceway_gateway.domain.pace import Outline, Pace, Sample, Track, outline
-from sluiceway_gateway.domain.progress import Progress
+from sluiceway_gateway.status.lag import Outline, Pace, Sample, Track, outline
+from sluiceway_gateway.status.progress import Progress
 
 _PROGRESS = {str(each): each for each in Progress}
 

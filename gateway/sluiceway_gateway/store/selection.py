@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from sqlalchemy import ColumnElement, and_, not_, or_, true
 
-from sluiceway_gateway.domain.selector import Requirement, Selector
+from sluiceway_gateway.channels.selector import Requirement, Selector
 
 #: A statement has only so many parameters: 65,535 with PostgreSQL, 32,766 with SQLite.
 KEYS_AT_ONCE = 500

@@ -4,12 +4,12 @@ from collections.abc import Collection
 
 from sqlalchemy import bindparam, select, tuple_, update
 
-from sluiceway_gateway.domain.endpoint import OPEN, Health, Role
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.domain.sharing import Member
+from sluiceway_gateway.endpoints.model import OPEN, Health, Role
 from sluiceway_gateway.store.endpoint_rows import share_of
-from sluiceway_gateway.store.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.store.selection import chunks
-from sluiceway_gateway.store.tables import endpoints
 
 GroupKey = tuple[str, str]
 """A channel's uid, and the name of a group of its readers."""

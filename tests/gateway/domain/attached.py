@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from sluiceway_gateway.domain.endpoint import Endpoint, Health, Mode, Place, Role, State
+from sluiceway_gateway.endpoints.model import Endpoint, Health, Mode, Place, Role, State
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ENDPOINT = Endpoint(

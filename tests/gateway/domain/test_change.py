@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.domain.adoption import adopting
-from sluiceway_gateway.domain.change import UNSET, Change, changed, created, deleted
-from sluiceway_gateway.domain.channel import (
+from sluiceway_gateway.channels.change import UNSET, Change, changed, created, deleted
+from sluiceway_gateway.channels.model import (
     Channel,
     Compatibility,
     Format,
@@ -16,6 +15,7 @@ from sluiceway_gateway.domain.channel import (
     SchemaVersion,
     TopicRef,
 )
+from sluiceway_gateway.domain.adoption import adopting
 from sluiceway_gateway.domain.errors import (
     ChannelDeleting,
     ChannelPinned,
@@ -24,7 +24,7 @@ from sluiceway_gateway.domain.errors import (
     InvalidRequest,
     PartitionsShrink,
 )
-from sluiceway_gateway.domain.topic import ObservedTopic
+from sluiceway_gateway.kafka.model import ObservedTopic
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 FIRST = SchemaVersion(id=7, version=1, definition="s1", created_at=NOW)

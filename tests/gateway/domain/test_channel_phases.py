@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.domain.channel import (
+from sluiceway_gateway.channels.model import (
     TRANSITIONS,
     Condition,
     Phase,

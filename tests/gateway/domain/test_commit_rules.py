@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 import pytest
 from attached import ENDPOINT
 
-from sluiceway_gateway.domain.endpoint import ANONYMOUS, Endpoint, Mode, Place, Role, State
 from sluiceway_gateway.domain.errors import (
     Conflict,
     Fenced,
@@ -15,8 +14,9 @@ from sluiceway_gateway.domain.errors import (
     StaleGeneration,
     TopicChanged,
 )
-from sluiceway_gateway.domain.group import founded
-from sluiceway_gateway.domain.position import Commit, Committed, Position, Standing, counts
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, State
+from sluiceway_gateway.groups.model import founded
+from sluiceway_gateway.offsets.model import Commit, Committed, Position, Standing, counts
 
 READER = replace(ENDPOINT, state=State.STARTED, commits=4)
 STORED = Committed(

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 from test_change import make
 
+from sluiceway_gateway.channels.etag import Precondition, etag
 from sluiceway_gateway.domain.errors import PreconditionFailed
-from sluiceway_gateway.domain.etag import Precondition, etag
 
 CHANNEL = replace(make(), generation=2, revision=5)
 

@@ -8,9 +8,7 @@ from attached import ENDPOINT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.domain.endpoint import Endpoint, Mode, Role, Share, State
 from sluiceway_gateway.domain.errors import StaleGeneration
-from sluiceway_gateway.domain.group import Group, founded
 from sluiceway_gateway.domain.sharing import (
     Member,
     due,
@@ -21,6 +19,8 @@ from sluiceway_gateway.domain.sharing import (
     split,
     taken,
 )
+from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, Share, State
+from sluiceway_gateway.groups.model import Group, founded
 
 PARTITIONS = 5
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

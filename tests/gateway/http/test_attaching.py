@@ -4,7 +4,7 @@ import pytest
 from attaching import TOPIC_ID, Site, fresh_id, report, site
 from gateway_rig import NOBODY, Rig, code
 
-from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.channels.model import Phase
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_a_closed_channel_takes_readers_and_lets_writers_that_it_has_finish(flig
 
 
 def test_a_channel_takes_its_endpoints_with_it(flights: Site) -> None:
-    from sluiceway_gateway.store.due import remove
+    from sluiceway_gateway.provisioning.store import remove
 
     member = flights.member()
     with flights.rig.database.write() as tx:

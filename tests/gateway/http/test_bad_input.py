@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 from gateway_rig import SCHEMA, Rig, code, running
 
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db.engine import Database
 
 PATH = "/v1/channels/flights"
 JSON = {"Content-Type": "application/json"}

@@ -20,7 +20,7 @@ from sluiceway.broker.exceptions import (
     TopicAuthorizationFailed,
 )
 from sluiceway.errors import Unauthenticated
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db.engine import Database
 
 
 @pytest.fixture

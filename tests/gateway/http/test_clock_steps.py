@@ -6,7 +6,7 @@ import pytest
 from attaching import Site, report, site
 from gateway_rig import Rig
 
-from sluiceway_gateway.store.sessions import MAX_BEATS_AHEAD
+from sluiceway_gateway.endpoints.session_store import MAX_BEATS_AHEAD
 
 
 @pytest.fixture

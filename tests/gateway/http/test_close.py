@@ -2,7 +2,7 @@ import httpx
 import pytest
 from gateway_rig import SCHEMA, Rig, code, condition
 
-from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.channels.model import Phase
 
 PATH = "/v1/channels/flights"
 

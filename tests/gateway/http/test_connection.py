@@ -2,8 +2,8 @@ import pytest
 from gateway_rig import NOBODY, SCHEMA, Rig, code, condition, running
 from sqlalchemy import text
 
-from sluiceway_gateway.domain.channel import Phase
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.db.engine import Database
 
 PATH = "/v1/channels/flights/connection"
 

@@ -13,13 +13,13 @@ import pytest
 from gateway_rig import SCHEMA, Rig, running
 
 from databases import Databases
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.http.server import (
     HEALTH_CONNECTIONS,
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_URL_BYTES,
 )
-from sluiceway_gateway.store.engine import Database
 from waiting import until
 
 CONNECTIONS = 4

@@ -13,7 +13,7 @@ from attaching import fresh_id
 from fastapi.routing import APIRoute
 from gateway_rig import SCHEMA, Rig, code
 
-from sluiceway_gateway.http.strict_json import loads
+from sluiceway_gateway.http.json import loads
 
 JSON = {"Content-Type": "application/json"}
 MOST_SHOWN = 20

@@ -9,7 +9,7 @@ from gateway_rig import SCHEMA, Rig, code, running
 
 from databases import SQLite
 from sluiceway_gateway import app
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db.engine import Database
 from waiting import until
 
 BODY = {"spec": {"schema": SCHEMA}}

@@ -2,8 +2,8 @@ from datetime import timedelta
 
 from gateway_rig import Rig, code
 
-from sluiceway_gateway.domain.channel import Phase
-from sluiceway_gateway.store.due import remove
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.provisioning.store import remove
 
 
 def test_deleting_needs_the_uid(rig: Rig) -> None:

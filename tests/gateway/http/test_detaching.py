@@ -6,7 +6,7 @@ import pytest
 from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig, code
 
-from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.channels.model import Phase
 from waiting import until
 
 

@@ -8,9 +8,9 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 from gateway_rig import Rig, code
 
-from sluiceway_gateway.http import docs
+from sluiceway_gateway.http import openapi
 
-DIRECTORY = docs._DIRECTORY
+DIRECTORY = openapi._DIRECTORY
 (SUMS,) = DIRECTORY.glob("swagger-ui-dist-*.sha256")
 OURS = {"index.html", "start.js", SUMS.name}
 SUM_OF = {

@@ -13,11 +13,11 @@ from starlette.routing import Route
 
 from serving import serving
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.http.guard import PUBLIC, has_access
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.http.auth import PUBLIC, has_access
 from sluiceway_gateway.http.route import GatewayRoute
-from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.store.engine import Database
 
 BODY = {"spec": {"schema": SCHEMA}}
 

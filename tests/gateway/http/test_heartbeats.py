@@ -4,7 +4,7 @@ import pytest
 from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig, code
 
-from sluiceway_gateway.store.watched import in_use, standings
+from sluiceway_gateway.status.reading_store import in_use, standings
 
 
 @pytest.fixture

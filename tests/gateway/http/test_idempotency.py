@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 from gateway_rig import SCHEMA, Rig, code
 
-from sluiceway_gateway.store.due import remove
+from sluiceway_gateway.provisioning.store import remove
 
 KEY = {"Idempotency-Key": "one"}
 BODY = {"spec": {"schema": SCHEMA}}

@@ -7,7 +7,7 @@ from attaching import Site, report, site
 from gateway_rig import NOBODY, Rig, code
 
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.services.draining import Drainer
+from sluiceway_gateway.lifecycle.drain import Drainer
 
 
 @pytest.fixture

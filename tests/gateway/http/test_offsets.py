@@ -281,8 +281,8 @@ def test_resetting_takes_leave_to_manage_and_looking_takes_leave_to_view(flights
 
 
 def test_positions_go_with_their_channel(flights: Site) -> None:
-    from sluiceway_gateway.domain.channel import Phase
-    from sluiceway_gateway.store.due import remove
+    from sluiceway_gateway.channels.model import Phase
+    from sluiceway_gateway.provisioning.store import remove
 
     reader = flights.member()
     flights.commit(reader, 1, (0, 50, 0))

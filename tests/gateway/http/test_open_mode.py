@@ -5,10 +5,10 @@ from gateway_rig import NOBODY, Rig, code
 from pydantic import SecretStr
 
 from sluiceway_gateway.app import create_app
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import InvalidSettings, WrongRevision
-from sluiceway_gateway.services.tokens import Tokens
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.store.engine import Database
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8900", "[::1]"])

@@ -8,10 +8,10 @@ from gateway_rig import Rig, code
 from prometheus_client.parser import text_string_to_metric_families
 
 from logging_kept import logging_kept
+from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.loops import Leader
-from sluiceway_gateway.services.channels import Channels
 from waiting import until
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from gateway_rig import SCHEMA, Rig, code
 
-from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.channels.model import Phase
 
 OTHER_SCHEMA = {**SCHEMA, "fields": [{"name": "b", "type": "string"}]}
 

@@ -4,7 +4,7 @@ import pytest
 from gateway_rig import Rig, code, running
 
 from shared_kafka import SharedKafka
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db.engine import Database
 
 
 @pytest.fixture

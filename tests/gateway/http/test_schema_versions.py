@@ -8,12 +8,9 @@ from gateway_rig import SCHEMA, Rig, code
 from sqlalchemy import select
 
 from sluiceway.schema import Schema
-from sluiceway_gateway.domain.channel import (
-    MAX_SCHEMA_CHARACTERS,
-    MAX_SCHEMA_VERSIONS,
-    Phase,
-)
-from sluiceway_gateway.store import channels, tables
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import MAX_SCHEMA_CHARACTERS, MAX_SCHEMA_VERSIONS, Phase
+from sluiceway_gateway.db import schema as tables
 
 PATH = "/v1/channels/flights"
 
@@ -154,7 +151,7 @@ def test_a_schema_of_too_many_fields_is_refused_with_the_limit(shared_rig: Rig) 
 def fill(rig: Rig, count: int, definition: Callable[[int], dict[str, Any]]) -> None:
     """Have the channel keep this many versions, but the last ones by rows of their own."""
     with rig.database.write() as tx:
-        channel = channels.hold(tx, "flights")
+        channel = channels_store.hold(tx, "flights")
         assert channel is not None
         made = {
             number: Schema.parse(definition(number))

@@ -9,7 +9,7 @@ import pytest
 from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig, code
 
-from sluiceway_gateway.store.sessions import MAX_BEATS_AHEAD
+from sluiceway_gateway.endpoints.session_store import MAX_BEATS_AHEAD
 
 HIGHEST = 2**63 - 1
 

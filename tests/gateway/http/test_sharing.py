@@ -130,7 +130,7 @@ def test_a_sync_that_comes_late_changes_nothing(flights: Site) -> None:
 def test_partitions_that_the_channel_gets_are_shared_without_a_new_generation(
     flights: Site,
 ) -> None:
-    from sluiceway_gateway.domain.channel import Phase
+    from sluiceway_gateway.channels.model import Phase
 
     first, second = flights.join(), flights.join()
     shares(flights, first, second)

@@ -15,7 +15,7 @@ from gateway_rig import SCHEMA, Rig, code, running
 from databases import Postgres
 from relay import Relay
 from sluiceway_gateway import app
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db.engine import Database
 from waiting import until
 
 #: Every call is answered by then.

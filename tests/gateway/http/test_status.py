@@ -10,14 +10,14 @@ import pytest
 from attaching import Site, report, site
 from gateway_rig import Rig, code
 
-from sluiceway_gateway.domain.channel import Phase
-from sluiceway_gateway.domain.pace import Pace, Sample, Track
-from sluiceway_gateway.domain.progress import Progress
+from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.http.rendered import Rendered
-from sluiceway_gateway.http.status_views import ChannelView
-from sluiceway_gateway.store import samples
+from sluiceway_gateway.status import sample_store
+from sluiceway_gateway.status.lag import Pace, Sample, Track
+from sluiceway_gateway.status.progress import Progress
+from sluiceway_gateway.status.sample_store import Taken
+from sluiceway_gateway.status.views import ChannelView
 from sluiceway_gateway.store.sample_rows import KeptSample
-from sluiceway_gateway.store.samples import Taken
 from waiting import until
 
 PATH = "/v1/channels/flights/status"
@@ -56,7 +56,7 @@ def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> Non
     kept = KeptSample(number=number, sample=sample, paces={key: pace}, write_rate=1.0)
     with flights.rig.database.write() as tx:
         taken = Taken(channel_uid=flights.uid, kept=kept, is_new=True, changes=True)
-        assert samples.write(tx, [taken]) == 1
+        assert sample_store.write(tx, [taken]) == 1
 
 
 def test_the_status_tells_of_writers_readers_groups_and_partitions(flights: Site) -> None:
@@ -190,12 +190,14 @@ def test_the_same_state_is_put_together_once_but_tells_when_it_was_looked_at(
     monkeypatch.setattr(ChannelView, "_rendered", None)
     flights.rig.clock.turn(timedelta(seconds=5))
     with flights.rig.database.write() as tx:
-        last = samples.last(tx, flights.uid)
+        last = sample_store.last(tx, flights.uid)
         assert last is not None
         again = KeptSample(
             number=1, sample=Sample(at=flights.rig.clock(), tracks=last.sample.tracks)
         )
-        samples.write(tx, [Taken(channel_uid=flights.uid, kept=again, is_new=False, changes=False)])
+        sample_store.write(
+            tx, [Taken(channel_uid=flights.uid, kept=again, is_new=False, changes=False)]
+        )
     after = flights.rig.http.get(PATH).json()
     assert after == before | {"sampled_at": "2030-01-01T00:00:10.000Z"}
 
@@ -253,7 +255,7 @@ def test_a_wait_in_vain_ends_with_its_time(flights: Site) -> None:
 
 
 def test_a_channel_that_goes_ends_a_wait_for_its_status(flights: Site) -> None:
-    from sluiceway_gateway.store.due import remove
+    from sluiceway_gateway.provisioning.store import remove
 
     with ThreadPoolExecutor() as pool:
         future = waiting(flights.rig, pool, PATH)
@@ -307,7 +309,7 @@ def test_looking_leaves_no_trace(flights: Site) -> None:
     sampled(flights)
 
     def everything() -> list[Any]:
-        from sluiceway_gateway.store.tables import metadata
+        from sluiceway_gateway.db.schema import metadata
 
         with flights.rig.database.read() as tx:
             return [tx.execute(table.select()).all() for table in metadata.sorted_tables]

@@ -15,15 +15,15 @@ import pytest
 from attaching import Site, report, site
 from gateway_rig import Rig, code, running
 
-from sluiceway_gateway.domain.channel import Phase
+from sluiceway_gateway.auth.service import LOOPBACK
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.schema import metadata
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.http import status_events
-from sluiceway_gateway.http.status_views import ChannelView
-from sluiceway_gateway.services.tokens import LOOPBACK
-from sluiceway_gateway.services.watch import Watch
-from sluiceway_gateway.store.due import remove
-from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.tables import metadata
+from sluiceway_gateway.longpoll import Watch
+from sluiceway_gateway.provisioning.store import remove
+from sluiceway_gateway.status.views import ChannelView
 from waiting import until
 
 PATH = "/v1/channels/flights/status"

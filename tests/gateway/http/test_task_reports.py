@@ -7,8 +7,8 @@ from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig, code
 from sqlalchemy import update
 
-from sluiceway_gateway.domain.channel import Phase
-from sluiceway_gateway.store.tables import endpoints
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.db.schema import endpoints
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import httpx
 import pytest
 from gateway_rig import Rig, code, running
 
-from sluiceway_gateway.domain.channel import Phase
-from sluiceway_gateway.store.due import remove
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.provisioning.store import remove
 from waiting import until
 
 PATH = "/v1/channels/flights"

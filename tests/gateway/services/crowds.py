@@ -2,7 +2,7 @@
 
 from sqlalchemy import text
 
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.db.engine import Database
 
 _SERIES = {
     "postgresql": "generate_series(0, {last}) AS n(i)",

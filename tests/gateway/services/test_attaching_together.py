@@ -14,7 +14,10 @@ from endpoint_services import PARTITIONS, Services, before_each_commit
 from pydantic import SecretStr
 from sqlalchemy import select, text
 
-from sluiceway_gateway.domain.endpoint import ANONYMOUS, Mode, Role
+from sluiceway_gateway.auth.service import LOOPBACK, Credentials, Tokens
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
 from sluiceway_gateway.domain.errors import (
     ChannelNotFound,
     DatabaseUnavailable,
@@ -26,15 +29,12 @@ from sluiceway_gateway.domain.errors import (
     UidMismatch,
     Unauthenticated,
 )
-from sluiceway_gateway.domain.position import Commit, Position
-from sluiceway_gateway.services.arriving import Coming
-from sluiceway_gateway.services.attachment import Attachment
+from sluiceway_gateway.endpoints.attach import Attachment
+from sluiceway_gateway.endpoints.attach_batch import Coming
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
+from sluiceway_gateway.endpoints.placement import Asked, Attached
+from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.services.leave import Asker
-from sluiceway_gateway.services.places import Asked, Attached
-from sluiceway_gateway.services.tokens import LOOPBACK, Credentials, Tokens
-from sluiceway_gateway.store import channels
-from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.tables import endpoint_events, endpoint_groups, endpoints
 
 KEY = SecretStr("k" * 40)
 
@@ -204,7 +204,7 @@ def test_a_writer_learns_that_its_place_was_left_unfinished(crowd: Crowd) -> Non
 def test_a_channel_that_is_held_holds_up_only_its_own(crowd: Crowd) -> None:
     other, other_uid = crowd.services.channel()
     with crowd.database.write() as tx:
-        channels.hold(tx, crowd.name)
+        channels_store.hold(tx, crowd.name)
         elsewhere = Coming(channel=other, uid=other_uid, asked=an_instance(), by=LOOPBACK)
         held, free = crowd.together(crowd.coming(**member(1)), elsewhere)
         assert free.result(30).created

@@ -11,7 +11,9 @@ from endpoint_services import PARTITIONS, Services, before_each_commit
 from pydantic import SecretStr
 from sqlalchemy import text
 
-from sluiceway_gateway.domain.endpoint import Endpoint, Role
+from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.service import LOOPBACK, Credentials, Tokens
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import (
     Conflict,
     DatabaseUnavailable,
@@ -21,14 +23,13 @@ from sluiceway_gateway.domain.errors import (
     StaleGeneration,
     Unauthenticated,
 )
-from sluiceway_gateway.domain.position import Commit, Position
-from sluiceway_gateway.domain.scope import Principal
-from sluiceway_gateway.services.offsets import Offsets
-from sluiceway_gateway.services.places import Asked
-from sluiceway_gateway.services.tokens import LOOPBACK, Credentials, Tokens
-from sluiceway_gateway.store import endpoints, groups
-from sluiceway_gateway.store.commits import Outcome
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.model import Endpoint, Role
+from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.groups import store as groups_store
+from sluiceway_gateway.offsets.model import Commit, Position
+from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.offsets.store import Outcome
 
 KEY = SecretStr("k" * 40)
 
@@ -152,7 +153,7 @@ def test_several_of_one_endpoint_are_judged_one_after_the_other(group: Group) ->
 @pytest.mark.parametrize("databases", ["postgres"], indirect=True)
 def test_one_that_waits_for_another_transaction_holds_nobody_up(group: Group) -> None:
     with group.database.write() as tx:
-        endpoints.hold(tx, [group.members[1].id])
+        endpoints_store.hold(tx, [group.members[1].id])
         held, free = group.together(group.commit(1, 2), group.commit(2, 2))
         assert free.result(30).number == 2
         assert not held.done()
@@ -184,9 +185,9 @@ def test_credentials_are_looked_at_in_the_transaction(group: Group) -> None:
 def test_a_group_that_became_another_one_is_seen_by_the_next_commit(group: Group) -> None:
     assert group.offsets.commit(group.commit(1), principal=LOOPBACK).number == 1
     with group.database.write() as tx:
-        found = groups.find(tx, group.uid, Role.READER, "g")
+        found = groups_store.find(tx, group.uid, Role.READER, "g")
         assert found is not None
-        groups.save(tx, replace(found, generation=found.generation + 1))
+        groups_store.save(tx, replace(found, generation=found.generation + 1))
     with pytest.raises(StaleGeneration):
         group.offsets.commit(group.commit(1, 2), principal=LOOPBACK)
     assert group.stands() == {1: 1}

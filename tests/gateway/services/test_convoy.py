@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway_gateway.services.convoy import Convoy
+from sluiceway_gateway.batching import Convoy
 
 
 class Road:

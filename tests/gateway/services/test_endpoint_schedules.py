@@ -25,7 +25,8 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import event
 
-from sluiceway_gateway.domain.endpoint import Role, State
+from sluiceway_gateway.auth.service import LOOPBACK
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import (
     Conflict,
     Fenced,
@@ -33,15 +34,14 @@ from sluiceway_gateway.domain.errors import (
     MembersOpen,
     StaleGeneration,
 )
-from sluiceway_gateway.domain.position import Commit, Position
 from sluiceway_gateway.domain.request import Answer, Request
-from sluiceway_gateway.services.beats import Report
-from sluiceway_gateway.services.endpoints import Departure
-from sluiceway_gateway.services.offsets import Reset
-from sluiceway_gateway.services.places import Asked
-from sluiceway_gateway.services.tokens import LOOPBACK
-from sluiceway_gateway.store.endpoints import Slots
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.endpoints.heartbeats import Report
+from sluiceway_gateway.endpoints.model import Role, State
+from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.endpoints.store import Slots
+from sluiceway_gateway.offsets.model import Commit, Position
+from sluiceway_gateway.offsets.service import Reset
 
 
 @dataclass

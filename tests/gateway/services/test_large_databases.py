@@ -14,15 +14,15 @@ from sqlalchemy import event, func, select, text, update
 
 from databases import Postgres
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.domain.endpoint import Role
-from sluiceway_gateway.services.idling import Idler
-from sluiceway_gateway.services.mirroring import Mirror
-from sluiceway_gateway.services.reaping import LostEnds, Reaper
-from sluiceway_gateway.services.sampling import Sampler
-from sluiceway_gateway.store import watched
-from sluiceway_gateway.store.endpoints import known, on_sides
-from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.tables import endpoints
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.schema import endpoints
+from sluiceway_gateway.endpoints.liveness import LostEnds, Reaper
+from sluiceway_gateway.endpoints.model import Role
+from sluiceway_gateway.endpoints.store import known, on_sides
+from sluiceway_gateway.lifecycle.idle import Idler
+from sluiceway_gateway.offsets.mirror import Mirror
+from sluiceway_gateway.status import reading_store
+from sluiceway_gateway.status.sampler import Sampler
 
 SUSPECT_S, LOST_S = 6.5, 121.0
 
@@ -131,10 +131,10 @@ def test_a_process_that_stands_still_within_a_pass_makes_nobody_lost(database: D
 def test_many_that_fall_silent_together_are_written_in_several_passes(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway_gateway.services.reaping._AT_ONCE", 3)
-    monkeypatch.setattr("sluiceway_gateway.services.reaping._PASS", 6)
+    monkeypatch.setattr("sluiceway_gateway.endpoints.liveness._AT_ONCE", 3)
+    monkeypatch.setattr("sluiceway_gateway.endpoints.liveness._PASS", 6)
     monkeypatch.setattr("sluiceway_gateway.store.selection.KEYS_AT_ONCE", 2)
-    monkeypatch.setattr("sluiceway_gateway.store.prepared._KEYS_AT_ONCE", 2)
+    monkeypatch.setattr("sluiceway_gateway.db.statements._KEYS_AT_ONCE", 2)
     crowd(database, channels=4, endpoints=20)
     looks = Looks(database)
     looks.reaper.run_once()
@@ -193,13 +193,13 @@ def test_channels_with_endpoints_or_positions_are_found_though_memory_is_short(
             connection.commit()
     with closing(Database(url)) as database, database.scan() as tx:
         tx.execute(text("SET statement_timeout = '1s'"))
-        assert len(watched.known(tx)) == 8_000
+        assert len(reading_store.known(tx)) == 8_000
 
 
 def test_lost_writers_are_noted_in_parts(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway_gateway.services.reaping._AT_ONCE", 2)
+    monkeypatch.setattr("sluiceway_gateway.endpoints.liveness._AT_ONCE", 2)
     crowd(database, channels=2, endpoints=5)
     with database.write() as tx:
         tx.execute(update(endpoints).values(health="lost"))
@@ -241,5 +241,5 @@ def test_with_150_000_endpoints_all_loops_do_their_work(postgres: Postgres) -> N
     assert looks.health() == {"lost": many}
     looks.ends.run_once()
     with database.scan() as tx:
-        assert len(watched.known(tx)) == 3_000
+        assert len(reading_store.known(tx)) == 3_000
     database.close()

@@ -8,17 +8,18 @@ import pytest
 from endpoint_services import Services
 from sqlalchemy import func, select
 
-from sluiceway_gateway.domain.endpoint import Endpoint, Role, State
+from sluiceway_gateway.auth.service import LOOPBACK
+from sluiceway_gateway.db import schema
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import EndpointNotFound
-from sluiceway_gateway.domain.position import Commit, Position
-from sluiceway_gateway.services.beats import Report
-from sluiceway_gateway.services.endpoints import Departure
-from sluiceway_gateway.services.places import Asked
-from sluiceway_gateway.services.pruning import PruneCounts, Pruner
-from sluiceway_gateway.services.tokens import LOOPBACK
-from sluiceway_gateway.store import sessions, tables
-from sluiceway_gateway.store.endpoints import Slots
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.endpoints import session_store
+from sluiceway_gateway.endpoints.heartbeats import Report
+from sluiceway_gateway.endpoints.model import Endpoint, Role, State
+from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner
+from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.endpoints.store import Slots
+from sluiceway_gateway.offsets.model import Commit, Position
 
 DAYS = 30
 
@@ -73,7 +74,7 @@ class Past:
 
     def rows(self, table: str) -> int:
         with self.database.read() as tx:
-            count = select(func.count()).select_from(getattr(tables, table))
+            count = select(func.count()).select_from(getattr(schema, table))
             return int(tx.execute(count).scalar_one())
 
 
@@ -170,7 +171,7 @@ def test_a_session_whose_endpoints_are_gone_may_attach_again(past: Past) -> None
 def test_much_is_forgotten_in_small_transactions(
     past: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway_gateway.services.pruning._ROWS", 2)
+    monkeypatch.setattr("sluiceway_gateway.endpoints.pruning._ROWS", 2)
     for _ in range(6):
         past.attach()
     past.later(DAYS + 1)
@@ -189,11 +190,11 @@ def test_much_is_forgotten_in_small_transactions(
 @pytest.mark.parametrize("databases", ["postgres"], indirect=True)
 def test_a_session_that_somebody_attaches_with_is_left_alone(past: Past) -> None:
     past.later(-DAYS - 1)
-    opening = sessions.Opening(session=uuid.uuid4().hex, client="", owner=None)
+    opening = session_store.Opening(session=uuid.uuid4().hex, client="", owner=None)
     with past.database.write() as tx:
-        sessions.begin(tx, [opening], now=past.services.clock())
+        session_store.begin(tx, [opening], now=past.services.clock())
     past.later(DAYS + 1)
     with past.database.write() as tx:
-        sessions.begin(tx, [opening], now=past.services.clock())
+        session_store.begin(tx, [opening], now=past.services.clock())
         assert past.prune().sessions == 0
     assert past.prune().sessions == 1

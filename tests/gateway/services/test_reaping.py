@@ -8,7 +8,7 @@ from attaching import Site, report, site
 from gateway_rig import NOBODY, Rig
 
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.services.reaping import LostEnds, ReapCounts, Reaper
+from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 
 
 class Monotonic:

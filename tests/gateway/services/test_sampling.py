@@ -13,9 +13,9 @@ from gateway_rig import NOBODY, Rig
 from made_topics import make
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.domain.progress import WINDOW
-from sluiceway_gateway.services.sampling import IDLE_S, SampleCounts, Sampler
-from sluiceway_gateway.store import samples
+from sluiceway_gateway.status import sample_store
+from sluiceway_gateway.status.progress import WINDOW
+from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
 from waiting import until
 
 EVERY_S = 5.0
@@ -208,7 +208,7 @@ def test_another_replica_goes_on_with_what_was_sampled(flights: Site, looks: Loo
     looks.sampler = before
     looks.look()
     with flights.rig.database.read() as tx:
-        kept = samples.of_channel(tx, flights.uid)
+        kept = sample_store.of_channel(tx, flights.uid)
     assert [each.number for each in kept] == [*range(1, WINDOW + 1)]
 
 
@@ -228,7 +228,7 @@ def test_of_two_that_believe_they_lead_the_later_one_is_left_out(
     other._taken = overtaken  # type: ignore[method-assign]
     assert other.run_once().changed == 0
     with flights.rig.database.read() as tx:
-        assert [each.number for each in samples.of_channel(tx, flights.uid)] == [1, 2]
+        assert [each.number for each in sample_store.of_channel(tx, flights.uid)] == [1, 2]
 
 
 def test_without_kafka_nothing_is_claimed_to_be_known(flights: Site, looks: Looks) -> None:
@@ -260,14 +260,14 @@ def test_old_samples_thin_out(flights: Site, looks: Looks) -> None:
         flights.beat(report(reader, "started", counters={"n": number}))
         looks.look()
     with flights.rig.database.read() as tx:
-        numbers = [each.number for each in samples.of_channel(tx, flights.uid)]
+        numbers = [each.number for each in sample_store.of_channel(tx, flights.uid)]
     assert numbers == [24, 32, 40, 48, 56, 64, 72, 80, 88, *range(91, 101)]
     assert [each[0] for each in looks.sampler._memories[flights.uid].history] == numbers
 
 
 def test_a_channel_that_goes_meanwhile_is_no_trouble(flights: Site, looks: Looks) -> None:
-    from sluiceway_gateway.domain.channel import Phase
-    from sluiceway_gateway.store.due import remove
+    from sluiceway_gateway.channels.model import Phase
+    from sluiceway_gateway.provisioning.store import remove
 
     flights.member()
     was = looks.sampler._taken

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from endpoint_services import PARTITIONS, Services
 
-from sluiceway_gateway.domain.endpoint import Endpoint, Health, Role, State
+from sluiceway_gateway.auth.service import LOOPBACK
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import Fenced, StaleGeneration
-from sluiceway_gateway.domain.position import Commit, Position
-from sluiceway_gateway.services.beats import Report
-from sluiceway_gateway.services.endpoints import Departure
-from sluiceway_gateway.services.places import Asked
-from sluiceway_gateway.services.pruning import Pruner
-from sluiceway_gateway.services.sharing import Sharing, Wish
-from sluiceway_gateway.services.tokens import LOOPBACK
-from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.reaped import behind
+from sluiceway_gateway.endpoints.heartbeats import Report
+from sluiceway_gateway.endpoints.liveness_store import behind
+from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
+from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.pruning import Pruner
+from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.groups.service import Sharing, Wish
+from sluiceway_gateway.offsets.model import Commit, Position
 
 
 class Team:

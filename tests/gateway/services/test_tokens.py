@@ -6,15 +6,15 @@ from gateway_rig import KEY, TurnedClock
 from pydantic import SecretStr
 from sqlalchemy import text
 
+from sluiceway_gateway.auth.model import parse_scopes
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import (
     InvalidRequest,
     InvalidSettings,
     NotFound,
     Unauthenticated,
 )
-from sluiceway_gateway.domain.scope import parse_scopes
-from sluiceway_gateway.services.tokens import Tokens
-from sluiceway_gateway.store.engine import Database
 
 
 @pytest.fixture

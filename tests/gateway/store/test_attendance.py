@@ -6,10 +6,10 @@ import pytest
 from attaching import Site, site
 from gateway_rig import Rig
 
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.domain.attendance import SHARED, Attendance
-from sluiceway_gateway.store import channels
-from sluiceway_gateway.store.attendance import attendance
-from sluiceway_gateway.store.tables import endpoints
+from sluiceway_gateway.lifecycle.store import attendance
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def flights(rig: Rig) -> Site:
 
 def seen(flights: Site) -> Attendance:
     with flights.rig.database.read() as tx:
-        channel = channels.find(tx, flights.name)
+        channel = channels_store.find(tx, flights.name)
         assert channel is not None
         return attendance(tx, channel)
 

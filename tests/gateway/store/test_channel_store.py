@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
-from sluiceway_gateway.domain.change import Change, created
-from sluiceway_gateway.domain.channel import (
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.change import Change, created
+from sluiceway_gateway.channels.model import (
     Channel,
     ChannelSpec,
     Compatibility,
@@ -20,11 +21,11 @@ from sluiceway_gateway.domain.channel import (
     TopicRef,
     sources,
 )
-from sluiceway_gateway.domain.selector import Selector
-from sluiceway_gateway.store import channels, schemas
-from sluiceway_gateway.store.attendance import save_status
-from sluiceway_gateway.store.due import record_observation, remove
-from sluiceway_gateway.store.engine import Database
+from sluiceway_gateway.channels.selector import Selector
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.lifecycle.store import save_status
+from sluiceway_gateway.provisioning.store import record_observation, remove
+from sluiceway_gateway.schemas import store as schemas_store
 
 NOW = datetime(2030, 1, 1, 1, 2, 3, 456789, tzinfo=UTC)
 
@@ -42,14 +43,14 @@ def make(name: str, number: int = 0, **labels: str) -> Channel:
 
 def add(database: Database, *made: Channel) -> None:
     with database.write() as tx:
-        assert schemas.register(tx, fingerprint="f", definition="{}", now=NOW) == 1
+        assert schemas_store.register(tx, fingerprint="f", definition="{}", now=NOW) == 1
         for channel in made:
-            assert channels.insert(tx, channel)
+            assert channels_store.insert(tx, channel)
 
 
 def find(database: Database, name: str) -> Channel | None:
     with database.read() as tx:
-        return channels.find(tx, name)
+        return channels_store.find(tx, name)
 
 
 def test_a_channel_comes_back_as_it_was(database: Database) -> None:
@@ -73,7 +74,7 @@ def test_a_channel_comes_back_as_it_was(database: Database) -> None:
 def test_a_name_is_given_once(database: Database) -> None:
     add(database, make("flights"))
     with database.write() as tx:
-        assert not channels.insert(tx, make("flights", 1))
+        assert not channels_store.insert(tx, make("flights", 1))
     assert find(database, "flights") == make("flights")
 
 
@@ -98,7 +99,7 @@ def test_the_database_refuses_what_the_domain_excludes(
 ) -> None:
     add(database)
     with pytest.raises(IntegrityError), database.write() as tx:
-        channels.insert(tx, replace(make("flights"), **wrong))
+        channels_store.insert(tx, replace(make("flights"), **wrong))
     assert find(database, "flights") is None
 
 
@@ -107,9 +108,9 @@ def test_a_change_made_from_an_old_state_changes_nothing(database: Database) -> 
     add(database, first)
     second = replace(first, labels={"a": "b"}, generation=2, revision=2)
     with database.write() as tx:
-        assert channels.save(tx, second, was=first, from_phases=Phase)
-        assert not channels.save(tx, replace(first, revision=3), was=first, from_phases=Phase)
-        assert not channels.save(
+        assert channels_store.save(tx, second, was=first, from_phases=Phase)
+        assert not channels_store.save(tx, replace(first, revision=3), was=first, from_phases=Phase)
+        assert not channels_store.save(
             tx, replace(second, revision=3), was=second, from_phases=[Phase.READY]
         )
     assert find(database, "flights") == second
@@ -129,9 +130,9 @@ def test_a_change_made_from_another_phase_changes_nothing(database: Database, ph
         for other in set(Phase) - {phase}:
             believed = replace(channel, phase=other)
             following = replace(believed, revision=2)
-            assert not channels.save(tx, following, was=believed, from_phases=Phase)
+            assert not channels_store.save(tx, following, was=believed, from_phases=Phase)
             assert not save_status(tx, following, was=believed)
-        assert channels.save(tx, replace(channel, revision=2), was=channel, from_phases=Phase)
+        assert channels_store.save(tx, replace(channel, revision=2), was=channel, from_phases=Phase)
     assert find(database, "flights") == replace(channel, revision=2)
 
 
@@ -168,7 +169,7 @@ def test_pages_are_cut_by_name_in_the_same_order_on_both_databases(database: Dat
     add(database, *(make(name, number) for number, name in enumerate(names)))
     found: list[str] = []
     with database.read() as tx:
-        while page := channels.page(tx, limit=2, after=found[-1] if found else ""):
+        while page := channels_store.page(tx, limit=2, after=found[-1] if found else ""):
             found.extend(each.name for each in page)
     assert found == sorted(names)
 
@@ -176,9 +177,9 @@ def test_pages_are_cut_by_name_in_the_same_order_on_both_databases(database: Dat
 def test_a_page_shows_the_prefixes_asked_for_alone(database: Database) -> None:
     add(database, *(make(name, n) for n, name in enumerate(["a", "ab", "az", "b", "c.x", "c_x"])))
     with database.read() as tx:
-        found = channels.page(tx, limit=10, prefixes=("a", "c."))
+        found = channels_store.page(tx, limit=10, prefixes=("a", "c."))
         assert [each.name for each in found] == ["a", "ab", "az", "c.x"]
-        assert channels.page(tx, limit=10, prefixes=()) == []
+        assert channels_store.page(tx, limit=10, prefixes=()) == []
 
 
 KEYS, VALUES = st.sampled_from(["a", "b", "ex.com/c"]), st.sampled_from(["", "x", "y"])
@@ -209,14 +210,14 @@ def test_selectors_select_in_sql_as_they_do_in_the_domain(
             remove(tx, f"{n:032x}", from_phases=list(Phase))
     add(database, *made)
     with database.read() as tx:
-        found = {each.name for each in channels.page(tx, limit=10, selector=selector)}
+        found = {each.name for each in channels_store.page(tx, limit=10, selector=selector)}
     assert found == {each.name for each in made if selector.holds(each.labels)}
 
 
 def test_tags_tell_of_many_names_and_leave_out_those_that_are_gone(database: Database) -> None:
     add(database, *(make(f"c{n}", n) for n in range(3)))
     with database.read() as tx:
-        tags = channels.tags(tx, [f"c{n}" for n in range(1200)])
+        tags = channels_store.tags(tx, [f"c{n}" for n in range(1200)])
     assert sorted(tags) == ["c0", "c1", "c2"]
     assert (tags["c2"].uid, tags["c2"].revision) == (f"{2:032x}", 1)
 
@@ -224,7 +225,7 @@ def test_tags_tell_of_many_names_and_leave_out_those_that_are_gone(database: Dat
 def test_channels_are_counted_by_phase(database: Database) -> None:
     add(database, make("a", 1), make("b", 2))
     with database.read() as tx:
-        assert channels.count_by_phase(tx) == {
+        assert channels_store.count_by_phase(tx) == {
             Phase.PROVISIONING: 2,
             Phase.READY: 0,
             Phase.FAILED: 0,
@@ -238,5 +239,5 @@ def test_a_schemas_id_is_never_given_again(database: Database) -> None:
     add(database, make("a", 1))
     with database.write() as tx:
         assert remove(tx, f"{1:032x}", from_phases=list(Phase))
-        assert schemas.register(tx, fingerprint="f", definition="{}", now=NOW) == 1
-        assert schemas.register(tx, fingerprint="g", definition="[]", now=NOW) > 1
+        assert schemas_store.register(tx, fingerprint="f", definition="{}", now=NOW) == 1
+        assert schemas_store.register(tx, fingerprint="g", definition="[]", now=NOW) > 1

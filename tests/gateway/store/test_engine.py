@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from sqlalchemy import event, text
 
+from sluiceway_gateway.db import leases
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, InvalidSettings
-from sluiceway_gateway.store import leases
-from sluiceway_gateway.store.engine import Database
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@ import pytest
 from sqlalchemy import event
 
 from databases import Postgres
+from sluiceway_gateway.db import leases
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.domain.lease import Lease
-from sluiceway_gateway.store import leases
-from sluiceway_gateway.store.engine import Database
 
 LONG_MS = 60_000
 

@@ -7,11 +7,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import CheckConstraint, inspect, text
 
 from databases import Postgres
+from sluiceway_gateway.db import revision
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.schema import metadata
 from sluiceway_gateway.domain.errors import WrongRevision
 from sluiceway_gateway.services.migration import migrate
-from sluiceway_gateway.store import revision
-from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.tables import metadata
 
 
 def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
@@ -66,12 +66,12 @@ def test_a_database_of_a_newer_version_is_refused(database: Database, database_u
 
 
 def test_times_come_back_aware_and_in_utc(database: Database) -> None:
-    from sluiceway_gateway.store import schemas
-    from sluiceway_gateway.store.tables import schemas as table
+    from sluiceway_gateway.db.schema import schemas as table
+    from sluiceway_gateway.schemas import store as schemas_store
 
     now = datetime(2030, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
     with database.write() as tx:
-        schemas.register(tx, fingerprint="f", definition="d", now=now)
+        schemas_store.register(tx, fingerprint="f", definition="d", now=now)
         assert tx.execute(table.select()).one().created_at == now
 
 

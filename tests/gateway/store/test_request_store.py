@@ -3,10 +3,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sluiceway_gateway.db import idempotency
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.domain.errors import IdempotencyKeyReused
 from sluiceway_gateway.domain.request import REMEMBERED_FOR, Answer, Request
-from sluiceway_gateway.store import requests
-from sluiceway_gateway.store.engine import Database
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 REQUEST = Request(key="k", principal="p", digest="d")
@@ -16,9 +16,9 @@ ANSWER = Answer(status=201, headers={"ETag": '"x"'}, body='{"a":"é"}')
 def give(database: Database, request: Request = REQUEST, now: datetime = NOW) -> Answer | None:
     """Answer the request, unless it was answered."""
     with database.write() as tx:
-        kept = requests.claim(tx, request, now)
+        kept = idempotency.claim(tx, request, now)
         if kept is None:
-            requests.settle(tx, request, ANSWER)
+            idempotency.settle(tx, request, ANSWER)
         return kept
 
 
@@ -41,7 +41,7 @@ def test_a_key_used_for_something_else_is_refused(database: Database) -> None:
 def test_a_request_that_failed_leaves_its_key_free(database: Database) -> None:
     def fail() -> None:
         with database.write() as tx:
-            requests.claim(tx, REQUEST, NOW)
+            idempotency.claim(tx, REQUEST, NOW)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -64,10 +64,10 @@ def test_old_answers_are_forgotten_a_few_at_a_time(database: Database) -> None:
     before, forgotten = NOW + timedelta(seconds=4), []
     for _ in range(3):
         with database.write() as tx:
-            forgotten.append(requests.forget(tx, before=before, limit=3))
+            forgotten.append(idempotency.forget(tx, before=before, limit=3))
     assert forgotten == [3, 1, 0]
     with database.read() as tx:
-        assert requests.known(tx, Request(key="4", principal="p", digest="d"))
+        assert idempotency.known(tx, Request(key="4", principal="p", digest="d"))
 
 
 def test_of_many_at_once_one_is_answered_and_the_others_repeat_it(database: Database) -> None:

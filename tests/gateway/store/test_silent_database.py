@@ -13,12 +13,13 @@ from sqlalchemy import make_url, text
 
 from databases import Postgres, SQLite
 from relay import Relay
+from sluiceway_gateway.auth.service import LOOPBACK
+from sluiceway_gateway.db import leases
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.postgresql import connect_arguments
 from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.loops import Leader, Loop
-from sluiceway_gateway.services.tokens import LOOPBACK
-from sluiceway_gateway.store import leases, sessions
-from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.postgresql import connect_arguments
 from waiting import until
 
 #: Every call is answered by then.
@@ -78,7 +79,7 @@ def test_a_statement_without_an_answer_ends_the_transaction(
             leases.acquire(tx, "l", "me", 60_000)
             with postgres.stopped():
                 if prepared:
-                    sessions.beat(tx, "unknown", 1, principal=LOOPBACK)
+                    session_store.beat(tx, "unknown", 1, principal=LOOPBACK)
                 else:
                     leases.current(tx, "l")
 

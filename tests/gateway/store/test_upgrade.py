@@ -16,11 +16,11 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from databases import Databases
+from sluiceway_gateway.db import idempotency, revision
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.schema import metadata
 from sluiceway_gateway.domain.errors import DatabaseUnavailable, WrongRevision
 from sluiceway_gateway.domain.request import Request
-from sluiceway_gateway.store import requests, revision
-from sluiceway_gateway.store.engine import Database
-from sluiceway_gateway.store.tables import metadata
 
 REVISIONS = ("0001", "0002", "0003", "0004")
 TOKEN = {"Authorization": f"Bearer slw_{'0' * 16}_{'1' * 64}"}
@@ -208,7 +208,7 @@ def test_tokens_and_answers_that_were_given_stay(rig: Rig) -> None:
     assert code(rig.http.get("/v1/channels", headers=revoked)) == "unauthenticated"
     asked = Request(principal="0" * 16, key="asked-before", digest="a digest")
     with rig.database.write() as tx:
-        answer = requests.claim(tx, asked, datetime(2030, 1, 1, tzinfo=UTC))
+        answer = idempotency.claim(tx, asked, datetime(2030, 1, 1, tzinfo=UTC))
     assert answer is not None
     assert (answer.status, answer.headers, answer.body) == (201, {"etag": '"00000000.1.1"'}, "{}")
 

@@ -1,0 +1,209 @@
+"""Fetching: messages of partitions, from offsets that each request names."""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from sluiceway.broker.connection import RequestHandler
+from sluiceway.broker.errors import Refusal, of_topic
+from sluiceway.broker.exceptions import (
+    LeaderNotAvailable,
+    OffsetOutOfRangeError,
+    SocketDisconnectedError,
+)
+from sluiceway.broker.names import ByName, in_bytes
+from sluiceway.broker.reach import REACH
+from sluiceway.broker.requests import Message, each_once
+from sluiceway.broker.responses import FetchPartitionResponse, FetchResponse
+from sluiceway.broker.tracks import Client, Track
+from sluiceway.errors import OptionError, SluicewayError
+from sluiceway.garbage import nothing_to_collect
+from sluiceway.kafka.config import consumer_config
+from sluiceway.kafka.errors import translated
+from sluiceway.kafka.masked import MaskedProperties
+from sluiceway.rest.models import Connection
+
+__all__ = ["Fetching"]
+
+_SLICE_S = 0.25
+_SETTLE_S, _BREATH_S = 0.1, 0.01
+_MAX_AGE_S = 2.0
+"""For so long it is believed that a topic is the same, also while nothing comes."""
+
+
+class Fetching:
+    """The fetches of one Broker, one at a time; what came and was not asked for is kept."""
+
+    def __init__(self, handler: RequestHandler) -> None:
+        self._handler = handler
+        self._lock = threading.Lock()
+        self._clients: dict[MaskedProperties, Client] = {}
+
+    def fetch(self, requests: Any, *, timeout_s: float, min_bytes: int) -> FetchResponse:
+        """Answer requests; `Broker.fetch_messages` says how."""
+        topics: ByName[dict[int, FetchPartitionResponse]] = ByName()
+        found: dict[tuple[bytes, int], tuple[Any, Connection]] = {}
+        for request in each_once(requests):
+            topic = in_bytes(request.topic_name, "topic")
+            place = self._place(request)
+            answers = topics.setdefault(topic, {})
+            if isinstance(place, Refusal):
+                answers[request.partition_id] = _refused(place)
+            else:
+                found[topic, request.partition_id] = request, place
+        refused = any(told.err for answers in topics.values() for told in answers.values())
+        with self._lock:
+            told = self._answers(found, timeout_s=0.0 if refused else timeout_s, least=min_bytes)
+        for (topic, partition), answer in told.items():
+            topics[topic][partition] = answer
+        for topic, answers in topics.items():
+            if any(answer.err for answer in answers.values()):
+                # It may be another channel by now.
+                self._handler.forget(topic)
+        return FetchResponse(topics)
+
+    def close(self) -> None:
+        """Close the connections to Kafka."""
+        with self._lock:
+            clients, self._clients = self._clients, {}
+            for each in clients.values():
+                each.close()
+
+    def _place(self, request: Any) -> Connection | Refusal:
+        place = self._handler.located(request.topic_name, request.partition_id)
+        if isinstance(place, Refusal):
+            return place
+        if type(request.offset) is not int or type(request.max_bytes) is not int:
+            raise OptionError(f"offset and max_bytes are numbers: {request!r}")
+        if request.offset < 0:
+            return Refusal.of(
+                OffsetOutOfRangeError,
+                f"{request.offset} is no offset; request_offset_limits says where the partition "
+                "begins and ends",
+            )
+        return self._gone(place) or place
+
+    def _gone(self, place: Connection) -> Refusal | None:
+        """Return what to say of a topic that is not the one that it was; None if it is."""
+        try:
+            identity = self._handler.identity(place)
+            identity.verify(timeout_s=self._handler.timeout_s, max_age_s=_MAX_AGE_S)
+        except SluicewayError as error:
+            return of_topic(error)
+        return None
+
+    def _answers(
+        self, found: Mapping[Any, tuple[Any, Connection]], *, timeout_s: float, least: int
+    ) -> dict[Any, FetchPartitionResponse]:
+        deadline_s = time.monotonic() + timeout_s
+        # What there is has to be learned first, whatever the request's own patience.
+        patience_s = max(deadline_s, time.monotonic() + self._handler.timeout_s)
+        try:
+            standing = self._standing(found)
+            while not _enough(standing, found, least):
+                answered = all(track.answered for _, track in standing.values())
+                wait_s = (deadline_s if answered else patience_s) - time.monotonic()
+                if wait_s <= 0:
+                    break
+                waiting = {id(client): client for client, _ in standing.values()}
+                for client in waiting.values():
+                    client.take_in(min(wait_s, _SLICE_S / len(waiting)))
+                for at, (_, track) in standing.items():
+                    track.refusal = track.refusal or self._gone(found[at][1])
+            _settle(standing, found)
+            if not any(track.answered for _, track in standing.values()) and standing:
+                raise SocketDisconnectedError(
+                    f"nothing came from Kafka for {self._handler.timeout_s:g} s, though there "
+                    "must be something, or an end; fetch again when its brokers are back"
+                )
+            return {at: self._answer(found[at], *standing[at]) for at in found}
+        except KafkaException as error:
+            failure = translated(error.args[0], doing="fetching", topic="several")
+            raise SocketDisconnectedError(str(failure)) from error
+
+    def _standing(
+        self, found: Mapping[Any, tuple[Any, Connection]]
+    ) -> dict[Any, tuple[Client, Track]]:
+        by_client: dict[MaskedProperties, dict[tuple[str, int], tuple[Connection, int]]] = {}
+        for request, connection in found.values():
+            wanted = by_client.setdefault(consumer_config(connection.kafka), {})
+            at = (connection.topic_name, request.partition_id)
+            wanted[at] = connection, request.offset
+        standing: dict[tuple[str, int], tuple[Client, Track]] = {}
+        for properties, wanted in by_client.items():
+            client = self._clients.get(properties)
+            if client is None:
+                client = self._clients[properties] = Client(properties)
+            tracks = client.stand(wanted)
+            standing |= {at: (client, track) for at, track in zip(wanted, tracks, strict=True)}
+        return {
+            at: standing[connection.topic_name, request.partition_id]
+            for at, (request, connection) in found.items()
+        }
+
+    def _answer(
+        self, asked: tuple[Any, Connection], client: Client, track: Track
+    ) -> FetchPartitionResponse:
+        request, connection = asked
+        at = (connection.topic_name, request.partition_id)
+        if track.refusal is not None:
+            client.drop([at])
+            return _refused(track.refusal)
+        if not track.answered:
+            return _refused(
+                Refusal.of(LeaderNotAvailable, "no broker answers for the partition; try again")
+            )
+        taken = track.take(request.max_bytes)
+        with nothing_to_collect():
+            messages = [_message(each) for each in taken]
+        reached = taken[-1].offset() + 1 if taken else request.offset
+        end = max(client.end(at), track.next if track.at_end else -1)
+        REACH.extend(connection.topic_id, request.partition_id, reached)
+        return FetchPartitionResponse(max_offset=end, messages=messages)
+
+
+def _enough(
+    standing: Mapping[Any, tuple[Any, Track]],
+    found: Mapping[Any, tuple[Any, Connection]],
+    least: int,
+) -> bool:
+    """Whether an answer need not wait for more."""
+    if not all(track.answered for _, track in standing.values()):
+        return False
+    if any(track.refusal is not None for _, track in standing.values()):
+        return True
+    sizes = [(track.size, found[at][0].max_bytes) for at, (_, track) in standing.items()]
+    full = all(size >= most for size, most in sizes)
+    return full or sum(min(size, most) for size, most in sizes) >= least
+
+
+def _settle(
+    standing: Mapping[Any, tuple[Client, Track]], found: Mapping[Any, tuple[Any, Connection]]
+) -> None:
+    """Take what is on its way already, for a moment."""
+    deadline_s = time.monotonic() + _SETTLE_S
+    for at, (client, track) in standing.items():
+        most = found[at][0].max_bytes
+        while not track.at_end and track.refusal is None and track.size < most:
+            if not client.take_in(_BREATH_S) or time.monotonic() > deadline_s:
+                return
+
+
+def _refused(refusal: Refusal) -> FetchPartitionResponse:
+    return FetchPartitionResponse(
+        max_offset=-1, messages=[], err=refusal.err, reason=refusal.reason
+    )
+
+
+def _message(taken: Any) -> Message:
+    _kind, at_ms = taken.timestamp()
+    return Message(
+        taken.value(),
+        partition_key=taken.key(),
+        offset=taken.offset(),
+        partition_id=taken.partition(),
+        timestamp=at_ms,
+    )

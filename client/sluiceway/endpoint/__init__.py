@@ -1,0 +1,1 @@
+"""An attached reader or writer: heartbeats, assignment, commits, stop condition."""

@@ -1,0 +1,352 @@
+"""One endpoint's life: from its attach, over its beats, to its end."""
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sluiceway.endpoint.heartbeat import Session
+from sluiceway.errors import (
+    ChannelNotFound,
+    ChannelNotReady,
+    Conflict,
+    EndpointClosed,
+    Fenced,
+    GatewayError,
+    OptionError,
+    SluicewayError,
+    SluicewayTimeout,
+)
+from sluiceway.errors.root import cause_of
+from sluiceway.forgotten import Farewell
+from sluiceway.movement import Movement
+from sluiceway.pauses import Pauses
+from sluiceway.rest.endpoint_models import (
+    Attached,
+    Endpoint,
+    Heard,
+    Membership,
+    Role,
+    checked_payload,
+)
+
+__all__ = ["Attachment", "StatusCallback"]
+
+LOGGER = logging.getLogger("sluiceway.endpoint.handle")
+
+StatusCallback = Callable[[tuple[Endpoint, ...]], object]
+
+_GONE = frozenset({"channel_not_found", "endpoint_not_found", "uid_mismatch"})
+_MAX_CAUSE_CHARACTERS = 1000
+_LAST_WORD_S = 5.0
+
+
+class Attachment:
+    """A writer or reader that the gateway knows, with an id and an epoch of its own.
+
+    Its session beats for it in another thread; what the gateway says comes to `counterparts`,
+    `finish_requested` and `check`. An endpoint that was fenced never attaches again. One that was
+    lost, as its process was stopped for longer than the channel's patience, goes on with the next
+    heartbeat, if nothing took its place.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        channel: str,
+        uid: str,
+        role: Role,
+        membership: Membership | None,
+        close_timeout_s: float,
+    ) -> None:
+        if not isinstance(close_timeout_s, int | float) or not 0 <= close_timeout_s <= 86_400:
+            raise OptionError(f"close_timeout_s is {close_timeout_s!r}; it takes seconds to 86400")
+        self._close_timeout_s = close_timeout_s
+        self.id = uuid.uuid4().hex
+        self.channel = channel
+        self.uid = uid
+        self.role = role
+        self.membership = membership
+        self.session = session
+        self.attached: Attached
+        self.movement = Movement(role)
+        self.counterparts: tuple[Endpoint, ...] | None = None
+        self.finish_requested = False
+        self.on_heard: Callable[[Heard], None] | None = None
+        self._state = "opened"
+        self._listening = False
+        self._seen: int | None = None
+        self._payload: dict[str, Any] | None = None
+        self._callbacks: list[StatusCallback] = []
+        self._failure: SluicewayError | None = None
+        self._present = False
+        self._pristine = False
+        self._answered = threading.Event()
+        self._process = os.getpid()
+
+    @classmethod
+    def open(
+        cls,
+        session: Session,
+        *,
+        channel: str,
+        uid: str,
+        role: Role,
+        membership: Membership | None,
+        timeout_s: float,
+        close_timeout_s: float,
+    ) -> "Attachment":
+        """Attach a new instance; where its group makes the channel grow, wait for that.
+
+        Raises Conflict, ChannelClosed, ChannelNotFound, and ChannelNotReady after `timeout_s`.
+        """
+        made = cls(
+            session,
+            channel=channel,
+            uid=uid,
+            role=role,
+            membership=membership,
+            close_timeout_s=close_timeout_s,
+        )
+        session.enter(made)
+        try:
+            made._attach(timeout_s)
+        except BaseException:
+            session.leave(made)
+            raise
+        return made
+
+    @property
+    def name(self) -> str:
+        """Name it for a message."""
+        who = str(self.membership) if self.membership else self.id[:8]
+        return f"the {self.role} {who} of the channel {self.channel!r}"
+
+    @property
+    def present(self) -> bool:
+        """Whether it has neither left nor failed yet."""
+        return self._present
+
+    @property
+    def payload(self) -> Mapping[str, Any] | None:
+        """What its counterparts are told with the next beat."""
+        return self._payload
+
+    @payload.setter
+    def payload(self, payload: Mapping[str, Any] | None) -> None:
+        self.check()
+        self._payload = None if payload is None else checked_payload(payload)
+
+    @property
+    def pristine(self) -> bool:
+        """Whether it is certain that nothing was written here.
+
+        A writer that fails then leaves nothing that readers could miss, and says so. Set it when
+        the writer is opened, and unset it before the first message is handed to Kafka's client.
+        """
+        return self._pristine
+
+    @pristine.setter
+    def pristine(self, pristine: bool) -> None:
+        self._pristine = pristine
+        self.session.note_pristine(self, pristine=pristine)
+
+    def owns(self, partition: int) -> bool:
+        """Whether a partition, of whenever, is this endpoint's to read."""
+        member = self.membership
+        if member is None or member.size is None or member.mode == "broadcast":
+            return True
+        return partition % member.size == member.index
+
+    def listen(self, callback: StatusCallback | None = None) -> None:
+        """Ask for the counterparts from now on; `callback` is called in the beat's thread."""
+        self.check()
+        if callback is not None:
+            self._callbacks.append(callback)
+        self._listening, self._seen = True, None
+        self.session.hurry()
+
+    def start(self, records: int) -> None:
+        """Note that work goes on, `records` in all."""
+        self.movement.turn(records)
+        if self._state == "opened":
+            self._state = "started"
+
+    def check(self) -> None:
+        """Raise what the gateway said against this endpoint: Fenced, EndpointClosed."""
+        if os.getpid() != self._process:
+            raise EndpointClosed(
+                f"{self.name} was opened by the process {self._process}, and cannot be used in "
+                "one that was forked from it: open one here"
+            )
+        if self._failure is not None:
+            raise self._failure
+
+    def inquire(self) -> None:
+        """Send a heartbeat at once, wait for the answer, and raise what it says: see `check`.
+
+        A gateway that does not answer for some seconds is waited for no longer.
+        """
+        # The first answer may be to a heartbeat that was on its way.
+        for _ in range(2):
+            self.check()
+            self._answered.clear()
+            self.session.hurry()
+            if not self._answered.wait(_LAST_WORD_S):
+                break
+        self.check()
+
+    def fence(self, error: Fenced) -> None:
+        """Note that this endpoint's place was taken."""
+        self._failure = error
+
+    def report(self) -> dict[str, Any] | None:
+        """Return what a beat says of it."""
+        if not self._present or self._failure is not None:
+            return None
+        told = {
+            "id": self.id,
+            "epoch": self.attached.epoch,
+            "state": self._state,
+            "payload": self._payload,
+            **self.movement.news(self.attached.takes),
+        }
+        return told | ({"seen": self._seen} if self._listening else {})
+
+    def hear(self, heard: Heard) -> None:
+        """Take the answer to a beat; callbacks are called here."""
+        if not self._present:
+            return
+        self.movement.heard()
+        if self.on_heard is not None:
+            self.on_heard(heard)
+        if heard.status == "fenced":
+            LOGGER.warning("%s is fenced: %s", self.name, heard.reason)
+            self._failure = Fenced(
+                f"{self.name} lost its place and has to stop: "
+                f"{heard.reason or 'it was superseded'}",
+                status=409,
+            )
+        elif heard.status == "gone":
+            self._failure = EndpointClosed(
+                f"the gateway does not know {self.name} any more: "
+                f"{heard.reason or 'the channel was deleted, or the endpoint closed by somebody'}"
+            )
+        elif heard.status == "refused":
+            LOGGER.warning("the report of %s is refused: %s", self.name, heard.reason)
+        news = heard.counterparts if self._listening else None
+        if news is not None:
+            self._seen = heard.revision
+            self.counterparts = news
+        # After them: who sees in another thread that a channel closes sees all its writers then.
+        self.finish_requested = heard.asked == "finish"
+        if news is not None:
+            for callback in list(self._callbacks):
+                self._call(callback, news)
+        self._answered.set()
+
+    def leave(self, *, ends: Mapping[int, int] | None = None) -> None:
+        """Report the end. May be repeated, after GatewayUnavailable too, which changed nothing.
+
+        Index 0 of a group waits for the others, so that it closes last. When that takes longer
+        than `close_timeout_s`, it ends in error: SluicewayTimeout. Raises Fenced.
+        """
+        if not self._present or os.getpid() != self._process:
+            return
+        if self._failure is not None:
+            self._part()
+            if isinstance(self._failure, Fenced):
+                raise self._failure
+            # Nobody knows it any more: there is nothing to leave.
+            return
+        self._state = "stopped"
+        pauses = Pauses(self._close_timeout_s)
+        while True:
+            try:
+                self._detach("closed", cause=None, ends=ends, timeout_s=self.session.grace_s)
+            except (ChannelNotFound, Conflict) as error:
+                if error.code in _GONE:
+                    LOGGER.warning(
+                        "%s is closed; the gateway knew it no more: %s", self.name, error
+                    )
+                    self._part()
+                    return
+                if error.code != "members_open":
+                    self._part()
+                    raise
+                if not pauses.wait():
+                    late = f"its group was open for {self._close_timeout_s:g} s: {error}"
+                    self._give_up(late, ends)
+                    raise SluicewayTimeout(f"{self.name} was not closed: {late}") from error
+            else:
+                self._part()
+                return
+
+    def fail(self, error: BaseException) -> None:
+        """Report that an exception ended it, with its public cause.
+
+        That nobody hears it is written to the log.
+        """
+        if self._present and os.getpid() == self._process:
+            self._give_up(cause_of(error), None)
+
+    def _attach(self, timeout_s: float) -> None:
+        pauses = Pauses(timeout_s)
+        while True:
+            try:
+                self.attached = self.session.calls.attach(
+                    self.channel,
+                    uid=self.uid,
+                    instance=self.id,
+                    session=self.session.id,
+                    role=self.role,
+                    membership=self.membership,
+                )
+            except ChannelNotReady as error:
+                if not error.retriable or not pauses.wait():
+                    raise
+            else:
+                self._present = True
+                self.session.mind(self, Farewell.of(self, self.attached.epoch))
+                self.session.expect(self.attached.beat_ms)
+                return
+
+    def _detach(
+        self, state: str, *, cause: str | None, ends: Mapping[int, int] | None, timeout_s: float
+    ) -> None:
+        body = {
+            "uid": self.uid,
+            "epoch": self.attached.epoch,
+            "state": state,
+            "cause": cause and cause[:_MAX_CAUSE_CHARACTERS],
+            "ends": None if ends is None else {str(p): end for p, end in ends.items()},
+            **self.movement.last_word(self.attached.takes),
+        }
+        self.session.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
+
+    def _give_up(self, cause: str, ends: Mapping[int, int] | None) -> None:
+        if ends is None and self._pristine:
+            ends = {}
+        # A beat that comes after the error, and tells of a state before it, would undo it.
+        self._present = False
+        self.session.settle(_LAST_WORD_S)
+        try:
+            if self._failure is None:
+                self._detach("error", cause=cause, ends=ends, timeout_s=_LAST_WORD_S)
+        except GatewayError as error:
+            LOGGER.warning("the gateway was not told that %s failed: %s", self.name, error)
+        finally:
+            self._part()
+
+    def _part(self) -> None:
+        self._present = False
+        self.session.leave(self)
+
+    def _call(self, callback: StatusCallback, counterparts: tuple[Endpoint, ...]) -> None:
+        try:
+            callback(counterparts)
+        except Exception:
+            LOGGER.exception("on_status of %s failed", self.name)

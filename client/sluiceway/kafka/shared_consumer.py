@@ -1,0 +1,238 @@
+"""A consumer that fetches for many readers of its process."""
+
+import threading
+import time
+from collections.abc import Collection, Mapping
+from itertools import groupby
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from sluiceway.garbage import nothing_to_collect
+from sluiceway.kafka.consumer import GATHER_S
+from sluiceway.kafka.errors import is_gone, is_unavailable, made
+from sluiceway.kafka.masked import MaskedProperties
+from sluiceway.kafka.seat import Seat
+
+__all__ = ["Carrier"]
+
+_ROUND = 1024
+"""So many messages are consumed at once at least, as most may be for others."""
+_SEAT_BYTES = 1024 * 1024
+_ALL_BYTES = 64 * 1024 * 1024
+_OF_A_PARTITION = frozenset(
+    {KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET}  # noqa: SLF001
+)
+
+
+class Carrier:
+    """A consumer, and the seats of those that it fetches for.
+
+    It has no thread: of those who wait for messages one consumes for all, hands out what came,
+    and leaves that to another when it has what it waited for. Who does not take what comes is
+    held: its partitions are given up, and assigned again from where they stood once it has taken
+    it. That begins when 64 MB wait for all together, with those for whom 1 MB waits.
+
+    The lock guards everything but the wait for a message. What came of a partition that was given
+    up during that wait may be from before: it is dropped, and the partition begins again.
+    """
+
+    def __init__(self, properties: MaskedProperties) -> None:
+        self._consumer = made(Consumer, properties)
+        self._lock = threading.Lock()
+        self._seats: dict[Seat, None] = {}
+        self._routes: dict[tuple[str, int], Seat] = {}
+        # The id of each topic, and how many partitions of it the consumer knows.
+        self._topics: dict[str, tuple[str | None, int]] = {}
+        self._waiting: dict[Seat, threading.Condition] = {}
+        self._consuming = False
+        # Whether something may be consumed and not handed out: an interrupt came in between.
+        self._owing = False
+        # Partitions that were given up since somebody waits for a message.
+        self._left: set[tuple[str, int]] = set()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody has a seat here."""
+        return not self._seats
+
+    def assign(self, seat: Seat, offsets: Mapping[int, int], *, timeout_s: float) -> bool:
+        """Read these partitions for a seat, and no others; what came before is dropped.
+
+        False, and nothing is changed, if one of them is read for another seat already.
+        """
+        with self._lock:
+            if any(self._routes.get((seat.topic, p), seat) is not seat for p in offsets):
+                return False
+            topic_id, known = self._topics.get(seat.topic, (seat.topic_id, seat.partitions))
+            if topic_id != seat.topic_id:
+                # The topic was made anew, and this consumer may still know the old one.
+                return False
+            self._seats[seat] = None
+            self._give_up(seat)
+            if known < seat.partitions:
+                known = self._count(seat.topic, timeout_s)
+            self._topics[seat.topic] = (topic_id, known)
+            self._assign(seat, offsets)
+            seat.next.update(offsets)
+            self._routes.update(((seat.topic, p), seat) for p in offsets)
+            return True
+
+    def drop(self, seat: Seat, partitions: Collection[int]) -> None:
+        """Read no more of these partitions, and throw away what came of them."""
+        with self._lock:
+            self._drop(seat, partitions)
+
+    def leave(self, seat: Seat) -> None:
+        """Read nothing for this seat any more."""
+        with self._lock:
+            self._give_up(seat)
+            self._seats.pop(seat, None)
+
+    def meet(self, seat: Seat, *, timeout_s: float) -> int:
+        """Learn how many partitions the topic of this seat has by now."""
+        with self._lock:
+            seat.partitions = self._count(seat.topic, timeout_s)
+            self._topics[seat.topic] = (seat.topic_id, seat.partitions)
+            return seat.partitions
+
+    def take(self, seat: Seat, limit: int, wait_s: float) -> list[Message]:
+        """Return up to `limit` messages and events for a seat, as soon as there are some."""
+        deadline_s = time.monotonic() + wait_s
+        with self._lock:
+            try:
+                while seat.waits:
+                    left_s = max(0.0, deadline_s - time.monotonic())
+                    if not self._consuming:
+                        self._consume(max(limit, _ROUND), left_s)
+                    elif left_s:
+                        self._wait(seat, left_s)
+                    if not left_s:
+                        break
+                taken = seat.pop(limit)
+                if seat.held and seat.size <= _SEAT_BYTES // 2:
+                    self._assign(seat, seat.next)
+                    seat.held = False
+                return taken
+            finally:
+                if not self._consuming and self._waiting:
+                    next(iter(self._waiting.values())).notify()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._consumer.close()
+
+    def _wait(self, seat: Seat, timeout_s: float) -> None:
+        self._waiting[seat] = condition = threading.Condition(self._lock)
+        try:
+            condition.wait(timeout_s)
+        finally:
+            del self._waiting[seat]
+
+    def _consume(self, limit: int, wait_s: float) -> None:
+        """Wait for a message for anyone, and hand out all that is there then."""
+        if self._owing:
+            self._begin_again()
+        self._left.clear()
+        self._consuming = self._owing = True
+        try:
+            self._lock.release()
+            got = self._consumer.consume(1, wait_s)
+        finally:
+            self._lock.acquire()
+            self._consuming = False
+        if got:
+            self._hand_out(self._sure(got))
+            with nothing_to_collect():
+                # Nothing is given up meanwhile, and librdkafka drops what is from before.
+                self._hand_out(self._consumer.consume(limit, GATHER_S))
+        self._owing = False
+
+    def _sure(self, got: list[Message]) -> list[Message]:
+        place = (got[0].topic(), got[0].partition())
+        if place not in self._left:
+            return got
+        seat = self._routes.get(place)
+        if seat is not None and not seat.held:
+            self._fetch_again(seat, {place[1]: seat.next[place[1]]})
+        return []
+
+    def _hand_out(self, got: list[Message]) -> None:
+        """Put messages and events, in their order, to the seats that they are for."""
+        first = 0
+        places = zip(map(Message.topic, got), map(Message.partition, got), strict=True)
+        for place, same in groupby(places):
+            end = first + len(list(same))
+            items, first = got[first:end], end
+            seat = self._routes.get(place)
+            if seat is None:
+                self._tell_all(place[0], items)
+                continue
+            seat.put(place[1], items)
+            self._wake(seat)
+            if seat.size > _SEAT_BYTES and not seat.held:
+                self._bound(seat)
+
+    def _bound(self, seat: Seat) -> None:
+        if sum(each.size for each in self._seats) > _ALL_BYTES:
+            self._unassign(seat, seat.next)
+            seat.held = True
+
+    def _tell_all(self, topic: str | None, events: list[Message]) -> None:
+        """Tell of what concerns no partition that is read here, but a topic or the brokers."""
+        for event in events:
+            error = event.error()
+            if error is None or error.code() in _OF_A_PARTITION:
+                # Of a partition that was just given up.
+                continue
+            if is_unavailable(error) or is_gone(error):
+                continue
+            for seat in self._seats:
+                if not topic or topic == seat.topic:
+                    seat.failures.append(error)
+                    self._wake(seat)
+
+    def _wake(self, seat: Seat) -> None:
+        if seat in self._waiting:
+            self._waiting[seat].notify()
+
+    def _begin_again(self) -> None:
+        """Fetch for all from where they stand, as what was consumed last is lost."""
+        for seat in self._seats:
+            seat.catch_up()
+            if not seat.held:
+                self._fetch_again(seat, seat.next)
+        self._owing = False
+
+    def _fetch_again(self, seat: Seat, offsets: Mapping[int, int]) -> None:
+        self._unassign(seat, offsets)
+        self._assign(seat, offsets)
+
+    def _give_up(self, seat: Seat) -> None:
+        self._drop(seat, [*seat.next])
+        seat.failures.clear()
+        seat.held = False
+
+    def _drop(self, seat: Seat, partitions: Collection[int]) -> None:
+        places = {p: seat.next.pop(p) for p in partitions if p in seat.next}
+        for partition in places:
+            self._routes.pop((seat.topic, partition), None)
+        seat.keep(seat.next)
+        if not seat.held:
+            self._unassign(seat, places)
+
+    def _assign(self, seat: Seat, offsets: Mapping[int, int]) -> None:
+        if offsets:
+            self._consumer.incremental_assign(_places(seat.topic, offsets))
+
+    def _unassign(self, seat: Seat, offsets: Mapping[int, int]) -> None:
+        if offsets:
+            self._left.update((seat.topic, p) for p in offsets)
+            self._consumer.incremental_unassign(_places(seat.topic, offsets))
+
+    def _count(self, topic: str, timeout_s: float) -> int:
+        known = self._consumer.list_topics(topic, timeout=timeout_s)
+        return len(known.topics[topic].partitions)
+
+
+def _places(topic: str, offsets: Mapping[int, int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, p, offset) for p, offset in offsets.items()]

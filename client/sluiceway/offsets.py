@@ -1,0 +1,139 @@
+"""From where to where a reader reads: the caller's words and the offsets they come to."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+from sluiceway.errors import OffsetOutOfRange, OptionError
+from sluiceway.kafka.consumer import MessageStream, Watermarks
+from sluiceway.position import Position
+
+__all__ = ["Start", "Until", "chosen_partitions", "end_offsets", "positions_at", "start_positions"]
+
+Positions = Mapping[int, Position | int]
+Start = Literal["earliest", "latest"] | datetime | Positions
+Until = Literal["finished", "now"] | Mapping[int, int] | None
+
+
+def chosen_partitions(partitions: Sequence[int] | None, count: int) -> tuple[int, ...]:
+    """Return the partitions to read, in order: all of `count`, or those named. OptionError."""
+    if partitions is None:
+        return tuple(range(count))
+    chosen = tuple(sorted(set(partitions)))
+    for partition in chosen:
+        if type(partition) is not int or not 0 <= partition < count:
+            raise OptionError(
+                f"partitions names {partition!r}; the channel has the partitions 0 to {count - 1}"
+            )
+    if not chosen:
+        raise OptionError("partitions is empty; leave it out to read all of them")
+    return chosen
+
+
+def start_positions(
+    start: Start,
+    partitions: Sequence[int],
+    stream: MessageStream,
+    committed: Mapping[int, Position] | None = None,
+) -> dict[int, Position]:
+    """Return where each partition starts: where it is `committed`, else at `start`.
+
+    Partitions that a mapping leaves out start earliest. Raises OptionError and OffsetOutOfRange.
+    """
+    if start == "earliest" and not committed:
+        # Nothing to hold against the ends: one question less.
+        return {p: Position(offset=begin) for p, begin in stream.begins(partitions).items()}
+    marks = stream.watermarks(partitions)
+    try:
+        resumed = positions_at(committed or {}, marks)
+    except OffsetOutOfRange as error:
+        raise OffsetOutOfRange(
+            partition=error.partition,
+            offset=error.offset,
+            begin=error.begin,
+            end=error.end,
+            advice="It was committed: put the group elsewhere with channel.reset(group, …)",
+        ) from error
+    return _starts(start, partitions, stream, marks) | resumed
+
+
+def _starts(
+    start: Start,
+    partitions: Sequence[int],
+    stream: MessageStream,
+    marks: Mapping[int, Watermarks],
+) -> dict[int, Position]:
+    if start == "earliest":
+        return {p: Position(offset=marks[p].begin) for p in partitions}
+    if start == "latest":
+        return {p: Position(offset=marks[p].end) for p in partitions}
+    if isinstance(start, datetime):
+        found = stream.offsets_at(_milliseconds(start), partitions)
+        return {p: Position(offset=found[p]) for p in partitions}
+    if isinstance(start, Mapping):
+        earliest = {p: Position(offset=marks[p].begin) for p in partitions}
+        return earliest | positions_at(start, marks)
+    raise OptionError(
+        f"start is {start!r}; it takes 'earliest', 'latest', a datetime with a time zone, or a "
+        "Position for each partition"
+    )
+
+
+def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int, Position]:
+    """Return `wanted` as positions, each within its partition's watermarks.
+
+    Raises OptionError for partitions that are not read, OffsetOutOfRange for offsets outside.
+    """
+    positions = {}
+    for partition, place in wanted.items():
+        mark = _mark(partition, marks)
+        position = place if isinstance(place, Position) else Position(offset=place)
+        last = mark.end - 1 if position.records else mark.end
+        if not mark.begin <= position.offset <= last:
+            raise OffsetOutOfRange(
+                partition=partition, offset=position.offset, begin=mark.begin, end=mark.end
+            )
+        positions[partition] = position
+    return positions
+
+
+def end_offsets(
+    until: Until, partitions: Collection[int], stream: MessageStream
+) -> dict[int, int] | None:
+    """Return the offset before which each partition's reading ends; None: it never ends.
+
+    Raises OptionError and OffsetOutOfRange.
+    """
+    if until is None:
+        return None
+    if until != "now" and not isinstance(until, Mapping):
+        raise OptionError(
+            f"until is {until!r}; it takes 'now', None (never), an offset for each partition, or "
+            "'finished' where the gateway knows the reader: channel.reader() makes such a one"
+        )
+    marks = stream.watermarks(partitions)
+    if until == "now":
+        return {p: marks[p].end for p in partitions}
+    missing = sorted(set(partitions) - set(until))
+    if missing:
+        raise OptionError(f"until says nothing about partition {missing[0]}; give its end offset")
+    return {p: place.offset for p, place in positions_at(until, marks).items()}
+
+
+def _mark(partition: int, marks: Mapping[int, Watermarks]) -> Watermarks:
+    try:
+        return marks[partition]
+    except KeyError:
+        raise OptionError(
+            f"partition {partition!r} is not read here; this reader has "
+            f"{', '.join(map(str, sorted(marks)))}"
+        ) from None
+
+
+def _milliseconds(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise OptionError(
+            f"the time {moment.isoformat()} has no time zone; give one, such as timezone.utc"
+        )
+    return max(0, math.ceil(moment.timestamp() * 1000))

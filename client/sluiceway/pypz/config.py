@@ -1,0 +1,140 @@
+"""`channelConfig`: the keys that pypz's channels take, and what they come to here."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from sluiceway.endpoint.stop_condition import OnLostWriter
+from sluiceway.errors import OptionError
+
+__all__ = [
+    "ReaderSettings",
+    "WriterSettings",
+    "metrics_enabled",
+    "reader_settings",
+    "writer_settings",
+]
+
+_BASE = frozenset({"logLevel", "metricsEnabled"})
+_OWN = frozenset({"onLostWriter", "deleteUnread"})
+_CONNECTION = {
+    "client_id": "client.id",
+    "reconnect_backoff_max_ms": "reconnect.backoff.max.ms",
+    "reconnect_backoff_ms": "reconnect.backoff.ms",
+    "sasl_mechanism": "sasl.mechanism",
+    "sasl_plain_password": "sasl.password",
+    "sasl_plain_username": "sasl.username",
+    "security_protocol": "security.protocol",
+}
+_CONSUMER = {
+    "fetch_max_bytes": "fetch.max.bytes",
+    "fetch_max_wait_ms": "fetch.wait.max.ms",
+    "fetch_min_bytes": "fetch.min.bytes",
+    "max_partition_fetch_bytes": "max.partition.fetch.bytes",
+}
+_PRODUCER = {
+    "batch_size": "batch.size",
+    "compression_type": "compression.type",
+    "linger_ms": "linger.ms",
+    "retry_backoff_ms": "retry.backoff.ms",
+}
+_WITHOUT_EFFECT = frozenset(
+    {
+        *("acks", "api_version", "api_version_auto_timeout_ms", "auto_commit_interval_ms"),
+        *("auto_offset_reset", "bootstrap_servers", "bootstrap_topics_filter", "buffer_memory"),
+        *("check_crcs", "connections_max_idle_ms", "consumer_timeout_ms"),
+        *("default_offset_commit_callback", "enable_auto_commit", "exclude_internal_topics"),
+        *("group_id", "heartbeat_interval_ms", "key_deserializer", "key_serializer"),
+        *("legacy_iterator", "max_block_ms", "max_in_flight_requests_per_connection"),
+        *("max_poll_interval_ms", "max_request_size", "metadata_max_age_ms"),
+        *("metric_group_prefix", "metric_reporters", "metrics_num_samples"),
+        *("metrics_sample_window_ms", "partition_assignment_strategy", "partitioner"),
+        *("receive_buffer_bytes", "request_timeout_ms", "retries", "sasl_kerberos_domain_name"),
+        *("sasl_kerberos_service_name", "sasl_oauth_token_provider", "selector"),
+        *("send_buffer_bytes", "session_timeout_ms", "sock_chunk_buffer_count"),
+        *("sock_chunk_bytes", "socket_options", "ssl_cafile", "ssl_certfile"),
+        *("ssl_check_hostname", "ssl_ciphers", "ssl_context", "ssl_crlfile", "ssl_keyfile"),
+        *("ssl_password", "value_deserializer", "value_serializer"),
+    }
+)
+_KNOWN = frozenset(
+    {*_BASE, *_OWN, *_CONNECTION, *_CONSUMER, *_PRODUCER, "max_poll_records", *_WITHOUT_EFFECT}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """What a reader takes from its configuration; `kafka` are librdkafka's properties."""
+
+    max_poll_records: int = 1
+    on_lost_writer: OnLostWriter = "raise"
+    delete_unread: bool = False
+    kafka: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriterSettings:
+    """What a writer takes from its configuration; `kafka` are librdkafka's properties."""
+
+    kafka: Mapping[str, object] = field(default_factory=dict)
+
+
+def reader_settings(
+    configuration: Mapping[str, Any], warn: Callable[[str], object]
+) -> ReaderSettings:
+    """Read a reader's configuration; what has no effect is told to `warn`. Raises OptionError."""
+    _check_keys(configuration, warn)
+    most = configuration.get("max_poll_records", 1)
+    if type(most) is not int or most < 1:
+        raise OptionError(f"max_poll_records is {most!r}; it takes a number from 1")
+    lost = configuration.get("onLostWriter", "raise")
+    if lost not in ("raise", "wait", "go_on"):
+        raise OptionError(f"onLostWriter is {lost!r}; it takes 'raise', 'wait' or 'go_on'")
+    return ReaderSettings(
+        max_poll_records=most,
+        on_lost_writer=cast("OnLostWriter", lost),
+        delete_unread=_flag(configuration, "deleteUnread"),
+        kafka=_translated(configuration, _CONNECTION | _CONSUMER),
+    )
+
+
+def writer_settings(
+    configuration: Mapping[str, Any], warn: Callable[[str], object]
+) -> WriterSettings:
+    """Read a writer's configuration, as `reader_settings` does."""
+    _check_keys(configuration, warn)
+    return WriterSettings(kafka=_translated(configuration, _CONNECTION | _PRODUCER))
+
+
+def metrics_enabled(configuration: Mapping[str, Any]) -> bool:
+    """Return what `metricsEnabled` is. Raises OptionError."""
+    return _flag(configuration, "metricsEnabled")
+
+
+def _flag(configuration: Mapping[str, Any], key: str) -> bool:
+    value = configuration.get(key, False)
+    if not isinstance(value, bool):
+        raise OptionError(f"{key} is {value!r}; it takes True or False")
+    return value
+
+
+def _translated(configuration: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:
+    return {
+        names[key]: "none" if key == "compression_type" and value is None else value
+        for key, value in configuration.items()
+        if key in names and (value is not None or key == "compression_type")
+    }
+
+
+def _check_keys(configuration: Mapping[str, Any], warn: Callable[[str], object]) -> None:
+    for key in configuration:
+        if key in _WITHOUT_EFFECT:
+            warn(
+                f"channelConfig: {key!r} has no effect here; how the gateway's Kafka is reached, "
+                "and what keeps records safe, is not for a port to say"
+            )
+        elif key not in _KNOWN:
+            close = difflib.get_close_matches(str(key), _KNOWN, n=1)
+            advice = f"; did you mean {close[0]!r}?" if close else ""
+            warn(f"channelConfig: nothing is known of {key!r}, so it has no effect{advice}")

@@ -1,0 +1,1 @@
+"""HTTP calls to the gateway: transport, authentication, requests and answers."""

@@ -1,0 +1,179 @@
+"""A Spark application in the user's driver: what it has of endpoints lives by its beats."""
+
+import atexit
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from sluiceway.answer import Answer
+from sluiceway.endpoint.heartbeat import Session
+from sluiceway.errors import GatewayError, SluicewayError
+from sluiceway.rest.channels import Control
+from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.transport import Transport
+from sluiceway.spark.endpoints import Job
+from sluiceway.spark.inside import InsideSpark
+from sluiceway.spark.listener import QueryListener
+from sluiceway.spark.queries import Queries
+
+__all__ = ["Application"]
+
+LOGGER = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 5.0
+_GRACE_S: Final = 60.0
+_MOST_FAREWELLS: Final = 3
+_ENDED: Final = "the Spark application ended"
+_SILENT: Final = "no task reports any more"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """An endpoint that lives by the application's beats."""
+
+    id: str
+    channel: str
+    uid: str
+    role: str
+    epoch: int
+    patience_s: float
+    reported_at: str | None
+
+    @classmethod
+    def parse(cls, read: Answer) -> "_Kept":
+        return cls(
+            id=read.text("id"),
+            channel=read.text("channel", "name"),
+            uid=read.text("channel", "uid"),
+            role=read.text("role"),
+            epoch=read.number("epoch"),
+            patience_s=read.number("patience_ms") / 1000,
+            reported_at=read.optional(read.text, "reported_at"),
+        )
+
+
+class Application:
+    """The session of an application, and what only the user's driver can tell the gateway.
+
+    Planning attaches the endpoints of batch jobs in this session's name; writes close theirs,
+    and the gateway closes reads whose tasks are done. Reads that are given up have no end: those
+    are closed here, when no task has reported for the channel's patience. When Spark stops, or
+    the program ends, so do all of them.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        gateway_url: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        listener = os.environ.get("SLUICEWAY_LISTENER")
+        control = Control(Transport(gateway_url), listener=listener, grace_s=_GRACE_S)
+        self.listener: QueryListener
+        self.gateway_url = gateway_url
+        self.session = Session.of(control.endpoints, grace_s=control.grace_s)
+        transport = Transport(gateway_url, timeout_s=_TIMEOUT_S)
+        self._calls = EndpointCalls(transport, listener=listener)
+        self._inside = InsideSpark(spark, Control(transport, listener=listener))
+        self._monotonic = monotonic
+        self._heard: dict[str, tuple[str | None, float]] = {}
+        self._ending = self._retired = False
+        self._farewells = 0
+        self._process = os.getpid()
+        self.job = Job.of(self.session.id, *self._inside.application())
+        self.queries = Queries(self.session, self._calls, spark=self._inside)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it beats, and will."""
+        return not self._ending and not self._retired
+
+    def begin(self, before: "Application | None" = None) -> None:
+        """Begin to beat, and to hear of the streaming queries that start from now on.
+
+        In the place of one at another gateway, which goes on until nothing of it is at work.
+        """
+        if before is None:
+            self.listener = QueryListener(self.queries)
+            self._inside.listen(self.listener)
+        else:
+            self.listener = before.listener
+            self.listener.queries = self.queries
+            before.retire()
+        self.session.accompany(self)
+        atexit.register(self.end)
+
+    def retire(self) -> None:
+        """Begin nothing new, and beat until all is over."""
+        self._retired = True
+
+    def end(self) -> None:
+        """Tell the gateway that all is over."""
+        if self._ending or os.getpid() != self._process:
+            return
+        self._ending = True
+        try:
+            self.session.beat(self._calls)
+        except SluicewayError as error:
+            LOGGER.warning("the gateway was not told that %s: %s", _ENDED, error)
+
+    def told(self) -> Mapping[str, Any]:
+        """Ask for all that lives by these beats, after a look at what became of queries."""
+        if not self._ending and self._inside.is_stopped():
+            self._ending = True
+        if self._ending:
+            self.queries.end(_ENDED)
+            self._farewells += 1
+        else:
+            self.queries.advance()
+        given_up = self._retired and self.queries.are_over and self.session.trouble is not None
+        if given_up or self._farewells > _MOST_FAREWELLS:
+            self._part()
+            return {}
+        return {"keeps": True}
+
+    def answered(self, answer: Answer) -> None:
+        """Close what is over."""
+        own = self.session.ids
+        kept = [each for each in map(_Kept.parse, answer.items("kept")) if each.id not in own]
+        now_s = self._monotonic()
+        self._heard = {each.id: self._last_heard(each, now_s) for each in kept}
+        for each in kept:
+            if self._ending:
+                self._detach(each, "closed" if each.role == "reader" else "error", _ENDED)
+            elif each.role == "reader" and now_s - self._heard[each.id][1] > each.patience_s:
+                self._detach(each, "closed", _SILENT)
+        if self._ending or (self._retired and not kept and self.queries.are_over):
+            self._part()
+
+    def refused(self, error: GatewayError) -> None:
+        """Learn that the gateway is an older one, or the token of no use."""
+        LOGGER.warning("the jobs of this application go on, but others do not see them: %s", error)
+        self._ending = True
+        self._part()
+
+    def _last_heard(self, kept: _Kept, now_s: float) -> tuple[str | None, float]:
+        before = self._heard.get(kept.id)
+        if before is None or before[0] != kept.reported_at:
+            return kept.reported_at, now_s
+        return before
+
+    def _detach(self, kept: _Kept, state: str, cause: str) -> None:
+        body = {"uid": kept.uid, "epoch": kept.epoch, "state": state, "cause": cause}
+        try:
+            self._calls.detach(kept.channel, kept.id, body, timeout_s=_TIMEOUT_S)
+        except GatewayError as error:
+            LOGGER.warning(
+                "channel %r: the gateway was not told that %s: %s", kept.channel, cause, error
+            )
+
+    def _part(self) -> None:
+        atexit.unregister(self.end)
+        self.session.part(self)
+        self._calls.close()

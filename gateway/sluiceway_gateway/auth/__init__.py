@@ -1,0 +1,1 @@
+"""Tokens, scopes, and where the gateway may listen."""

@@ -1,0 +1,1 @@
+"""Channels: model, changes, storage, requests."""

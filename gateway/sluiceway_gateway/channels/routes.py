@@ -1,0 +1,252 @@
+"""The routes of channels."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from sluiceway_gateway.auth.model import Action
+from sluiceway_gateway.channels.change import UNSET
+from sluiceway_gateway.channels.etag import etag
+from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.wire import ChannelBody, ChannelList, Uid, channel_json
+from sluiceway_gateway.domain.errors import ConfigNotAllowed, Violation
+from sluiceway_gateway.domain.request import Answer
+from sluiceway_gateway.http.auth import Anybody, Manager, Viewer
+from sluiceway_gateway.http.channel_requests import ChannelPut, ClosePost
+from sluiceway_gateway.http.departure import while_connected
+from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.params import (
+    Conditions,
+    IdempotencyKey,
+    Name,
+    Wait,
+    cursor_after,
+    name_before,
+    request_of,
+    selector_of,
+)
+from sluiceway_gateway.http.problems import problems
+from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.provisioning.topic_config import canonical, refusals
+from sluiceway_gateway.schemas.service import parse_schema
+
+router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)
+
+_ETAG = {"ETag": {"schema": {"type": "string"}, "description": "The state's entity tag"}}
+
+
+def _described(text: str) -> dict[str, Any]:
+    return {"description": text, "model": ChannelBody, "headers": _ETAG}
+
+
+@router.put(
+    "/{name}",
+    summary="Create a channel or change it",
+    response_model=ChannelBody,
+    responses=problems(
+        404,
+        409,
+        412,
+        413,
+        also={200: _described("It was there"), 201: _described("It was created")},
+    ),
+)
+def put_channel(
+    name: Name,
+    body: ChannelPut,
+    principal: Manager,
+    gateway: Gateway,
+    precondition: Conditions,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Create the channel, or change what the body gives; fields left out keep their values.
+
+    Another schema becomes a new version, if it goes with all that are kept by the rule in
+    `compatibility`; 409 `schema_incompatible` says what does not. `topic` adopts a topic that is
+    there, which takes a token for all channels. The answer comes before Kafka has acted: `status`
+    says how far things are.
+    """
+    given = body.schema_given
+    schema = None if given is None else parse_schema(given)
+    if body.adopts:
+        principal.require_everywhere(Action.MANAGE, "Adopting a topic")
+    change = body.change(config=_config(body))
+    content = body.model_dump_json(exclude_unset=True, by_alias=True)
+    answer = gateway.channels.put(
+        name,
+        change,
+        schema=schema,
+        uid=body.metadata.uid,
+        precondition=precondition,
+        request=request_of(
+            idempotency_key, principal, "PUT", name, content, precondition=precondition
+        ),
+        render=lambda channel, created: _answer(channel, 201 if created else 200),
+    )
+    return _sent(answer)
+
+
+@router.get(
+    "/{name}",
+    summary="Read a channel",
+    response_model=ChannelBody,
+    responses=problems(
+        404, also={200: _described("The channel"), 304: {"description": "It has not changed"}}
+    ),
+)
+async def get_channel(
+    name: Name,
+    request: Request,
+    _viewer: Viewer,
+    gateway: Gateway,
+    precondition: Conditions,
+    wait: Wait = 0,
+) -> Response:
+    """Give the channel; with `wait` and `If-None-Match`, as soon as it is another state."""
+    channel = await run_in_threadpool(gateway.channels.get, name)
+    if wait and precondition.unchanged(channel):
+        changed = gateway.watch.changed(channel, timeout_s=wait)
+        if await while_connected(request, changed):
+            channel = await run_in_threadpool(gateway.channels.get, name)
+    if precondition.unchanged(channel):
+        return Response(status_code=304, headers={"ETag": etag(channel)})
+    return _sent(_answer(channel, 200))
+
+
+@router.get(
+    "",
+    summary="List channels",
+    response_model=ChannelList,
+    responses=problems(also={200: {"description": "A page", "model": ChannelList}}),
+)
+def list_channels(
+    principal: Anybody,
+    gateway: Gateway,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[str | None, Query(max_length=500)] = None,
+    selector: Annotated[
+        str | None,
+        Query(max_length=4000, description="a=b,c!=d,e,!f,g in (x,y),h notin (z)"),
+    ] = None,
+) -> Response:
+    """Give the channels that the token may see, by name; `cursor` goes on from a page."""
+    page = gateway.channels.page(
+        limit=limit,
+        after=name_before(cursor),
+        selector=selector_of(selector),
+        prefixes=principal.prefixes(Action.VIEW),
+    )
+    following = None if page.following is None else cursor_after(page.following)
+    items = [channel_json(channel) for channel in page.channels]
+    return _sent(Answer(status=200, headers={}, body=_text(items=items, next_cursor=following)))
+
+
+@router.post(
+    "/{name}/close",
+    summary="Close a channel",
+    response_model=ChannelBody,
+    responses=problems(404, 409, 412, 413, also={200: _described("It closes, or is closed")}),
+)
+def close_channel(
+    name: Name,
+    body: ClosePost,
+    principal: Manager,
+    gateway: Gateway,
+    precondition: Conditions,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Let nobody come to write to this incarnation of the channel any more.
+
+    Writers are asked to finish, and readers go on: it is `closing` until every writer has ended (or
+    is lost) and every group has committed all there is; the condition `Drained` says who is waited
+    for. With `force` it is closed at once. Its records stay readable. There is no opening it again.
+    """
+    answer = gateway.channels.close(
+        name,
+        uid=body.uid,
+        force=body.force,
+        precondition=precondition,
+        request=request_of(
+            *(idempotency_key, principal, "CLOSE", name, body.uid, body.force),
+            precondition=precondition,
+        ),
+        render=lambda channel, _created: _answer(channel, 200),
+    )
+    return _sent(answer)
+
+
+@router.delete(
+    "/{name}",
+    status_code=202,
+    summary="Delete a channel",
+    response_model=ChannelBody,
+    responses=problems(404, 409, 412, also={202: _described("It is on its way out")}),
+)
+def delete_channel(
+    name: Name,
+    uid: Annotated[Uid, Query(description="Means this incarnation and no other")],
+    principal: Manager,
+    gateway: Gateway,
+    precondition: Conditions,
+    topic: Annotated[
+        Literal["delete", "keep"], Query(description="keep: the topic and its records stay")
+    ] = "delete",
+    force: Annotated[
+        bool, Query(description="Though somebody is at work, or has not read all")
+    ] = False,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Delete this incarnation of the channel, with its topic; it is gone when GET says 404.
+
+    A topic that was adopted stays, whatever is asked. Unless `force`: 409 `endpoints_live` while
+    somebody writes or reads, and, where the topic goes, `unread_data` as long as a group has not
+    committed all of it, and 503 where Kafka does not tell.
+    """
+    answer = gateway.channels.delete(
+        name,
+        uid=uid,
+        keep_topic=topic == "keep",
+        force=force,
+        precondition=precondition,
+        request=request_of(
+            *(idempotency_key, principal, "DELETE", name, uid, topic, force),
+            precondition=precondition,
+        ),
+        render=lambda channel, _created: _answer(channel, 202),
+    )
+    return _sent(answer)
+
+
+def _config(body: ChannelPut) -> Any:
+    """Return the configuration in its canonical form; raises ConfigNotAllowed."""
+    config = body.spec.given("config")
+    if config is UNSET:
+        return UNSET
+    refused = refusals(config)
+    if refused:
+        raise ConfigNotAllowed(
+            "; ".join(each.message for each in refused) + ".",
+            tuple(
+                Violation(pointer=f"/spec/config/{each.name}", message=each.message)
+                for each in refused
+            ),
+        )
+    return canonical(config)
+
+
+def _answer(channel: Channel, status: int) -> Answer:
+    return Answer(
+        status=status, headers={"ETag": etag(channel)}, body=_text(**channel_json(channel))
+    )
+
+
+def _text(**body: Any) -> str:
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _sent(answer: Answer) -> Response:
+    return Response(
+        answer.body, answer.status, headers=dict(answer.headers), media_type="application/json"
+    )

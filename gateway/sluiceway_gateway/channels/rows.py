@@ -1,0 +1,167 @@
+"""How a channel lies in its row."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Row, Select, bindparam, or_, select, update
+
+from sluiceway_gateway.channels.model import (
+    Beat,
+    Channel,
+    ChannelSpec,
+    Compatibility,
+    Condition,
+    Format,
+    Phase,
+    Retention,
+    TopicRef,
+)
+from sluiceway_gateway.db.schema import channels, schemas
+
+#: Changes a channel, unless somebody has since it was read; its parameters are columns' values with
+#: those of `as_it_was`.
+CHANGE = update(channels).where(
+    channels.c.uid == bindparam("was_uid"),
+    channels.c.generation == bindparam("was_generation"),
+    channels.c.revision == bindparam("was_revision"),
+    channels.c.phase == bindparam("was_phase"),
+    # What other phases have there, of gateways of the version before, says nothing.
+    (channels.c.phase != str(Phase.READY)) | (channels.c.closing == bindparam("was_closing")),
+)
+
+
+def selection() -> Select[Any]:
+    """Select whole channels, with their schemas."""
+    return select(channels, schemas.c.definition).join(
+        schemas, schemas.c.id == channels.c.schema_id
+    )
+
+
+def channel_of(row: Row[Any]) -> Channel:
+    """Return the channel of a row of `selection()`."""
+    return Channel(
+        name=row.name,
+        uid=row.uid,
+        labels=row.labels,
+        generation=row.generation,
+        revision=row.revision,
+        created_at=row.created_at,
+        spec=ChannelSpec(
+            schema=row.definition,
+            compatibility=Compatibility(row.compatibility),
+            format=Format(row.format),
+            partitions=row.partitions,
+            pinned=row.pinned,
+            replication=row.replication,
+            retention=Retention(ms=row.retention_ms, bytes=row.retention_bytes),
+            config=row.config,
+            beat=Beat(interval_ms=row.beat_ms, patience_ms=row.patience_ms),
+            mirrored=row.mirrored,
+            idle_ms=row.idle_ms,
+        ),
+        schema_id=row.schema_id,
+        schema_version=row.schema_version,
+        phase=phase_of(row.phase, row.closing),
+        observed_generation=row.observed_generation,
+        conditions=tuple(_condition_of(each) for each in row.conditions),
+        topic=TopicRef(name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions),
+        adopted=row.adopted,
+        keep_topic=row.keep_topic,
+    )
+
+
+def values_of(channel: Channel) -> dict[str, Any]:
+    """Return the columns of a channel; when it is due, and who uses it, is not part of them."""
+    return {
+        "uid": channel.uid,
+        "name": channel.name,
+        "labels": dict(channel.labels),
+        "generation": channel.generation,
+        "revision": channel.revision,
+        "created_at": channel.created_at,
+        "schema_id": channel.schema_id,
+        "schema_version": channel.schema_version,
+        "compatibility": str(channel.spec.compatibility),
+        "format": str(channel.spec.format),
+        "partitions": channel.spec.partitions,
+        "pinned": channel.spec.pinned,
+        "replication": channel.spec.replication,
+        "retention_ms": channel.spec.retention.ms,
+        "retention_bytes": channel.spec.retention.bytes,
+        "config": dict(channel.spec.config),
+        "beat_ms": channel.spec.beat.interval_ms,
+        "patience_ms": channel.spec.beat.patience_ms,
+        "mirrored": channel.spec.mirrored,
+        "idle_ms": channel.spec.idle_ms,
+        **_stored(channel.phase),
+        "observed_generation": channel.observed_generation,
+        "conditions": _conditions_of(channel.conditions),
+        "topic_name": channel.topic.name,
+        "topic_id": channel.topic.id,
+        "topic_partitions": channel.topic.partitions,
+        "adopted": channel.adopted,
+        "keep_topic": channel.keep_topic,
+    }
+
+
+def as_it_was(channel: Channel) -> dict[str, Any]:
+    """Return by what `CHANGE` knows the channel, as it was read."""
+    stored = {
+        "uid": channel.uid,
+        "generation": channel.generation,
+        "revision": channel.revision,
+        **_stored(channel.phase),
+    }
+    return {f"was_{name}": value for name, value in stored.items()}
+
+
+def phase_of(stored: str, closing: bool) -> Phase:
+    """Return the phase of a row. One that is closing is stored as ready, as before there were any.
+
+    So gateways of the version before go on with it.
+    """
+    phase = Phase(stored)
+    return Phase.CLOSING if phase is Phase.READY and closing else phase
+
+
+def in_phases(phases: Collection[Phase]) -> ColumnElement[bool]:
+    """Tell whether a row is in one of these phases."""
+    table = channels.c
+    others = [str(each) for each in phases if each not in (Phase.READY, Phase.CLOSING)]
+    ready = [
+        (table.phase == str(Phase.READY))
+        & (table.closing if each is Phase.CLOSING else ~table.closing)
+        for each in phases
+        if each in (Phase.READY, Phase.CLOSING)
+    ]
+    return or_(table.phase.in_(others), *ready)
+
+
+def _stored(phase: Phase) -> dict[str, Any]:
+    closing = phase is Phase.CLOSING
+    return {"phase": str(Phase.READY if closing else phase), "closing": closing}
+
+
+def _conditions_of(conditions: tuple[Condition, ...]) -> list[dict[str, str]]:
+    return [
+        {
+            "type": each.type,
+            "status": each.status,
+            "reason": each.reason,
+            "message": each.message,
+            "last_transition_at": each.last_transition_at.isoformat(),
+        }
+        for each in conditions
+    ]
+
+
+def _condition_of(value: dict[str, Any]) -> Condition:
+    status: Literal["True", "False", "Unknown"] = value["status"]
+    return Condition(
+        type=value["type"],
+        status=status,
+        reason=value["reason"],
+        message=value["message"],
+        last_transition_at=datetime.fromisoformat(value["last_transition_at"]),
+    )

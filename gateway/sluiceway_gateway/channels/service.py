@@ -1,0 +1,266 @@
+"""What can be done with channels. Each call is one transaction, committed before it returns."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.change import UNSET, Change, changed, deleted, require_changeable
+from sluiceway_gateway.channels.create import create
+from sluiceway_gateway.channels.etag import Precondition
+from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion, sources
+from sluiceway_gateway.channels.selector import Selector
+from sluiceway_gateway.clock import Clock, system_clock
+from sluiceway_gateway.db import idempotency
+from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.domain.errors import ConcurrentChange, NotFound
+from sluiceway_gateway.domain.request import Answer, Request
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.kafka.calls import Cluster
+from sluiceway_gateway.lifecycle.idle import Uses
+from sluiceway_gateway.lifecycle.model import closing
+from sluiceway_gateway.lifecycle.store import attendance
+from sluiceway_gateway.schemas import store as schemas_store
+from sluiceway_gateway.schemas.service import ParsedSchema, is_same, schema_for, version_of
+from sluiceway_gateway.services.incarnation import incarnation, require_usable
+from sluiceway_gateway.services.leaving import Leaving, require_deserted
+from sluiceway_gateway.services.survey import Survey
+from sluiceway_gateway.store.idling import touch
+
+Render = Callable[[Channel, bool], Answer]
+"""Makes the answer of a channel, given whether it was just created."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A part of a list; `following` is the name to go on after, None at the end."""
+
+    channels: tuple[Channel, ...]
+    following: str | None
+
+
+class Channels:
+    """The channels of one database."""
+
+    def __init__(
+        self,
+        database: Database,
+        cluster: Cluster,
+        *,
+        topic_prefix: str,
+        kafka_timeout_s: float,
+        wake: Callable[[], None],
+        clock: Clock = system_clock,
+    ) -> None:
+        """`wake` is called after each commit that changed a channel."""
+        self._database = database
+        self._survey = Survey(database, cluster, timeout_s=kafka_timeout_s)
+        self._leaving = Leaving(database, cluster)
+        self._uses = Uses(database, clock=clock)
+        self._topic_prefix = topic_prefix
+        self._wake = wake
+        self._clock = clock
+
+    def put(
+        self,
+        name: str,
+        change: Change,
+        *,
+        schema: ParsedSchema | None,
+        uid: str | None,
+        precondition: Precondition,
+        request: Request | None,
+        render: Render,
+    ) -> Answer:
+        """Create the channel or change it; repeated, it changes nothing.
+
+        With `uid` it is that incarnation or an error. A `request` that was
+        answered before gets that answer. Raises the Conflict, PreconditionFailed,
+        ChannelNotFound or InvalidRequest that stands against it.
+        """
+        self._survey.check_replication(name, change, request)
+        observed = self._survey.topic(name, change, request)
+
+        def act(tx: WriteTransaction) -> tuple[Channel, bool]:
+            channel = channels_store.hold(tx, name)
+            if channel is None and uid is None:
+                precondition.check(None)
+                channel = create(
+                    tx,
+                    name,
+                    change,
+                    schema=schema,
+                    observed=observed,
+                    prefix=self._topic_prefix,
+                    now=self._clock(),
+                )
+                if channel is not None:
+                    return channel, True
+                # Somebody else took the name or the topic in this moment.
+                channel = channels_store.hold(tx, name)
+                if channel is None:
+                    raise ConcurrentChange(
+                        f"Another channel took the topic of {name!r} at the same time; send the "
+                        "request again."
+                    )
+            channel = incarnation(name, channel, uid)
+            precondition.check(channel)
+            require_changeable(channel)
+            version = None if schema is None else self._version(tx, channel, change, schema)
+            following = changed(channel, change, version)
+            if following is not channel:
+                touch(tx, channel.uid, self._clock(), spare=timedelta(0))
+            return self._save(tx, channel, following), False
+
+        return self._once(request, act, render)
+
+    def delete(
+        self,
+        name: str,
+        *,
+        uid: str,
+        keep_topic: bool,
+        force: bool,
+        precondition: Precondition,
+        request: Request | None,
+        render: Render,
+    ) -> Answer:
+        """Send this incarnation of the channel on its way out; repeated, it changes nothing.
+
+        Unless `force`, it raises EndpointsLive and, where the topic goes as well, UnreadData, and
+        KafkaUnavailable where that cannot be known.
+        """
+        marks = None if force or keep_topic else self._leaving.marks(name, request)
+
+        def act(tx: WriteTransaction) -> tuple[Channel, bool]:
+            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            precondition.check(channel)
+            if not (force or channel.phase is Phase.DELETING):
+                require_deserted(tx, channel, keeps_topic=keep_topic, marks=marks)
+            following = deleted(channel, keep_topic=keep_topic, now=self._clock())
+            return self._save(tx, channel, following), False
+
+        return self._once(request, act, render)
+
+    def close(
+        self,
+        name: str,
+        *,
+        uid: str,
+        force: bool,
+        precondition: Precondition,
+        request: Request | None,
+        render: Render,
+    ) -> Answer:
+        """Close this incarnation of the channel to writers; repeated, it changes nothing.
+
+        It is `closing` until all is written and read, unless `force`.
+        """
+
+        def act(tx: WriteTransaction) -> tuple[Channel, bool]:
+            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            precondition.check(channel)
+            present = attendance(tx, channel)
+            following = closing(channel, present, force=force, now=self._clock())
+            if following is not channel:
+                # Whoever waits for writers that are still to come should hear of it.
+                endpoints_store.revise(tx, [channel.uid])
+            return self._save(tx, channel, following), False
+
+        return self._once(request, act, render)
+
+    def get(self, name: str) -> Channel:
+        """Return the channel; raises ChannelNotFound."""
+        with self._database.read() as tx:
+            return incarnation(name, channels_store.find(tx, name), None)
+
+    def connected(self, name: str, *, writes: bool) -> tuple[Channel, tuple[SchemaVersion, ...]]:
+        """Return the channel, if it can be used now, and all schemas that its records may have.
+
+        Raises ChannelNotReady saying why not, ChannelClosed for a writer of one that is closed.
+        """
+        with self._database.read() as tx:
+            channel = incarnation(name, channels_store.find(tx, name), None)
+            versions = schemas_store.versions(tx, channel.uid)
+        require_usable(channel, writes=writes)
+        self._uses.note(channel)
+        return channel, versions
+
+    def versions(self, name: str) -> tuple[SchemaVersion, ...]:
+        """Return all schemas that the channel keeps, the oldest first; raises ChannelNotFound."""
+        with self._database.read() as tx:
+            channel = incarnation(name, channels_store.find(tx, name), None)
+            return schemas_store.versions(tx, channel.uid)
+
+    def schema(self, schema_id: int, principal: Principal) -> str:
+        """Return a schema that one of the principal's channels has; raises NotFound."""
+        everything = principal.may(Action.ADMIN)
+        prefixes = None if everything else principal.prefixes(Action.VIEW)
+        with self._database.read() as tx:
+            definition = schemas_store.find(tx, schema_id, prefixes=prefixes)
+        if definition is None:
+            raise NotFound(f"No channel that this token may see has a schema {schema_id}.")
+        return definition
+
+    def page(
+        self, *, limit: int, after: str, selector: Selector | None, prefixes: tuple[str, ...]
+    ) -> Page:
+        """Return channels by name, those whose names begin with one of `prefixes`."""
+        with self._database.read() as tx:
+            found = channels_store.page(
+                tx, limit=limit + 1, after=after, selector=selector, prefixes=prefixes
+            )
+        more = len(found) > limit
+        return Page(
+            channels=tuple(found[:limit]), following=found[limit - 1].name if more else None
+        )
+
+    def count_by_phase(self) -> dict[Phase, int]:
+        """Return how many channels are in each phase."""
+        with self._database.read() as tx:
+            return channels_store.count_by_phase(tx)
+
+    def _once(
+        self,
+        request: Request | None,
+        act: Callable[[WriteTransaction], tuple[Channel, bool]],
+        render: Render,
+    ) -> Answer:
+        """Act and keep the answer in one transaction, or give the answer that is kept."""
+        with self._database.write() as tx:
+            if request is not None:
+                kept = idempotency.claim(tx, request, self._clock())
+                if kept is not None:
+                    return kept
+            answer = render(*act(tx))
+            if request is not None:
+                idempotency.settle(tx, request, answer)
+        self._wake()
+        return answer
+
+    def _version(
+        self, tx: WriteTransaction, channel: Channel, change: Change, schema: ParsedSchema
+    ) -> SchemaVersion | None:
+        """Return the version that the channel is to have, kept from now on; None for its own."""
+        if is_same(channel.spec.schema, schema):
+            return None
+        schema_for(schema, channel.spec.format)
+        kept = schemas_store.versions(tx, channel.uid)
+        rule = change.compatibility
+        rule = channel.spec.compatibility if rule is UNSET else rule
+        version = version_of(tx, schema, kept=kept, rule=rule, now=self._clock())
+        if version not in kept:
+            schemas_store.assign(tx, channel_uid=channel.uid, version=version)
+        return version
+
+    def _save(self, tx: WriteTransaction, was: Channel, channel: Channel) -> Channel:
+        if channel is was:
+            return channel
+        moves = channel.phase is not was.phase
+        phases = sources(channel.phase) if moves else {was.phase}
+        if not channels_store.save(tx, channel, was=was, from_phases=phases):
+            raise ConcurrentChange(
+                f"The channel {was.name!r} was changed at the same time; send the request again."
+            )
+        return channel

@@ -1,0 +1,1 @@
+"""The Kafka cluster: brokers, topics, watermarks."""

@@ -1,0 +1,1 @@
+"""The database: engine, schema, migrations, leases, idempotency keys."""

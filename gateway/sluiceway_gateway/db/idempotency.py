@@ -1,0 +1,78 @@
+"""Answers that were given, so that a repeated request gets the same."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, select, tuple_, update
+
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import requests
+from sluiceway_gateway.domain.errors import IdempotencyKeyReused
+from sluiceway_gateway.domain.request import REMEMBERED_FOR, Answer, Request
+from sluiceway_gateway.store.inserts import by_dialect
+
+_CLAIM = by_dialect(
+    lambda insert: (
+        insert(requests)
+        .on_conflict_do_nothing(index_elements=["principal", "key"])
+        .returning(requests.c.key)
+    )
+)
+
+
+def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | None:
+    """Return the answer that the request got before; None makes it the caller's to answer.
+
+    A repeat that comes while the first is still being answered waits for it.
+    Raises IdempotencyKeyReused if the key was used with other content.
+    """
+    # Only the one: how many others there are is no reason for this request to wait.
+    expired = requests.c.created_at < now - REMEMBERED_FOR
+    tx.execute(delete(requests).where(*_is(request), expired))
+    new = {
+        "principal": request.principal,
+        "key": request.key,
+        "digest": request.digest,
+        "created_at": now,
+    }
+    claimed = tx.execute(_CLAIM[tx.dialect], new)
+    # Not by the row count: SQLAlchemy promises none for inserts.
+    if claimed.first() is not None:
+        return None
+    row = tx.execute(select(requests).where(*_is(request))).one()
+    if row.digest != request.digest:
+        raise IdempotencyKeyReused(
+            f"The idempotency key {request.key!r} was used for another request; "
+            "take a new key for a new request."
+        )
+    return Answer(status=row.status, headers=row.headers, body=row.body)
+
+
+def forget(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
+    """Forget answers to requests that came before, the oldest first; return how many."""
+    oldest = (
+        select(requests.c.principal, requests.c.key)
+        .where(requests.c.created_at < before)
+        .order_by(requests.c.created_at)
+        .limit(limit)
+    )
+    is_old = tuple_(requests.c.principal, requests.c.key).in_(oldest)
+    return tx.execute(delete(requests).where(is_old)).rowcount
+
+
+def settle(tx: WriteTransaction, request: Request, answer: Answer) -> None:
+    """Keep the answer of a request that was claimed in this transaction."""
+    tx.execute(
+        update(requests)
+        .where(*_is(request), requests.c.status.is_(None))
+        .values(status=answer.status, headers=dict(answer.headers), body=answer.body)
+    )
+
+
+def _is(request: Request) -> tuple[Any, Any]:
+    return requests.c.principal == request.principal, requests.c.key == request.key
+
+
+def known(tx: ReadTransaction, request: Request) -> bool:
+    """Whether the key was used before."""
+    return tx.execute(select(requests.c.key).where(*_is(request))).first() is not None

@@ -1,0 +1,195 @@
+"""The tables. CHECK constraints say what the domain says."""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    Table,
+    Text,
+    false,
+    text,
+)
+
+from sluiceway_gateway.channels.model import (
+    MAX_BEAT_MS,
+    MAX_PARTITIONS,
+    MAX_PATIENCE_MS,
+    MIN_BEAT_MS,
+    Compatibility,
+    Format,
+    Phase,
+)
+from sluiceway_gateway.db.types import Document, Serial, UtcTime, Word, metadata, one_of
+from sluiceway_gateway.store.endpoint_tables import (
+    endpoint_events,
+    endpoint_groups,
+    endpoint_tasks,
+    endpoints,
+    positions,
+    samples,
+    sessions,
+)
+
+__all__ = [
+    "channel_schemas",
+    "channels",
+    "endpoint_events",
+    "endpoint_groups",
+    "endpoint_tasks",
+    "endpoints",
+    "kept_schemas",
+    "leases",
+    "metadata",
+    "positions",
+    "requests",
+    "samples",
+    "schemas",
+    "sessions",
+    "tokens",
+]
+
+schemas = Table(
+    "schemas",
+    metadata,
+    # Never given twice: messages in topics carry it.
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("fingerprint", Word, nullable=False, unique=True),
+    Column("definition", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+channels = Table(
+    "channels",
+    metadata,
+    Column("uid", Word, primary_key=True),
+    Column("name", Word, nullable=False, unique=True),
+    Column("labels", Document, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    Column("compatibility", Word, nullable=False, server_default=text("'backward'")),
+    Column("format", Word, nullable=False),
+    Column("partitions", Integer, nullable=False),
+    Column("pinned", Boolean, nullable=False),
+    Column("replication", Integer),
+    Column("retention_ms", BigInteger),
+    Column("retention_bytes", BigInteger),
+    Column("config", Document, nullable=False),
+    Column("phase", Word, nullable=False),
+    Column("observed_generation", BigInteger, nullable=False),
+    Column("conditions", Document, nullable=False),
+    Column("topic_name", Word, nullable=False, unique=True),
+    Column("topic_id", Word),
+    Column("topic_partitions", Integer),
+    Column("adopted", Boolean, nullable=False, server_default=false()),
+    Column("keep_topic", Boolean, nullable=False),
+    # When the reconciler looks at the row next: at once after a change, else at its next check
+    # or, after a refusal, at a retry that backs off.
+    Column("due_at", UtcTime, nullable=False),
+    # Checks in a row that Kafka refused something in; 0 after a change and after a success.
+    Column("refusals", Integer, nullable=False),
+    Column("beat_ms", Integer, nullable=False, server_default=text("2000")),
+    Column("patience_ms", Integer, nullable=False, server_default=text("120000")),
+    # Goes up with every change of an endpoint that others see; not with mere beats.
+    Column("endpoints_revision", BigInteger, nullable=False, server_default=text("0")),
+    # Goes up with every sample that shows something else than the one before.
+    Column("samples_revision", BigInteger, nullable=False, server_default=text("0")),
+    # Groups' positions are told to Kafka's own group coordinator as well.
+    Column("mirrored", Boolean, nullable=False, server_default=false()),
+    # Nobody may write any more; it is closed when the readers have all.
+    Column("closing", Boolean, nullable=False, server_default=false()),
+    # How long nobody uses it before it is closed and removed; NULL: it stays.
+    Column("idle_ms", BigInteger),
+    Column("used_at", UtcTime),
+    # One that is closing is ready, in this column.
+    CheckConstraint(
+        one_of("phase", [each for each in Phase if each is not Phase.CLOSING]), name="phase"
+    ),
+    CheckConstraint(one_of("compatibility", Compatibility), name="compatibility"),
+    CheckConstraint(one_of("format", Format), name="format"),
+    CheckConstraint(f"partitions BETWEEN 1 AND {MAX_PARTITIONS}", name="partitions"),
+    CheckConstraint("replication IS NULL OR replication >= 1", name="replication"),
+    CheckConstraint("generation >= 1 AND revision >= generation", name="generation"),
+    CheckConstraint("observed_generation BETWEEN 0 AND generation", name="observed_generation"),
+    CheckConstraint(
+        "phase NOT IN ('ready', 'closed') OR topic_id IS NOT NULL", name="ready_has_topic"
+    ),
+    CheckConstraint("phase = 'deleting' OR NOT keep_topic", name="kept_when_deleting"),
+    CheckConstraint("NOT adopted OR topic_id IS NOT NULL", name="adopted_has_topic"),
+    CheckConstraint("NOT adopted OR keep_topic OR phase <> 'deleting'", name="adopted_is_kept"),
+    CheckConstraint(f"beat_ms BETWEEN {MIN_BEAT_MS} AND {MAX_BEAT_MS}", name="beat"),
+    CheckConstraint(f"patience_ms BETWEEN 3 * beat_ms AND {MAX_PATIENCE_MS}", name="patience"),
+    Index(None, "phase"),
+    Index(None, "due_at"),
+)
+
+channel_schemas = Table(
+    "channel_schemas",
+    metadata,
+    Column("channel_uid", Word, ForeignKey("channels.uid", ondelete="CASCADE"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
+    # NULL where a gateway of before this column wrote the row: then the schema's own time counts.
+    Column("created_at", UtcTime),
+    CheckConstraint("version >= 1", name="version"),
+)
+
+# What was known of topics that outlived their channels, for when they are adopted.
+kept_schemas = Table(
+    "kept_schemas",
+    metadata,
+    Column("topic_id", Word, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("format", Word, nullable=False),
+    CheckConstraint("version >= 1", name="version"),
+    CheckConstraint(one_of("format", Format), name="format"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Word, primary_key=True),
+    Column("holder", Word, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    # Goes up with each renewal: who sees it unchanged for `lease_ms` may take the lease over.
+    Column("renewals", BigInteger, nullable=False, server_default=text("0")),
+    # 0 where it was given back.
+    Column("lease_ms", BigInteger, nullable=False, server_default=text("10000")),
+    # By the database's wall clock; for gateways of before `renewals`.
+    Column("expires_ms", BigInteger, nullable=False),
+    CheckConstraint("epoch >= 1", name="epoch"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("label", Text, nullable=False),
+    Column("hash", Word, nullable=False),
+    Column("scopes", Document, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("revoked_at", UtcTime),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("principal", Word, primary_key=True),
+    Column("key", Word, primary_key=True),
+    Column("digest", Word, nullable=False),
+    Column("status", Integer),
+    Column("headers", Document),
+    Column("body", Text),
+    Column("created_at", UtcTime, nullable=False),
+    Index(None, "created_at"),
+)

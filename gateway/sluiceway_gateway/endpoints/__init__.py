@@ -1,0 +1,1 @@
+"""Endpoints: attach, heartbeats, liveness, detach."""

@@ -1,0 +1,258 @@
+"""Endpoints. Locks are taken in one order: session, channels, endpoints, each sorted by its id."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, or_, select, tuple_, update
+
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import channels, endpoints
+from sluiceway_gateway.db.statements import Each, Lookup
+from sluiceway_gateway.db.types import Document, OptionalDocument
+from sluiceway_gateway.domain.errors import ConcurrentChange
+from sluiceway_gateway.endpoints.model import Endpoint, Place, Role, State, merged_ends
+from sluiceway_gateway.store.endpoint_rows import (
+    MAY_RETURN,
+    changing_values_of,
+    endpoint_of,
+    values_of,
+)
+from sluiceway_gateway.store.selection import chunks
+
+_HERE = ~endpoints.c.superseded
+_PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
+# What beats and commits run is put together once.
+_OF_IDS = (
+    select(endpoints)
+    .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(endpoints.c.id)
+)
+_OF_ID = select(endpoints).where(endpoints.c.id == bindparam("id"))
+_HOLD = Lookup(_OF_IDS.with_for_update(key_share=True), keys="ids")
+_HOLD_FREE = Lookup(_OF_IDS.with_for_update(key_share=True, skip_locked=True), keys="ids")
+_OF_GROUP = (
+    select(endpoints)
+    .where(
+        endpoints.c.channel_uid == bindparam("channel_uid"),
+        *(endpoints.c[key] == bindparam(key) for key in ("role", "group_name")),
+        or_(_HERE, MAY_RETURN & bindparam("lost")),
+    )
+    .order_by(endpoints.c.member_index)
+)
+_OF_PLACE = [
+    endpoints.c[key] == bindparam(key)
+    for key in ("channel_uid", "role", "group_name", "member_index")
+]
+_AT = select(endpoints).where(*_OF_PLACE, _HERE)
+_PREDECESSOR = (
+    select(endpoints.c.state, endpoints.c.ends)
+    .where(*_OF_PLACE, endpoints.c.epoch < bindparam("before"))
+    .order_by(endpoints.c.epoch.desc())
+    .limit(1)
+)
+_ENDED = select(endpoints).where(
+    *_OF_PLACE, endpoints.c.epoch < bindparam("before"), endpoints.c.ends.is_not(None)
+)
+_SAVE = update(endpoints).where(
+    endpoints.c.id == bindparam("the_id"),
+    endpoints.c.state == bindparam("was_state"),
+    endpoints.c.superseded == bindparam("was_superseded"),
+    endpoints.c.health == bindparam("was_health"),
+)
+_REVISE = (
+    update(channels)
+    .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+    .values(endpoints_revision=channels.c.endpoints_revision + 1)
+)
+_REVISION = select(channels.c.endpoints_revision).where(channels.c.uid == bindparam("uid"))
+_KNOWN = Lookup(
+    select(endpoints.c.id).where(endpoints.c.id.in_(bindparam("ids", expanding=True))), keys="ids"
+)
+_AT_PLACES = Lookup(
+    select(endpoints).where(
+        tuple_(endpoints.c.channel_uid, *_PLACE).in_(bindparam("places", expanding=True)), _HERE
+    ),
+    keys="places",
+)
+_COUNTED = (
+    update(endpoints)
+    .where(endpoints.c.id == bindparam("the_id"), _HERE)
+    .values(counters=bindparam("counters", type_=Document))
+)
+_COUNT_UP = Each(_COUNTED)
+_REACH = Each(_COUNTED.values(reached=bindparam("reached", type_=OptionalDocument)))
+
+
+Reached = Mapping[int, tuple[int, int]]
+"""By partition the next offset to read, and how many records of that message are done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """Which places of a channel to look at."""
+
+    role: Role | None = None
+    group: str | None = None
+
+
+def find(tx: ReadTransaction, endpoint_id: str) -> Endpoint | None:
+    """Return the endpoint of this id, superseded or not."""
+    row = tx.execute(_OF_ID, {"id": endpoint_id}).one_or_none()
+    return None if row is None else endpoint_of(row)
+
+
+def hold(
+    tx: WriteTransaction, ids: Collection[str], *, patiently: bool = True
+) -> dict[str, Endpoint]:
+    """Return those of these endpoints that there are and keep others from changing them.
+
+    Those that another transaction holds are waited for or, if not `patiently`, left out.
+    """
+    rows = tx.look_up(_HOLD if patiently else _HOLD_FREE, sorted(ids))
+    return {row.id: endpoint_of(row) for row in rows}
+
+
+def members(
+    tx: ReadTransaction, channel_uid: str, role: Role, group: str, *, lost: bool = False
+) -> list[Endpoint]:
+    """Return who has the places of a group, by index; with `lost` also those that may return."""
+    key = {"channel_uid": channel_uid, "role": str(role), "group_name": group, "lost": lost}
+    return [endpoint_of(row) for row in tx.execute(_OF_GROUP, key)]
+
+
+def at(tx: ReadTransaction, channel_uid: str, place: Place) -> Endpoint | None:
+    """Return who has this place."""
+    row = tx.execute(_AT, _of_place(channel_uid, place)).one_or_none()
+    return None if row is None else endpoint_of(row)
+
+
+def known(tx: ReadTransaction, ids: Sequence[str]) -> set[str]:
+    """Return those of these ids that endpoints have, superseded or not."""
+    return {row.id for row in tx.look_up(_KNOWN, ids)}
+
+
+def at_places(
+    tx: ReadTransaction, places: Sequence[tuple[str, Place]]
+) -> dict[tuple[str, Place], Endpoint]:
+    """Return who has these places, each of the channel with this uid."""
+    keys = [(uid, str(each.role), each.group, each.index) for uid, each in places]
+    found = map(endpoint_of, tx.look_up(_AT_PLACES, keys))
+    return {(each.channel_uid, each.place): each for each in found}
+
+
+def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
+    """Whether the place holds records of earlier instances whose end nobody reported.
+
+    The predecessor tells: it answered for all that came before it when it finished, or when it
+    failed and reported ends.
+    """
+    before = tx.execute(_PREDECESSOR, _before(endpoint)).one_or_none()
+    if before is None or before.state == str(State.CLOSED):
+        return False
+    return before.state != str(State.ERROR) or before.ends is None
+
+
+def ends_before(tx: ReadTransaction, endpoint: Endpoint) -> Mapping[int, int] | None:
+    """Return what earlier instances of its place have reported as their ends."""
+    found: Mapping[int, int] | None = None
+    for row in tx.execute(_ENDED, _before(endpoint)):
+        found = merged_ends(found, endpoint_of(row).ends)
+    return found
+
+
+def page(
+    tx: ReadTransaction, channel_uid: str, slots: Slots, *, after: Place | None, limit: int
+) -> list[Endpoint]:
+    """Return who has the places of a channel, in the order of places, those after `after`."""
+    statement = select(endpoints).where(endpoints.c.channel_uid == channel_uid, _HERE)
+    if slots.role is not None:
+        statement = statement.where(endpoints.c.role == str(slots.role))
+    if slots.group is not None:
+        statement = statement.where(endpoints.c.group_name == slots.group)
+    if after is not None:
+        statement = statement.where(
+            tuple_(*_PLACE) > tuple_(str(after.role), after.group, after.index)
+        )
+    return [endpoint_of(row) for row in tx.execute(statement.order_by(*_PLACE).limit(limit))]
+
+
+def on_sides(
+    tx: ReadTransaction, sides: Collection[tuple[str, Role]]
+) -> dict[tuple[str, Role], list[Endpoint]]:
+    """Return, for pairs of a channel's uid and a role, who has the places, in their order."""
+    found: dict[tuple[str, Role], list[Endpoint]] = {side: [] for side in sides}
+    for part in chunks([(uid, str(role)) for uid, role in found]):
+        wanted = tuple_(endpoints.c.channel_uid, endpoints.c.role).in_(part)
+        statement = select(endpoints).where(_HERE, wanted).order_by(*_PLACE)
+        for row in tx.execute(statement):
+            found[row.channel_uid, Role(row.role)].append(endpoint_of(row))
+    return found
+
+
+def insert(tx: WriteTransaction, new: Sequence[Endpoint]) -> None:
+    """Add endpoints whose places are free."""
+    tx.execute(endpoints.insert(), [values_of(each) for each in new])
+
+
+def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> None:
+    """Put each second endpoint in the place of the first, which it was made from.
+
+    Raises ConcurrentChange, and changes nothing, if one is not as it was any more.
+    """
+    if not changes:
+        return
+    rows = [
+        changing_values_of(now)
+        | {
+            "the_id": was.id,
+            "was_state": str(was.state),
+            "was_superseded": was.superseded,
+            "was_health": str(was.health),
+        }
+        for was, now in sorted(changes, key=lambda pair: pair[0].id)
+    ]
+    if tx.execute(_SAVE, rows).rowcount != len(rows):
+        raise ConcurrentChange("An endpoint was changed at the same time; send the request again.")
+
+
+def count_up(
+    tx: WriteTransaction, counted: Sequence[tuple[str, Mapping[str, float], Reached | None]]
+) -> None:
+    """Write down the counters of endpoints, and how far each has come where it says so."""
+    still: list[dict[str, Any]] = []
+    moved: list[dict[str, Any]] = []
+    for id_, counters, reached in sorted(counted, key=lambda each: each[0]):
+        row: dict[str, Any] = {"the_id": id_, "counters": dict(counters)}
+        if reached is None:
+            still.append(row)
+        else:
+            row["reached"] = {str(each): list(at) for each, at in reached.items()}
+            moved.append(row)
+    tx.run_each(_COUNT_UP, still)
+    tx.run_each(_REACH, moved)
+
+
+def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:
+    """Have those who watch these channels' endpoints look again."""
+    for part in chunks(sorted(channel_uids)):
+        tx.execute(_REVISE, {"uids": part})
+
+
+def revision(tx: ReadTransaction, channel_uid: str) -> int:
+    """Return how often the channel's endpoints changed."""
+    number: int = tx.execute(_REVISION, {"uid": channel_uid}).scalar_one()
+    return number
+
+
+def _of_place(channel_uid: str, place: Place) -> dict[str, Any]:
+    return {
+        "channel_uid": channel_uid,
+        "role": str(place.role),
+        "group_name": place.group,
+        "member_index": place.index,
+    }
+
+
+def _before(endpoint: Endpoint) -> dict[str, Any]:
+    return _of_place(endpoint.channel_uid, endpoint.place) | {"before": endpoint.epoch}

@@ -1,0 +1,259 @@
+"""Endpoints as JSON: what requests may say, and how answers look."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, Field, model_validator
+
+from sluiceway_gateway.channels.connection import Connection
+from sluiceway_gateway.channels.model import MAX_PARTITIONS, Channel
+from sluiceway_gateway.channels.wire import Asked, Beat, Uid, time_json
+from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Endpoint, Event
+from sluiceway_gateway.groups.model import GROUP_PATTERN, check_group
+from sluiceway_gateway.http.params import INT64_MAX
+from sluiceway_gateway.offsets.model import Committed
+
+GroupName = Annotated[
+    str, AfterValidator(check_group), Field(json_schema_extra={"pattern": GROUP_PATTERN})
+]
+Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
+Counters = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=64)], Count | Annotated[float, Field(ge=0)]],
+    Field(max_length=32, description="What it counts, by names of its own"),
+]
+PartitionText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
+Ends = Annotated[
+    dict[PartitionText, Count],
+    Field(max_length=100_000, description="By partition, the offset after the last record"),
+]
+Title = Annotated[str, Field(min_length=1, max_length=200)]
+Places = Annotated[
+    dict[PartitionText, Annotated[list[Count], Field(min_length=2, max_length=2)]],
+    Field(
+        max_length=MAX_PARTITIONS,
+        description="By partition, the next offset to read and how many of its records are done",
+    ),
+]
+StateWord = Literal["opened", "started", "stopped", "closed", "error"]
+HealthWord = Literal["healthy", "suspect", "lost"]
+RoleWord = Literal["reader", "writer"]
+ModeWord = Literal["shared", "broadcast"]
+
+CLIENT_LENGTH = 200
+"""Characters of a client's own name that are kept."""
+TAKES = ("positions",)
+"""What beats may carry beyond what every gateway takes; clients send nothing else."""
+
+
+class AttachPost(Asked):
+    """The body of `POST /v1/channels/{name}/endpoints`."""
+
+    uid: Uid = Field(description="Of the channel")
+    id: Uid = Field(description="Of this instance, drawn by the client")
+    session: Uid = Field(description="Of the client's process, drawn by it; its beats carry it")
+    role: RoleWord
+    group: GroupName | None = Field(
+        default=None, description="With index and size, or with dynamic, or without"
+    )
+    index: int | None = Field(default=None, ge=0, lt=MAX_GROUP_SIZE)
+    size: int | None = Field(default=None, ge=1, le=MAX_GROUP_SIZE)
+    mode: ModeWord = Field(default="shared", description="How records go to a group of readers")
+    dynamic: bool = Field(
+        default=False, description="Of a reader: its group's members come and go, and take shares"
+    )
+    state: Literal["opened"] = "opened"
+    title: Title | None = Field(default=None, description="What it is, for people")
+
+    @model_validator(mode="after")
+    def _is_a_place(self) -> Self:
+        if self.dynamic:
+            return self._is_a_member()
+        given = [each is not None for each in (self.group, self.index, self.size)]
+        if any(given) and not all(given):
+            raise ValueError("group, index and size are given together, or none of them")
+        if self.index is not None and self.size is not None and self.index >= self.size:
+            raise ValueError(
+                f"index {self.index} is outside a group of the size {self.size}: it is "
+                f"0 to {self.size - 1}"
+            )
+        if self.mode == "broadcast" and (self.role == "writer" or self.group is None):
+            raise ValueError("broadcast is for readers of a group; leave mode out")
+        return self
+
+    def _is_a_member(self) -> Self:
+        if self.group is None or self.index is not None or self.size is not None:
+            raise ValueError("a member of a dynamic group names the group, no index and no size")
+        if self.role == "writer" or self.mode == "broadcast":
+            raise ValueError("dynamic groups are of readers that share; leave dynamic out")
+        return self
+
+
+class DetachPost(Asked):
+    """The body of `POST /v1/channels/{name}/endpoints/{id}/detach`."""
+
+    uid: Uid = Field(description="Of the channel")
+    epoch: int = Field(ge=1, le=INT64_MAX)
+    state: Literal["closed", "error"]
+    cause: str | None = Field(default=None, max_length=1000)
+    ends: Ends | None = Field(
+        default=None,
+        description="Of a writer; partitions without are out. With `error`: {} for one that wrote "
+        "nothing, null where it may have written",
+    )
+    counters: Counters | None = None
+    positions: Places | None = Field(default=None, description="Of a reader: how far it came")
+
+
+class EndpointChannel(BaseModel):
+    """Which channel it is."""
+
+    name: str
+    uid: str
+
+
+class EndpointBody(BaseModel):
+    """An endpoint."""
+
+    id: str
+    channel: EndpointChannel
+    role: RoleWord
+    group: str | None
+    title: str | None
+    index: int
+    size: int | None
+    mode: ModeWord
+    epoch: int
+    generation: int
+    state: StateWord
+    health: HealthWord
+    superseded: bool
+    cause: str | None
+    attached_at: datetime
+    changed_at: datetime
+    counters: dict[str, float]
+    payload: dict[str, Any] | None
+    ends: dict[str, int] | None
+    lost_at: dict[str, int] | None = Field(description="The topic's ends when it was found lost")
+
+
+class AttachedEndpoint(EndpointBody):
+    """An endpoint, with what is its own."""
+
+    partitions: list[int]
+    took_over: bool = Field(description="Of a writer: who had the place did not come to an end")
+
+
+class PositionBody(BaseModel):
+    """The next record to read: a message's offset, and how many of its records are done."""
+
+    partition: int
+    offset: int
+    record: int
+    topic_id: str
+
+
+class AttachedBody(BaseModel):
+    """All that an endpoint needs to begin."""
+
+    endpoint: AttachedEndpoint
+    takes: list[str] = Field(description="Optional fields of beats that this gateway understands")
+    beat: Beat
+    positions: list[PositionBody]
+    connection: Connection
+
+
+class EventBody(BaseModel):
+    """A line of an endpoint's history."""
+
+    at: datetime
+    state: StateWord | None
+    health: HealthWord | None
+    cause: str | None
+    by: str
+
+
+class EndpointReport(EndpointBody):
+    """An endpoint, with its partitions and its last events, the oldest first."""
+
+    partitions: list[int]
+    events: list[EventBody]
+
+
+class EndpointList(BaseModel):
+    """A page of endpoints, by role, group and index."""
+
+    items: list[EndpointBody]
+    next_cursor: str | None = Field(description="null at the end")
+
+
+def endpoint_json(channel: Channel, endpoint: Endpoint) -> dict[str, Any]:
+    """Return the endpoint as it is sent."""
+    return {
+        "id": endpoint.id,
+        "channel": {"name": channel.name, "uid": channel.uid},
+        **standing_json(endpoint),
+        "title": endpoint.title,
+        "mode": str(endpoint.mode),
+        "epoch": endpoint.epoch,
+        "generation": endpoint.generation,
+        "superseded": endpoint.superseded,
+        "attached_at": time_json(endpoint.attached_at),
+        "changed_at": time_json(endpoint.changed_at),
+        "counters": dict(endpoint.counters),
+    }
+
+
+def standing_json(endpoint: Endpoint) -> dict[str, Any]:
+    """Return what the counterparts are told of an endpoint."""
+    place = endpoint.place
+    return {
+        "id": endpoint.id,
+        "role": str(place.role),
+        "group": None if place.group == ANONYMOUS else place.group,
+        "index": place.index,
+        "size": endpoint.size,
+        "state": str(endpoint.state),
+        "health": str(endpoint.health),
+        "cause": endpoint.cause,
+        "payload": endpoint.payload,
+        "ends": ends_json(endpoint.ends),
+        "lost_at": ends_json(endpoint.lost_at),
+    }
+
+
+def ends_json(ends: Any) -> dict[str, int] | None:
+    """Return offsets by partition as they are sent."""
+    return None if ends is None else {str(each): offset for each, offset in ends.items()}
+
+
+def ends_of(ends: dict[str, int] | None) -> dict[int, int] | None:
+    """Return offsets by partition as they were sent."""
+    return None if ends is None else {int(each): offset for each, offset in ends.items()}
+
+
+def places_of(places: dict[str, list[int]] | None) -> dict[int, tuple[int, int]] | None:
+    """Return places by partition as they were sent."""
+    if places is None:
+        return None
+    return {int(each): (offset, records) for each, (offset, records) in places.items()}
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """Return a line of history as it is sent."""
+    return {
+        "at": time_json(event.at),
+        "state": event.state and str(event.state),
+        "health": event.health and str(event.health),
+        "cause": event.cause,
+        "by": event.by,
+    }
+
+
+def position_json(committed: Committed) -> dict[str, Any]:
+    """Return a position as it is sent."""
+    return {
+        "partition": committed.position.partition,
+        "offset": committed.position.offset,
+        "record": committed.position.record,
+        "topic_id": committed.topic_id,
+    }

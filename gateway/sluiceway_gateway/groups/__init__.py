@@ -1,0 +1,1 @@
+"""Groups of readers and writers: membership, size, partition assignment."""

@@ -1,0 +1,59 @@
+"""What the routes work with; `create_app` puts it together."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.channels.service import Channels
+from sluiceway_gateway.cluster.service import ClusterView
+from sluiceway_gateway.endpoints.attach import Attachment
+from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.service import Endpoints
+from sluiceway_gateway.groups.service import Shares
+from sluiceway_gateway.http.fragments import Fragments
+from sluiceway_gateway.http.rendered import Rendered
+from sluiceway_gateway.longpoll import Watch
+from sluiceway_gateway.metrics import Metrics
+from sluiceway_gateway.offsets.ack import Acknowledgements
+from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.readiness import Health
+from sluiceway_gateway.services.advancing import Advancing
+from sluiceway_gateway.services.resizing import Resizing
+from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.status.service import Statuses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The services of one gateway."""
+
+    settings: Settings
+    tokens: Tokens
+    channels: Channels
+    attachment: Attachment
+    endpoints: Endpoints
+    beats: Beats
+    offsets: Offsets
+    advancing: Advancing
+    acknowledgements: Acknowledgements
+    statuses: Statuses
+    rendered: Rendered
+    fragments: Fragments
+    shares: Shares
+    resizing: Resizing
+    watch: Watch
+    cluster: ClusterView
+    health: Health
+    metrics: Metrics
+
+
+async def parts_of(request: Request) -> Parts:
+    """Return the parts of the application that serves this request."""
+    parts = request.app.state.parts
+    assert isinstance(parts, Parts)  # noqa: S101
+    return parts
+
+
+Gateway = Annotated[Parts, Depends(parts_of)]

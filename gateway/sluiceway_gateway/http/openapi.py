@@ -1,0 +1,59 @@
+"""The documentation of the calls: the OpenAPI document, and Swagger UI to read it with.
+
+Swagger UI's files are npm's `swagger-ui-dist`, unchanged, held against the sums beside them by a
+test. The page takes them from the gateway, and the browser is told to ask nobody else.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from fastapi import Path as PathParameter
+from fastapi.responses import FileResponse, JSONResponse
+
+from sluiceway_gateway.domain.errors import NotFound
+from sluiceway_gateway.http.auth import Anybody
+from sluiceway_gateway.http.route import GatewayRoute
+
+router = APIRouter(route_class=GatewayRoute)
+
+_DIRECTORY = Path(__file__).parent / "swagger_ui"
+_TYPES = {
+    "favicon-32x32.png": "image/png",
+    "start.js": "text/javascript",
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+}
+_HEADERS = {
+    # Swagger UI sets styles by itself and draws its icons from data: URLs.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    # A later version of the gateway brings other files under these names.
+    "Cache-Control": "private, max-age=600",
+}
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request, _anybody: Anybody) -> Response:
+    """Give the OpenAPI document."""
+    return JSONResponse(request.app.openapi())
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs(_anybody: Anybody) -> Response:
+    """Show the OpenAPI document."""
+    return FileResponse(_DIRECTORY / "index.html", headers=_HEADERS, media_type="text/html")
+
+
+@router.get("/docs/{file}", include_in_schema=False)
+async def docs_file(
+    file: Annotated[str, PathParameter(max_length=100)], _anybody: Anybody
+) -> Response:
+    """Give what the page is made of; raises NotFound."""
+    if file not in _TYPES:
+        raise NotFound(f"The documentation has no file {file!r}; it is at /docs.")
+    return FileResponse(_DIRECTORY / file, headers=_HEADERS, media_type=_TYPES[file])

@@ -1,0 +1,127 @@
+"""The parameters that several routes share, with their rules and their documentation."""
+
+import base64
+import binascii
+import hashlib
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Path, Query
+from pydantic import AfterValidator, Field
+
+from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.channels.etag import Precondition
+from sluiceway_gateway.channels.selector import Selector
+from sluiceway_gateway.domain.errors import InvalidRequest, Violation
+from sluiceway_gateway.domain.name import NAME_LENGTH, NAME_PATTERN, check_name
+from sluiceway_gateway.domain.request import Request
+from sluiceway_gateway.endpoints.model import Place, Role
+from sluiceway_gateway.groups.model import check_group
+
+Name = Annotated[
+    str,
+    Path(description="The channel's name"),
+    AfterValidator(check_name),
+    Field(json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": NAME_LENGTH}),
+]
+
+_NO_CURSOR = "not a cursor of this list; take next_cursor of the page before"
+INT64_MAX = 2**63 - 1
+
+_TAGS = "Entity tags as answers give them, or *"
+
+
+async def _precondition(
+    if_match: Annotated[str | None, Header(description=_TAGS)] = None,
+    if_none_match: Annotated[str | None, Header(description=_TAGS)] = None,
+) -> Precondition:
+    return Precondition.of(if_match=if_match, if_none_match=if_none_match)
+
+
+Conditions = Annotated[Precondition, Depends(_precondition)]
+
+MAX_WAIT_S = 60
+Wait = Annotated[
+    float,
+    Query(
+        ge=0,
+        le=MAX_WAIT_S,
+        allow_inf_nan=False,
+        description="Seconds to wait for a change, if If-None-Match names the present state",
+    ),
+]
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        description="A repeat with the same key gets the same answer, for a day",
+        pattern=r"^[!-~]{1,200}$",
+    ),
+]
+
+
+def request_of(
+    key: str | None, principal: Principal, *content: object, precondition: Precondition
+) -> Request | None:
+    """Return the request that `key` stands for; its digest covers all of `content`."""
+    if key is None:
+        return None
+    text = repr((content, precondition.if_match, precondition.if_none_match))
+    digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+    return Request(key=key, principal=principal.id, digest=digest)
+
+
+def cursor_after(name: str) -> str:
+    """Return the cursor that goes on after this name."""
+    return base64.urlsafe_b64encode(f"1:{name}".encode()).decode("ascii").rstrip("=")
+
+
+def name_before(cursor: str | None) -> str:
+    """Return the name that the cursor goes on after; raises InvalidRequest for a broken one."""
+    if cursor is None:
+        return ""
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        text = base64.b64decode(padded, b"-_", validate=True).decode("ascii")
+        # Broken too where the form is another one.
+        name = check_name(text.removeprefix("1:"))
+    except (binascii.Error, UnicodeError, ValueError):
+        name = ""
+    if not name or cursor != cursor_after(name):
+        raise _malformed("cursor", _NO_CURSOR)
+    return name
+
+
+def cursor_after_place(place: Place) -> str:
+    """Return the cursor that goes on after this place."""
+    text = f"e:{place.role}/{place.group}/{place.index}"
+    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
+
+
+def place_before(cursor: str | None) -> Place | None:
+    """Return the place that the cursor goes on after; raises InvalidRequest for a broken one."""
+    if cursor is None:
+        return None
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        text = base64.b64decode(padded, b"-_", validate=True).decode("ascii")
+        role, group, index = text.removeprefix("e:").split("/")
+        place = Place(role=Role(role), group=group and check_group(group), index=int(index))
+    except (binascii.Error, UnicodeError, ValueError):
+        place = None
+    if place is None or cursor != cursor_after_place(place) or place.index > INT64_MAX:
+        raise _malformed("cursor", _NO_CURSOR)
+    return place
+
+
+def selector_of(text: str | None) -> Selector | None:
+    """Return the selector; raises InvalidRequest for a broken one."""
+    if text is None or not text.strip():
+        return None
+    try:
+        return Selector.parse(text)
+    except ValueError as error:
+        raise _malformed("selector", str(error)) from None
+
+
+def _malformed(parameter: str, message: str) -> Any:
+    return InvalidRequest.malformed([Violation(pointer=f"query:{parameter}", message=message)])

@@ -1,0 +1,1 @@
+"""Kafka's admin interface. No other package of the gateway imports confluent-kafka."""

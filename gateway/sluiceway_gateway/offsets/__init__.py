@@ -1,0 +1,1 @@
+"""Committed positions of groups: commit, reset, acknowledgement, mirror."""

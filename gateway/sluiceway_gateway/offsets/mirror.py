@@ -1,0 +1,155 @@
+"""Telling Kafka how far groups are, so that Kafka's own tools show them.
+
+It goes one way: from the database to Kafka's group offsets, which nobody here ever reads.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from sluiceway_gateway.clock import Clock
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.domain.errors import KafkaUnavailable
+from sluiceway_gateway.domain.rejection import Cause, Rejection
+from sluiceway_gateway.offsets.mirror_store import MirroredPosition, committed_since
+
+_log = structlog.get_logger(__name__)
+
+#: How long Kafka's tools may be behind.
+_PAUSE_S = 1.0
+#: After which pause what was refused is tried again.
+_RETRY_S = 15.0
+#: How often all positions are looked at, and not only those that were put down lately. Replicas'
+#: clocks date them, which may differ by less.
+_FULL_S = 60.0
+
+_Offsets = dict[tuple[str, int], int]
+
+
+class Groups(Protocol):
+    """What is asked of Kafka."""
+
+    def commit_offsets(
+        self, groups: Mapping[str, Mapping[tuple[str, int], int]]
+    ) -> Mapping[str, Rejection | None]:
+        """Set offsets of consumer groups; raises KafkaUnavailable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorCounts:
+    """What one pass did, in Kafka's groups."""
+
+    written: int = 0
+    refused: int = 0
+    pause_s: float = _PAUSE_S
+
+
+class Mirror:
+    """Writes the positions of mirrored channels to Kafka's group offsets."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        kafka: Groups,
+        prefix: str,
+        clock: Clock,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """`prefix` is what the names of Kafka's groups start with; the group's own follows."""
+        self._database = database
+        self._kafka = kafka
+        self._prefix = prefix
+        self._clock = clock
+        self._monotonic = monotonic
+        self._written: dict[str, _Offsets] = defaultdict(dict)
+        self._refused: dict[str, float] = {}
+        self._passed_s: float | None = None
+        self._full_s: float | None = None
+        self._since: datetime | None = None
+
+    def run_once(self) -> MirrorCounts:
+        """Write what has changed since the last pass. Raises DatabaseUnavailable."""
+        now_s = self._monotonic()
+        if self._passed_s is None or now_s - self._passed_s > _FULL_S:
+            # Another replica may have written meanwhile, so what this one wrote says nothing.
+            self._written.clear()
+            self._full_s = None
+        self._passed_s = now_s
+        full = self._full_s is None or now_s - self._full_s >= _FULL_S
+        if full:
+            self._full_s = now_s
+        with self._database.scan() as tx:
+            found = committed_since(tx, None if full else self._since)
+        self._since = self._clock() - timedelta(seconds=_FULL_S)
+        changed = self._changed(found)
+        if full:
+            self._forget_others(found)
+        due = {
+            group: offsets
+            for group, offsets in changed.items()
+            if now_s - self._refused.get(group, -_RETRY_S) >= _RETRY_S
+        }
+        if not due:
+            return MirrorCounts()
+        try:
+            outcomes = self._kafka.commit_offsets(due)
+        except KafkaUnavailable as error:
+            _log.warning("kafka is away", reason=str(error), groups=len(due))
+            self._full_s = None
+            return MirrorCounts(refused=len(due))
+        for group, rejection in outcomes.items():
+            self._note(group, due[group], rejection, now_s)
+        refused = sum(each is not None for each in outcomes.values())
+        return MirrorCounts(written=len(outcomes) - refused, refused=refused)
+
+    def _changed(self, found: list[MirroredPosition]) -> dict[str, _Offsets]:
+        changed: dict[str, _Offsets] = defaultdict(dict)
+        for each in found:
+            group, place = self._name(each), (each.topic, each.partition)
+            if self._written[group].get(place) != each.offset:
+                changed[group][place] = each.offset
+        return changed
+
+    def _forget_others(self, found: list[MirroredPosition]) -> None:
+        """Keep in mind only what is there."""
+        there = {(self._name(each), each.topic, each.partition) for each in found}
+        for group, offsets in list(self._written.items()):
+            left = {place: at for place, at in offsets.items() if (group, *place) in there}
+            self._written[group] = left
+            if not left:
+                del self._written[group]
+
+    def _name(self, position: MirroredPosition) -> str:
+        """Return the name of the group in Kafka."""
+        group = self._prefix + position.group
+        return group if position.member < 0 else f"{group}-{position.member}"
+
+    def _note(
+        self, group: str, offsets: _Offsets, rejection: Rejection | None, now_s: float
+    ) -> None:
+        if rejection is not None and rejection.cause is Cause.UNAVAILABLE:
+            # Its coordinator is not to be had just now: the next pass asks again.
+            self._full_s = None
+            return
+        if rejection is None:
+            self._written[group] |= offsets
+            if self._refused.pop(group, None) is not None:
+                _log.info("the group is mirrored again", group=group)
+            return
+        if group not in self._refused:
+            _log.warning(
+                "Kafka does not take a group's offsets; it is asked again. A group that has "
+                "members of Kafka's own keeps its offsets itself: end them, or set "
+                "SLUICEWAY_MIRROR_PREFIX",
+                group=group,
+                cause=str(rejection.cause),
+                reason=rejection.message,
+            )
+        self._refused[group] = now_s
+        # Looked at again then, however long ago it was committed.
+        self._full_s = now_s - _FULL_S + _RETRY_S

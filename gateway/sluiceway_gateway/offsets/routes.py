@@ -1,0 +1,273 @@
+"""The routes of groups' positions."""
+
+import asyncio
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import AfterValidator, BaseModel, Field
+
+from sluiceway_gateway.channels.etag import Precondition
+from sluiceway_gateway.channels.model import MAX_PARTITIONS
+from sluiceway_gateway.channels.wire import Asked, Uid, time_json
+from sluiceway_gateway.domain.request import Answer
+from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
+from sluiceway_gateway.endpoints.wire import GroupName, ModeWord, PositionBody, position_json
+from sluiceway_gateway.groups.model import Group
+from sluiceway_gateway.http.auth import Manager, Viewer
+from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, request_of
+from sluiceway_gateway.http.problems import problems
+from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.offsets.model import Commit, Committed, Position
+from sluiceway_gateway.offsets.service import GroupReport, Reset
+from sluiceway_gateway.offsets.store import Outcome
+
+router = APIRouter(
+    prefix="/v1/channels/{name}/groups/{group}/offsets",
+    tags=["endpoints"],
+    route_class=GatewayRoute,
+)
+
+INT32_MAX = 2**31 - 1
+InGroup = Annotated[GroupName, Path(description="The group's name")]
+Index = Annotated[int, Field(ge=0, lt=MAX_GROUP_SIZE)]
+Count = Annotated[int, Field(ge=1, le=INT64_MAX)]
+TopicId = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class PositionPut(Asked):
+    """The next record to read."""
+
+    partition: int = Field(ge=0, le=INT32_MAX)
+    offset: int = Field(ge=0, le=INT64_MAX)
+    record: int = Field(ge=0, le=INT32_MAX, description="Records of that message that are done")
+
+
+def each_once(positions: list[PositionPut]) -> list[PositionPut]:
+    """Return the positions; raises ValueError where a partition is named twice."""
+    if len({each.partition for each in positions}) != len(positions):
+        raise ValueError("a partition is named once")
+    return positions
+
+
+Positions = Annotated[
+    list[PositionPut], Field(min_length=1, max_length=MAX_PARTITIONS), AfterValidator(each_once)
+]
+
+
+class CommitPut(Asked):
+    """The body of `PUT …/offsets`."""
+
+    uid: Uid = Field(description="Of the channel")
+    id: Uid = Field(description="Of the endpoint")
+    epoch: Count
+    generation: Count
+    topic_id: TopicId
+    number: Count = Field(description="Counts the endpoint's commits, from 1")
+    positions: Positions
+
+
+class ResetPost(Asked):
+    """The body of `POST …/offsets/reset`."""
+
+    uid: Uid = Field(description="Of the channel")
+    positions: Positions | None = Field(description="Those not named stay; null forgets all")
+    topic_id: TopicId | None = Field(default=None, description="Needed with positions")
+    index: Index | None = Field(default=None, description="Which member of a broadcast group")
+    generation: Count | None = Field(default=None, description="Reset only if it is still so")
+    reason: str = Field(min_length=1, max_length=1000, description="For the history")
+    force: bool = Field(default=False, description="Though members live; they commit no more")
+
+
+class CommittedBody(PositionBody):
+    """A position as it stands, and what put it there."""
+
+    index: int | None = Field(description="Of the member, in broadcast groups")
+    epoch: int = Field(description="Of the endpoint; 0 after a reset")
+    number: int
+    committed_at: datetime
+
+
+class ResetBody(BaseModel):
+    """A reset."""
+
+    at: datetime
+    by: str
+    reason: str | None
+
+
+class GroupBody(BaseModel):
+    """A group of readers."""
+
+    group: str
+    mode: ModeWord
+    size: int | None
+    dynamic: bool = Field(description="Members come and go; size counts those that live")
+    generation: int
+    epoch: int
+    positions: list[CommittedBody]
+
+
+class GroupOffsets(GroupBody):
+    """A group of readers, with its last resets, the oldest first."""
+
+    resets: list[ResetBody]
+
+
+class CommitAnswer(GroupBody):
+    """The partitions that a commit named, as they stand."""
+
+    number: int = Field(description="Of the endpoint's last commit that counted")
+
+
+def _described(text: str) -> dict[int | str, Any]:
+    return {200: {"description": text, "model": GroupOffsets}}
+
+
+@router.get(
+    "",
+    summary="Read how far a group has come",
+    response_model=GroupOffsets,
+    responses=problems(404, also=_described("The group")),
+)
+def get_offsets(
+    name: Name,
+    group: InGroup,
+    _viewer: Viewer,
+    gateway: Gateway,
+    index: Annotated[Index | None, Query(description="Of a member of a broadcast group")] = None,
+) -> Response:
+    """Give the group's committed positions; partitions without one are left out."""
+    return report_response(gateway.offsets.fetch(name, group, index=index))
+
+
+@router.put(
+    "",
+    summary="Commit positions",
+    response_model=CommitAnswer,
+    responses=problems(
+        404, 409, 413, also={200: {"description": "Committed", "model": CommitAnswer}}
+    ),
+)
+async def commit(
+    name: Name, group: InGroup, body: CommitPut, principal: Viewer, gateway: Gateway
+) -> Response:
+    """Commit all of the positions, or none of them.
+
+    They go forward alone, and only by the living instance of a place, in the group's present
+    generation. A number that is not above the last changes nothing.
+    """
+    asked = commit_of(name, group, body)
+    return committed(await asyncio.wrap_future(gateway.offsets.commit_soon(asked, by=principal)))
+
+
+@router.post(
+    "/reset",
+    summary="Set a group's positions",
+    response_model=GroupOffsets,
+    responses=problems(404, 409, 413, also=_described("They are set")),
+)
+def reset(
+    name: Name,
+    group: InGroup,
+    body: ResetPost,
+    principal: Manager,
+    gateway: Gateway,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Put positions wherever they are wanted, back too, in a new generation of the group.
+
+    409 `members_open` while a member lives, unless it is forced. The history keeps who, when, why.
+    """
+    content = body.model_dump_json(by_alias=True)
+    answer = gateway.offsets.reset(
+        name,
+        group,
+        Reset(
+            positions=None
+            if body.positions is None
+            else tuple(position_of(each) for each in body.positions),
+            topic_id=body.topic_id,
+            index=body.index,
+            generation=body.generation,
+            reason=body.reason,
+            force=body.force,
+        ),
+        uid=body.uid,
+        principal=principal,
+        request=request_of(
+            idempotency_key, principal, "RESET", name, group, content, precondition=Precondition()
+        ),
+        render=lambda report: Answer(status=200, headers={}, body=_text(_report_json(report))),
+    )
+    return Response(answer.body, answer.status, media_type="application/json")
+
+
+def commit_of(name: str, group: str, body: CommitPut) -> Commit:
+    """Return what a request asks for."""
+    return Commit(
+        channel=name,
+        channel_uid=body.uid,
+        group=group,
+        endpoint=body.id,
+        epoch=body.epoch,
+        generation=body.generation,
+        topic_id=body.topic_id,
+        number=body.number,
+        positions=tuple(position_of(each) for each in body.positions),
+    )
+
+
+def committed(done: Outcome) -> Response:
+    """Return the answer to a commit that stands."""
+    assert done.group is not None  # noqa: S101 - no error, so there is one
+    positions = [(done.member, each) for each in done.positions]
+    return _sent(_group_json(done.group, positions) | {"number": done.number})
+
+
+def position_of(given: PositionPut) -> Position:
+    """Return the position that a request names."""
+    return Position(partition=given.partition, offset=given.offset, record=given.record)
+
+
+def report_response(report: GroupReport) -> Response:
+    """Return what is answered with how a group stands."""
+    return _sent(_report_json(report))
+
+
+def _report_json(report: GroupReport) -> dict[str, Any]:
+    resets = [
+        {"at": time_json(each.at), "by": each.by, "reason": each.cause} for each in report.resets
+    ]
+    return _group_json(report.group, report.positions) | {"resets": resets}
+
+
+def _group_json(group: Group, positions: Any) -> dict[str, Any]:
+    return {
+        "group": group.name,
+        "mode": str(group.mode),
+        "size": group.size,
+        "dynamic": group.dynamic,
+        "generation": group.generation,
+        "epoch": group.epoch,
+        "positions": [_committed_json(member, each) for member, each in positions],
+    }
+
+
+def _committed_json(member: int, committed: Committed) -> dict[str, Any]:
+    return position_json(committed) | {
+        "index": None if member < 0 else member,
+        "epoch": committed.epoch,
+        "number": committed.number,
+        "committed_at": time_json(committed.committed_at),
+    }
+
+
+def _text(body: Any) -> str:
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _sent(body: Any) -> Response:
+    return Response(_text(body), media_type="application/json")

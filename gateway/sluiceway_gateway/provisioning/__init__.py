@@ -1,0 +1,1 @@
+"""Provisioning: topics brought to what the channels' specs ask for."""

@@ -1,0 +1,244 @@
+"""Bringing Kafka to what the channels' specs ask for, a page of due channels at a time.
+
+No call to Kafka is made inside a transaction. What was seen is written down only where the
+channel is still as it was read, so a replica that lost its lease can do no harm.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+
+from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.channels.model import Phase, sources
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.domain.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.model import DesiredTopic, ObservedTopic
+from sluiceway_gateway.provisioning.plan import Action, DeleteTopic, Plan, Standing, plan
+from sluiceway_gateway.provisioning.status import (
+    BACKOFF_MAX_S,
+    RACES,
+    Verdict,
+    away,
+    desired_topic,
+    judge,
+    unfulfilled,
+    unreachable,
+)
+from sluiceway_gateway.provisioning.store import (
+    DueChannel,
+    due,
+    exists,
+    misdated,
+    record_observation,
+    remove,
+)
+from sluiceway_gateway.services.actions import Done, carry_out
+
+_log = structlog.get_logger(__name__)
+
+#: Pauses between looks at topics that were just changed: brokers hear of it a moment later.
+_PATIENCE_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What one pass did, in channels.
+
+    `changed` have another status now, or are gone; `conflicts` were changed by others meanwhile.
+    `more` tells that the page was full, so that others may be due as well.
+    """
+
+    checked: int = 0
+    changed: int = 0
+    created: int = 0
+    grown: int = 0
+    configured: int = 0
+    deleted: int = 0
+    removed: int = 0
+    refused: int = 0
+    conflicts: int = 0
+    unreachable: int = 0
+    more: bool = False
+
+
+class Reconciler:
+    """Compares due channels with Kafka and acts on the difference."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        kafka: Kafka,
+        clock: Callable[[], datetime],
+        resync_s: float,
+        wait: Callable[[float], object],
+        page_size: int = 100,
+    ) -> None:
+        """`wait` pauses for some seconds, and less when the process is to stop."""
+        self._database = database
+        self._kafka = kafka
+        self._clock = clock
+        self._resync_s = resync_s
+        self._wait = wait
+        self._page_size = page_size
+
+    def run_once(self) -> Counts:
+        """Work through one page of due channels.
+
+        Raises DatabaseUnavailable; that Kafka is away is written down and counted instead.
+        """
+        page = self._due()
+        if not page:
+            return Counts()
+        forgotten = [each for each in page if _is_forgotten(each)]
+        others = [each for each in page if not _is_forgotten(each)]
+        verdicts = {each.channel.uid: Verdict(channel=None) for each in forgotten}
+        done, is_away = Done(), False
+        try:
+            done, judged = self._bring_up(others)
+        except KafkaUnavailable as error:
+            is_away = True
+            _log.warning(
+                "kafka is away",
+                cause=str(away(error.lockout)),
+                reason=str(error),
+                channels=len(others),
+            )
+            judged = {
+                each.channel.uid: unreachable(
+                    each.channel, error.lockout, refusals=each.refusals, now=self._clock()
+                )
+                for each in others
+            }
+        changed, removed, conflicts = self._record(page, verdicts | judged)
+        self._take_back([each for each in conflicts if each.channel.topic.name in done.created])
+        return Counts(
+            checked=0 if is_away else len(others),
+            changed=changed,
+            created=len(done.created),
+            grown=len(done.grown),
+            configured=len(done.configured),
+            deleted=len(done.deleted),
+            removed=removed,
+            refused=sum(each.cause not in RACES for each in done.rejections.values()),
+            conflicts=len(conflicts),
+            unreachable=len(others) if is_away else 0,
+            more=len(page) == self._page_size,
+        )
+
+    def _due(self) -> list[DueChannel]:
+        now, longest_s = self._clock(), max(self._resync_s, BACKOFF_MAX_S)
+        with self._database.read() as tx:
+            return due(tx, now=now, limit=self._page_size) or misdated(
+                tx,
+                latest=now + timedelta(seconds=longest_s),
+                latest_on_the_way=now + timedelta(seconds=BACKOFF_MAX_S),
+                limit=self._page_size,
+            )
+
+    def _bring_up(self, page: list[DueChannel]) -> tuple[Done, dict[str, Verdict]]:
+        """Look, act, look again where something was done, and judge."""
+        desired = {each.channel.topic.name: desired_topic(each.channel) for each in page}
+        seen = self._kafka.observe(desired)
+        topics = dict(seen.topics)
+        # Of a topic that Kafka would not show nothing is known, so nothing is done to it.
+        plans = {
+            name: plan(topic, topics.get(name))
+            for name, topic in desired.items()
+            if name not in seen.rejections
+        }
+        asked = [act for name, first in plans.items() for act in actions(desired[name], first)]
+        done = carry_out(self._kafka, asked)
+        self._look_again(desired, done, topics)
+        now = self._clock()
+        verdicts: dict[str, Verdict] = {}
+        for each in page:
+            channel, name = each.channel, each.channel.topic.name
+            if name in seen.rejections:
+                verdicts[channel.uid] = unfulfilled(
+                    channel, seen.rejections[name], refusals=each.refusals, now=now
+                )
+                continue
+            verdicts[channel.uid] = judge(
+                channel,
+                refusals=each.refusals,
+                first=plans[name],
+                last=plan(desired[name], topics.get(name)),
+                observed=topics.get(name),
+                rejection=done.rejections.get(name),
+                now=now,
+            )
+        return done, verdicts
+
+    def _look_again(
+        self, desired: Mapping[str, DesiredTopic], done: Done, topics: dict[str, ObservedTopic]
+    ) -> None:
+        """Bring `topics` up to date for those that something was done to."""
+        pending = set(done.topics)
+        for pause_s in _PATIENCE_S:
+            if not pending:
+                return
+            self._wait(pause_s)
+            seen = self._kafka.observe(pending)
+            for name in pending - seen.rejections.keys():
+                topics.pop(name, None)
+            topics |= seen.topics
+            pending = {name for name in pending if plan(desired[name], topics.get(name)).actions}
+
+    def _record(
+        self, page: list[DueChannel], verdicts: Mapping[str, Verdict]
+    ) -> tuple[int, int, list[DueChannel]]:
+        """Write down all verdicts; return how many changed, how many went, and the conflicts."""
+        changed, removed, conflicts, now = 0, 0, [], self._clock()
+        with self._database.write() as tx:
+            for each in page:
+                verdict = verdicts[each.channel.uid]
+                if verdict.channel is None:
+                    gone = remove(tx, each.channel.uid)
+                    removed += gone
+                    changed += gone
+                    continue
+                again_s = self._resync_s if verdict.again_s is None else verdict.again_s
+                written = record_observation(
+                    tx,
+                    verdict.channel,
+                    was=each.channel,
+                    from_phases={each.channel.phase, *sources(verdict.channel.phase)},
+                    due_at=now + timedelta(seconds=again_s),
+                    refusals=verdict.refusals,
+                )
+                if written is None:
+                    conflicts.append(each)
+                else:
+                    changed += written.revision != each.channel.revision
+        return changed, removed, conflicts
+
+    def _take_back(self, made: list[DueChannel]) -> None:
+        """Delete topics that were made for channels whose rows had gone meanwhile.
+
+        Their names bear a uid that no other channel will have, and they were made just now:
+        nothing but this pass knows of them.
+        """
+        if not made:
+            return
+        with self._database.read() as tx:
+            orphans = [each for each in made if not exists(tx, each.channel.uid)]
+        names = [each.channel.topic.name for each in orphans]
+        if names:
+            _log.warning("topics of deleted channels are taken back", topics=names)
+            carry_out(self._kafka, [DeleteTopic(name=name) for name in names])
+
+
+def _is_forgotten(due_channel: DueChannel) -> bool:
+    """Tell whether only the row is to go."""
+    return due_channel.channel.phase is Phase.DELETING and due_channel.channel.keep_topic
+
+
+def actions(desired: DesiredTopic, first: Plan) -> tuple[Action, ...]:
+    """Return what is asked of Kafka by the first plan of a pass."""
+    if desired.owned and not desired.wanted and first.standing is Standing.ABSENT:
+        # One that was made a moment ago may not show yet; deleting asks the controller itself.
+        return (DeleteTopic(name=desired.name),)
+    return first.actions

@@ -1,0 +1,1 @@
+"""Schemas: versions of a channel's schema, and compatibility."""

@@ -1,0 +1,1 @@
+"""Status: samples, lag, rates, progress, and their HTTP views."""

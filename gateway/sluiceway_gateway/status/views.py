@@ -1,0 +1,149 @@
+"""The status of channels as it is looked at: told apart by tags, waited for, and put together."""
+
+import hashlib
+import json
+import time
+from typing import Any, Protocol
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+
+from sluiceway_gateway.channels.etag import Precondition, status_etag
+from sluiceway_gateway.channels.wire import time_json
+from sluiceway_gateway.http.departure import while_connected
+from sluiceway_gateway.http.deps import Parts
+from sluiceway_gateway.http.params import cursor_after
+from sluiceway_gateway.services.leave import Asker
+from sluiceway_gateway.status.service import StatusPage
+from sluiceway_gateway.status.store import Head
+from sluiceway_gateway.status.wire import line_json, status_text
+
+_SEPARATORS = (",", ":")
+
+
+class StatusView(Protocol):
+    """A status that somebody looks at, and what of it was seen last."""
+
+    async def look(self) -> str:
+        """Look at it and return the tag of its state, with its quotes; raises ChannelNotFound."""
+
+    async def changed(self, timeout_s: float, *, placed: bool = False) -> bool:
+        """Wait until it may be in another state than it was when it was looked at last.
+
+        False if the time was up first. `placed`: who asks has a place among those that wait.
+        """
+
+    async def body(self) -> tuple[str, bytes]:
+        """Return the JSON of its state, which is that of the last look or a later one, and its tag.
+
+        Raises ChannelNotFound.
+        """
+
+
+async def awaited(
+    view: StatusView, request: Request, precondition: Precondition, *, wait_s: float
+) -> str:
+    """Return the tag of the state; while it is one that is named, wait for another."""
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        tag = await view.look()
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or not precondition.names(tag):
+            return tag
+        # What changed may be on another page, or not this token's to see.
+        if not await while_connected(request, view.changed(left_s)):
+            return tag
+
+
+class ChannelView:
+    """How one channel stands."""
+
+    def __init__(self, gateway: Parts, name: str, *, by: Asker) -> None:
+        self._gateway = gateway
+        self._name = name
+        self._by = by
+        self._head: Head
+
+    async def look(self) -> str:
+        """Look at it and return the tag of its state.
+
+        Raises ChannelNotFound, and Unauthenticated and Forbidden for who may not see it.
+        """
+        self._head = await run_in_threadpool(self._gateway.statuses.head, self._name, by=self._by)
+        return _tag(self._head)
+
+    async def changed(self, timeout_s: float, *, placed: bool = False) -> bool:
+        """Wait until it is in another state; False if the time was up first."""
+        return await self._gateway.watch.status_changed(
+            self._name, self._head.tag, timeout_s=timeout_s, placed=placed
+        )
+
+    async def body(self) -> tuple[str, bytes]:
+        """Return the JSON of its state, put together once for all who ask, and its tag."""
+        found = self._gateway.rendered.get(self._head.channel.uid, _tag(self._head))
+        rest = await run_in_threadpool(self._rendered) if found is None else found
+        head = self._head
+        sampled_at = None if head.sampled_at is None else time_json(head.sampled_at)
+        # The moment of the last look alone makes no new state, and so is put in here.
+        return _tag(head), b'{"sampled_at":' + json.dumps(sampled_at).encode() + b"," + rest
+
+    def _rendered(self) -> bytes:
+        status = self._gateway.statuses.status(self._name)
+        self._head = status.head
+        text = status_text(status, self._gateway.fragments)[1:].encode()
+        self._gateway.rendered.put(status.head.channel.uid, _tag(status.head), text)
+        return text
+
+
+class ListView:
+    """A page of the list of all channels that a token may see."""
+
+    def __init__(
+        self, gateway: Parts, *, limit: int, after: str, prefixes: tuple[str, ...]
+    ) -> None:
+        self._gateway = gateway
+        self._limit, self._after, self._prefixes = limit, after, prefixes
+        self._page: StatusPage
+
+    async def look(self) -> str:
+        """Look at it and return the tag of its state."""
+        self._page = await run_in_threadpool(self._looked)
+        return _page_tag(self._page)
+
+    async def changed(self, timeout_s: float, *, placed: bool = False) -> bool:
+        """Wait until anything of any channel is another; False if the time was up first."""
+        return await self._gateway.watch.anything_changed(
+            self._page.overall, timeout_s=timeout_s, placed=placed
+        )
+
+    async def body(self) -> tuple[str, bytes]:
+        """Return the JSON of what was seen last, and its tag."""
+        page = self._page
+        following = None if page.following is None else cursor_after(page.following)
+        items = [line_json(each) for each in page.lines]
+        return _page_tag(page), _text({"items": items, "next_cursor": following})
+
+    def _looked(self) -> StatusPage:
+        return self._gateway.statuses.page(
+            limit=self._limit, after=self._after, prefixes=self._prefixes
+        )
+
+
+def _tag(head: Head) -> str:
+    tag = head.tag
+    return status_etag(
+        tag.uid,
+        generation=tag.generation,
+        revision=tag.revision,
+        endpoints_revision=tag.endpoints_revision,
+        samples_revision=tag.samples_revision,
+    )
+
+
+def _page_tag(page: StatusPage) -> str:
+    tags = "".join(_tag(each.head) for each in page.lines) + f"/{page.following}"
+    return f'"s{hashlib.sha256(tags.encode()).hexdigest()[:24]}"'
+
+
+def _text(body: Any) -> bytes:
+    return json.dumps(body, separators=_SEPARATORS).encode()
