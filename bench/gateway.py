@@ -23,9 +23,9 @@ from sluiceway import Gateway
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import MAX_SCHEMA_VERSIONS, SchemaVersion
+from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.services.migration import opened
 
 CONNECTIONS = 8
 SECONDS = 3.0
@@ -62,7 +62,7 @@ def gateway(database_url: str, bootstrap_servers: str) -> Iterator[Service]:
 def fill(database_url: str) -> None:
     """Have the channel FULL keep as many versions of its schema as it may."""
     now = datetime.now(UTC)
-    with opened(database_url) as database, database.write() as tx:
+    with open_database(database_url) as database, database.write() as tx:
         channel = channels_store.hold(tx, FULL)
         assert channel is not None
         for number in range(2, MAX_SCHEMA_VERSIONS + 1):

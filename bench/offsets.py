@@ -27,8 +27,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from fastapi import FastAPI
 
 from sluiceway import Gateway
+from sluiceway_gateway.cli.server import bound_socket
 from sluiceway_gateway.embedded import KafkaServer, free_ports
-from sluiceway_gateway.http.sockets import bound_socket
 from sluiceway_gateway.offsets.routes import CommitPut
 
 SECONDS = 5.0

@@ -12,8 +12,8 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.db.revision import migrate, open_database
 from sluiceway_gateway.embedded import free_ports
-from sluiceway_gateway.services.migration import migrate, opened
 
 KEY = "bench-key-" + "0123456789abcdef" * 2
 COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"
@@ -37,7 +37,7 @@ class Service:
 def running(database_url: str, bootstrap_servers: str) -> Iterator[Service]:
     """Run a gateway while the block runs; it may not be there yet when the block begins."""
     migrate(database_url)
-    with opened(database_url) as database:
+    with open_database(database_url) as database:
         made = Tokens(database, SecretStr(KEY)).create(label="bench", scopes=["admin"])
     (port,) = free_ports(1)
     settings = {

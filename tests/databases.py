@@ -15,7 +15,7 @@ import psycopg
 from sqlalchemy import make_url
 
 from relay import Relay
-from sluiceway_gateway.services.migration import migrate
+from sluiceway_gateway.db.revision import migrate
 
 
 class Databases(ABC):

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from sluiceway_gateway.cli.server import bound_socket
 from sluiceway_gateway.http.server import ConnectionLimits, limited_protocol
-from sluiceway_gateway.http.sockets import bound_socket
 
 
 class _Server(uvicorn.Server):

@@ -14,29 +14,28 @@ if TYPE_CHECKING:
     from sluiceway.errors import SluicewayError
     from sluiceway.gateway import Gateway
     from sluiceway.ports import InputPort, OutputPort
-    from sluiceway.position import Position
     from sluiceway.reader import ChannelReader
-    from sluiceway.rest.endpoint_models import Endpoint
+    from sluiceway.rest.endpoint_models import Endpoint, Position
     from sluiceway.rest.models import Beat, Connection, Retention
     from sluiceway.rest.status import StatusReport
     from sluiceway.schema import Schema
     from sluiceway.writer import ChannelWriter
 
 _MODULES = {
-    "Beat": "protocol",
+    "Beat": "rest.models",
     "Channel": "channel",
     "ChannelReader": "reader",
     "ChannelWriter": "writer",
-    "Connection": "protocol",
-    "Endpoint": "endpoint",
+    "Connection": "rest.models",
+    "Endpoint": "rest.endpoint_models",
     "Gateway": "gateway",
     "InputPort": "ports",
     "OutputPort": "ports",
-    "Position": "position",
-    "Retention": "protocol",
+    "Position": "rest.endpoint_models",
+    "Retention": "rest.models",
     "Schema": "schema",
     "SluicewayError": "errors",
-    "StatusReport": "reports",
+    "StatusReport": "rest.status",
 }
 
 __all__ = [

@@ -1,30 +1,209 @@
-"""A channel as a client holds it."""
+"""Channel: a named, typed, partitioned stream of records."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from sluiceway import offsets
-from sluiceway.company import ChannelCompany
+from sluiceway.channel_state import ChannelFacts
 from sluiceway.endpoint.handle import Attachment
 from sluiceway.endpoint.heartbeat import Session
 from sluiceway.endpoint.stop_condition import OnLostWriter
-from sluiceway.errors import OptionError
+from sluiceway.endpoint.waiting import Meeting, WaitedState
+from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.group_reader import OnPartitions, maker
-from sluiceway.groups import Groups
-from sluiceway.idle import idle_ms
-from sluiceway.kafka.masked import MaskedProperties
+from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
-from sluiceway.position import Position
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.channels import Access, Control
-from sluiceway.rest.endpoint_models import Membership, Mode, Role, membership
+from sluiceway.rest.endpoint_models import Endpoint, Membership, Mode, Position, Role, membership
+from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Beat, ChannelResource, Connection, Retention, SchemaVersion
 from sluiceway.schema import Schema, choice
 from sluiceway.writer import ChannelWriter
 
-__all__ = ["Channel"]
+
+class ChannelLife(ChannelFacts):
+    """A channel that can be closed and deleted."""
+
+    def close(self, *, force: bool = False, wait_s: float | None = None) -> None:
+        """Let nobody open a writer any more; the records stay readable. There is no way back.
+
+        Writers that are open are asked to finish, and readers go on: the channel is `closing`
+        until every writer has ended, or is lost, and every group has committed all there is. It
+        returns at once, or with `wait_s` when that is done, else raises SluicewayTimeout, which
+        says who is waited for. `force` waits for nobody.
+
+        Raises Conflict for another incarnation of the channel, ChannelNotReady for one that has
+        no topic.
+        """
+        self._take(self._control.close_channel(self.name, uid=self.uid, force=force))
+        if wait_s is not None:
+            self.wait_until_closed(wait_s)
+
+    def delete(
+        self, *, keep_topic: bool = False, force: bool = False, wait_s: float = 60.0
+    ) -> None:
+        """Delete the channel and, unless `keep_topic`, its topic with all records.
+
+        A topic that was adopted always stays. Raises Conflict `endpoints_live` while somebody
+        writes or reads, and where the topic goes `unread_data` if a group has not committed all of
+        it, and GatewayUnavailable if Kafka does not tell; not with `force`. Those who are at work
+        then get EndpointClosed or TopicGone.
+
+        Returns when it is gone. Raises SluicewayTimeout, with the gateway's reason, when that
+        takes longer than `wait_s`; the gateway goes on with it.
+        """
+        deadline_s = time.monotonic() + wait_s
+        try:
+            self._take(
+                self._control.delete(self.name, uid=self.uid, keep_topic=keep_topic, force=force)
+            )
+        except ChannelNotFound:
+            return
+        self.wait_until_gone(deadline_s - time.monotonic())
+
+    def wait_until_closed(self, wait_s: float = 60.0) -> Self:
+        """Wait until all is written and read of a channel that is closing; return it.
+
+        Raises SluicewayTimeout, which says who is waited for, and ChannelNotFound for one that was
+        deleted meanwhile.
+        """
+        deadline_s = time.monotonic() + wait_s
+        while self.status.phase != "closed":
+            self._await_change(deadline_s, f"the channel {self.name!r} is not closed yet")
+        return self
+
+    def wait_until_gone(self, wait_s: float = 60.0) -> None:
+        """Wait until a channel that is being deleted is gone. Raises SluicewayTimeout."""
+        deadline_s = time.monotonic() + wait_s
+        try:
+            while True:
+                self._await_change(deadline_s, f"the channel {self.name!r} is still there")
+        except ChannelNotFound:
+            return
+        except Conflict as error:
+            # Gone, and its name is taken again.
+            if error.code != "uid_mismatch":
+                raise
+
+
+class ChannelCompany(ChannelLife):
+    """A channel with its writers and readers."""
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Ask for all writers and readers, the latest instance of each place."""
+        return self._meeting().endpoints()
+
+    def wait_for(
+        self,
+        *,
+        writers: int = 0,
+        readers: int = 0,
+        state: WaitedState = "opened",
+        timeout_s: float = 60.0,
+    ) -> tuple[Endpoint, ...]:
+        """Return the endpoints once so many writers and readers have come to `state`.
+
+        "opened" waits until they have come at all, "started" until they work, "closed" until
+        they, and all others of their role, have finished. Raises SluicewayTimeout, which says who
+        is missing.
+        """
+        return self._meeting().wait_for(
+            writers=writers, readers=readers, state=state, timeout_s=timeout_s
+        )
+
+    def wait_until(
+        self,
+        absent: Callable[[Sequence[Endpoint]], list[str]],
+        *,
+        timeout_s: float = 60.0,
+        every_s: float = 20.0,
+    ) -> tuple[Endpoint, ...]:
+        """Return the endpoints once `absent`, which is given them, names nobody any more.
+
+        `absent` is called when an endpoint changes, and every `every_s`, 20 s at most. Raises
+        SluicewayTimeout with the names.
+        """
+        return self._meeting().wait_until(absent, timeout_s=timeout_s, every_s=every_s)
+
+    def dismiss(self, *endpoint_ids: str) -> None:
+        """Take endpoints away: they count no more, and what they ask is refused as fenced.
+
+        Readers take a writer that failed, or was lost, for one that finished, with all that is in
+        the channel now; so they read what it wrote, and raise no WriterFailed or WriterLost for
+        it: `channel.dismiss(*error.endpoints)`. Repeated, it changes nothing. Needs the scope
+        `manage`. Raises Conflict for an id that is none of the channel's, and GatewayUnavailable,
+        also while Kafka does not tell where the writer's records end.
+        """
+        for each in endpoint_ids:
+            self._control.endpoints.dismiss(self.name, each, uid=self.uid)
+
+    def _meeting(self) -> Meeting:
+        return Meeting(self._control.endpoints, self.name)
+
+
+class Groups:
+    """The groups of one incarnation of a channel, asked for without being in one."""
+
+    def __init__(
+        self, calls: EndpointCalls, channel: str, uid: str, *, topic_id: str | None
+    ) -> None:
+        self._calls = calls
+        self._channel = channel
+        self._uid = uid
+        self._topic_id = topic_id
+
+    def committed(self, group: str, index: int | None) -> dict[int, Position]:
+        """Return what a group has committed, or one member of a broadcast group."""
+        return self._calls.committed(self._channel, group, index=index)
+
+    def reset(
+        self,
+        group: str,
+        positions: Mapping[int, Position | int] | None,
+        *,
+        reason: str,
+        index: int | None,
+        force: bool,
+    ) -> None:
+        """Put a group's positions elsewhere."""
+        body: dict[str, object] = {
+            "uid": self._uid,
+            "topic_id": self._topic_id,
+            "reason": reason,
+            "force": force,
+        }
+        places = None
+        if positions is not None:
+            places = {
+                partition: place if isinstance(place, Position) else Position(offset=place)
+                for partition, place in positions.items()
+            }
+        if index is not None:
+            body["index"] = index
+        self._calls.reset(self._channel, group, body, places=places)
+
+
+_SHORTEST, _LONGEST = timedelta(minutes=1), timedelta(days=3650)
+
+
+def checked_idle(idle: timedelta) -> timedelta | None:
+    """Return what a channel has that may be idle for so long: None for 0. Raises OptionError."""
+    if not isinstance(idle, timedelta) or not (
+        idle == timedelta(0) or _SHORTEST <= idle <= _LONGEST
+    ):
+        raise OptionError(
+            f"idle is {idle!r}; it takes a timedelta from a minute to ten years, or 0 for never"
+        )
+    return idle or None
+
+
+def idle_ms(idle: timedelta | None) -> int | None:
+    """Return it in milliseconds, None for never. Raises OptionError."""
+    checked = None if idle is None else checked_idle(idle)
+    return None if checked is None else checked // timedelta(milliseconds=1)
 
 
 class Channel(ChannelCompany):
@@ -255,3 +434,6 @@ class Channel(ChannelCompany):
         if connection.channel_uid != self.uid:
             raise self._replaced(connection.channel_uid)
         return connection
+
+
+__all__ = ["Channel", "ChannelCompany", "ChannelLife", "Groups", "checked_idle", "idle_ms"]

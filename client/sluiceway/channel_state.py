@@ -1,4 +1,4 @@
-"""What a channel is, by the gateway's last answer, and waiting for the next one."""
+"""The state of a channel as of the gateway's last answer, and waiting for the next one."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -6,10 +6,9 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from sluiceway.errors import ChannelNotReady, Conflict, SluicewayTimeout
-from sluiceway.rest.channels import Control
+from sluiceway.rest.channels import PACE_S, Control, channel_states
 from sluiceway.rest.models import Beat, ChannelResource, ChannelStatus, Retention
 from sluiceway.rest.status import StatusReport
-from sluiceway.watching import PACE_S, channel_states
 
 __all__ = ["ChannelFacts"]
 

@@ -8,17 +8,15 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from sluiceway.channel import Channel
+from sluiceway.channel import Channel, checked_idle, idle_ms
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
-from sluiceway.idle import checked_idle, idle_ms
 from sluiceway.rest.auth import Token
-from sluiceway.rest.channels import Control
+from sluiceway.rest.channels import PACE_S, Control, list_states
 from sluiceway.rest.models import Beat, ChannelResource, Retention
 from sluiceway.rest.status import StatusLine
 from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
 from sluiceway.schema.choice import require_readable
-from sluiceway.watching import PACE_S, list_states
 
 __all__ = ["Gateway"]
 

@@ -1,4 +1,4 @@
-"""Reading as a member of a dynamic group."""
+"""DynamicGroupReader: reads as a member of a dynamic group."""
 
 import logging
 import math
@@ -12,8 +12,8 @@ from sluiceway.endpoint.assignment import EndingOfShare, Share
 from sluiceway.endpoint.handle import Attachment
 from sluiceway.endpoint.stop_condition import Ending, OnLostWriter
 from sluiceway.errors import OptionError, StaleGeneration
-from sluiceway.position import Position
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 
 __all__ = ["OnPartitions", "SharingReader", "maker"]

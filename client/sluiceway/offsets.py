@@ -1,4 +1,4 @@
-"""From where to where a reader reads: the caller's words and the offsets they come to."""
+"""Offset bounds of a read: where it starts and where it ends."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Literal
 
 from sluiceway.errors import OffsetOutOfRange, OptionError
 from sluiceway.kafka.consumer import MessageStream, Watermarks
-from sluiceway.position import Position
+from sluiceway.rest.endpoint_models import Position
 
 __all__ = ["Start", "Until", "chosen_partitions", "end_offsets", "positions_at", "start_positions"]
 

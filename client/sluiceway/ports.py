@@ -13,10 +13,9 @@ from sluiceway.channel import Channel
 from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, outcome
 from sluiceway.endpoint.waiting import missing
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
-from sluiceway.position import Position
 from sluiceway.reader import ChannelReader
 from sluiceway.records import to_batches
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoint_models import Endpoint, Position
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["InputPort", "OutputPort"]

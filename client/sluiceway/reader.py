@@ -1,7 +1,8 @@
-"""Reading records from a channel."""
+"""ChannelReader: reads records from a channel."""
 
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -10,20 +11,108 @@ from typing import Any, Literal, Self, TypeVar
 import pyarrow as pa
 
 from sluiceway import offsets
-from sluiceway.decoding import decoder_for
+from sluiceway.codecs.decoder import decoder_for
 from sluiceway.endpoint.committer import Commits
-from sluiceway.endpoint.handle import Attachment
+from sluiceway.endpoint.handle import Attachment, StatusCallback
 from sluiceway.endpoint.stop_condition import Ending, OnLostWriter, WhenFinished
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
-from sluiceway.growing import Growing
+from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.consumer import MessageStream
 from sluiceway.kafka.fetcher import Intake
-from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.kafka.opening import opened
-from sluiceway.position import Position
+from sluiceway.kafka.shared_stream import opened
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 
-__all__ = ["ChannelReader"]
+
+class Presence:
+    """A writer or reader that may be an endpoint of its channel."""
+
+    _attachment: Attachment | None
+
+    @property
+    def endpoint_id(self) -> str | None:
+        """Its id, 32 hexadecimal digits; None: it is no endpoint, nobody knows of it."""
+        return None if self._attachment is None else self._attachment.id
+
+    @property
+    def payload(self) -> Mapping[str, Any] | None:
+        """What its counterparts are told: an object of JSON's values, up to 4 KiB, or None."""
+        return self.attachment.payload
+
+    @payload.setter
+    def payload(self, payload: Mapping[str, Any] | None) -> None:
+        self.attachment.payload = payload
+
+    @property
+    def finish_requested(self) -> bool:
+        """Whether the channel closes or is being deleted, as far as the beats have told.
+
+        A writer should come to its end then; a reader knows that no other writer comes.
+        """
+        return self._attachment is not None and self._attachment.finish_requested
+
+    def on_status(self, callback: StatusCallback) -> None:
+        """Call `callback` with its counterparts, a tuple of Endpoint: now, and when they change.
+
+        It is called in the thread of the beats, which it should not keep; what it raises is
+        written to the log.
+        """
+        self.attachment.listen(callback)
+
+    @property
+    def attachment(self) -> Attachment:
+        """Its life as an endpoint, for what is built upon readers and writers. Raises OptionError.
+
+        There is none where nobody knows of it.
+        """
+        if self._attachment is None:
+            raise OptionError(
+                "nobody knows of this reader or writer, so it has no status: give it a group"
+            )
+        return self._attachment
+
+    def _excuse(self, *, done: bool) -> None:
+        """If all is done that there was to do, note that to let go of it now is to close it."""
+        if done and self._attachment is not None:
+            self._attachment.session.excuse(self._attachment)
+
+    def _check(self) -> None:
+        if self._attachment is not None:
+            self._attachment.check()
+
+
+class Growing(Presence):
+    """A reader that may be told to look whether there is more for it to read."""
+
+    _intake: Intake
+    _stream: MessageStream
+
+    @abstractmethod
+    def _require_open(self) -> None:
+        """Raise EndpointClosed, or what the gateway said against it."""
+
+    def meet_new_partitions(self) -> tuple[int, ...]:
+        """Read the partitions too that are this reader's and are new, and return them.
+
+        They are read from their beginning. Members of dynamic groups take them with their shares.
+        """
+        attachment = self._attachment
+        member = None if attachment is None else attachment.membership
+        if member is not None and member.dynamic:
+            return ()
+        with self._intake.turn.urgently():
+            self._require_open()
+            present = self._intake.partitions
+            came = tuple(
+                p
+                for p in range(self._stream.meet_new_partitions())
+                if p not in present and (attachment is None or attachment.owns(p))
+            )
+            if came:
+                self._intake.reassign(come={p: Position(offset=0) for p in came})
+        return came
+
 
 T = TypeVar("T")
 
@@ -338,3 +427,6 @@ class ChannelReader(Growing):
         if self._closed:
             raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
         self._check()
+
+
+__all__ = ["ChannelReader", "Growing", "Presence"]

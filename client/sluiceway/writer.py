@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from sluiceway.acknowledgement import wait_until_passed
 from sluiceway.codecs import codec
 from sluiceway.endpoint.handle import Attachment
+from sluiceway.endpoint.waiting import wait_until_passed
 from sluiceway.errors import (
     DeliveryFailed,
     EndpointClosed,
@@ -17,12 +17,11 @@ from sluiceway.errors import (
 )
 from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.accumulator import Messages, outgoing
-from sluiceway.kafka.config import producer_config
-from sluiceway.kafka.masked import MaskedProperties
+from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.partitioner import Key, Partitioner, placement
 from sluiceway.kafka.producer import Delivery
 from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.presence import Presence
+from sluiceway.reader import Presence
 from sluiceway.records import to_batches
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema

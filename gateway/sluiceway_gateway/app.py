@@ -17,6 +17,7 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.cluster import routes as cluster_routes
 from sluiceway_gateway.cluster.service import ClusterView
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
 from sluiceway_gateway.endpoints.attach import Attachment
@@ -24,17 +25,14 @@ from sluiceway_gateway.endpoints.heartbeats import Beats
 from sluiceway_gateway.endpoints.liveness import EndCounts, ReapCounts
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
-from sluiceway_gateway.groups.service import Shares
-from sluiceway_gateway.http import advancing, health, openapi, problems, status_events
+from sluiceway_gateway.groups.service import Resizing, Shares
+from sluiceway_gateway.http import health, openapi, problems
 from sluiceway_gateway.http.auth import Authentication
 from sluiceway_gateway.http.deps import Parts
-from sluiceway_gateway.http.document import document
-from sluiceway_gateway.http.fragments import Fragments
-from sluiceway_gateway.http.limit import BodyLimit
-from sluiceway_gateway.http.middleware import Observation
-from sluiceway_gateway.http.rendered import Rendered
-from sluiceway_gateway.http.short_ways import short_ways
-from sluiceway_gateway.http.shortcut import Shortcut
+from sluiceway_gateway.http.json import Fragments, Rendered
+from sluiceway_gateway.http.middleware import BodyLimit, Observation
+from sluiceway_gateway.http.openapi import document
+from sluiceway_gateway.http.shortcut import Shortcut, short_ways
 from sluiceway_gateway.lifecycle.drain import DrainCounts
 from sluiceway_gateway.lifecycle.idle import IdleCounts
 from sluiceway_gateway.longpoll import Watch
@@ -43,13 +41,10 @@ from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets import ack_routes
 from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.ack import Acknowledgements
-from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.offsets.service import Advancing, Offsets
 from sluiceway_gateway.provisioning.reconciler import Counts
 from sluiceway_gateway.readiness import Health
 from sluiceway_gateway.schemas import routes as schemas_routes
-from sluiceway_gateway.services.advancing import Advancing
-from sluiceway_gateway.services.migration import check
-from sluiceway_gateway.services.resizing import Resizing
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.sampler import SampleCounts
@@ -166,7 +161,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         try:
-            await run_in_threadpool(check, database)
+            await run_in_threadpool(require_current, database)
             await run_in_threadpool(tokens.check_key)
             loops.start()
             try:
@@ -198,10 +193,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         endpoints_routes,
         heartbeat_routes,
         offsets_routes,
-        advancing,
+        offsets_routes,
         ack_routes,
         status_routes,
-        status_events,
+        status_routes,
         groups_routes,
         cluster_routes,
         health,

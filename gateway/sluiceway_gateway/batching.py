@@ -1,4 +1,4 @@
-"""Requests that go together: those that come while others are on their way go next, in one go."""
+"""Batcher: requests that arrive while one batch is under way share the next one."""
 
 import threading
 from collections.abc import Callable, Hashable, Sequence

@@ -1,4 +1,4 @@
-"""The time, passed in so that tests can turn it."""
+"""The system clock, passed in so that tests can replace it."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Waiting for a channel to change, without a thread or a connection for each that waits.
+"""Long polls: waiting for a change without a thread or a connection per waiter.
 
 One task looks at all awaited names with one query: at once when this process
 committed a change, else every `poll_s`, for those that other replicas make.
@@ -16,7 +16,7 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import DatabaseUnavailable, TooManyWaiters
+from sluiceway_gateway.errors import DatabaseUnavailable, TooManyWaiters
 
 View = Callable[[Tag], object]
 """What of a channel's state a waiter waits for."""

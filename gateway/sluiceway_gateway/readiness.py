@@ -1,4 +1,4 @@
-"""Whether the parts that the gateway needs answer, and why not."""
+"""Readiness of the parts that the gateway needs, with reasons."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,13 +8,13 @@ from anyio import CapacityLimiter, to_thread
 
 from sluiceway_gateway.db import revision
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.errors import (
     DatabaseUnavailable,
     KafkaUnavailable,
     WrongEncoding,
     WrongRevision,
 )
-from sluiceway_gateway.kafka.calls import Cluster
+from sluiceway_gateway.kafka.calls import ClusterCalls
 from sluiceway_gateway.provisioning.status import away
 
 
@@ -42,7 +42,7 @@ class Health:
     def __init__(
         self,
         database: Database,
-        cluster: Cluster,
+        cluster: ClusterCalls,
         *,
         timeout_s: float,
         failing: Callable[[], Mapping[str, str]] = dict,
@@ -64,7 +64,7 @@ class Health:
 
     def _without_database(self) -> str | None:
         try:
-            revision.check(self._database)
+            revision.check_revision(self._database)
             self._database.check()
         except (DatabaseUnavailable, WrongEncoding, WrongRevision) as error:
             return type(error).__name__

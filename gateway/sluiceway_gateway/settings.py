@@ -21,8 +21,8 @@ from pydantic_settings import (
 )
 
 from sluiceway.kafka.config import CONNECTION, refuse_unlisted
-from sluiceway_gateway.domain.errors import InvalidSettings
-from sluiceway_gateway.domain.listener import UNNAMED, Listeners
+from sluiceway_gateway.errors import InvalidSettings
+from sluiceway_gateway.kafka.model import UNNAMED, Listeners
 
 PREFIX = "SLUICEWAY_"
 SECRETS = (

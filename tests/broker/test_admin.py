@@ -7,10 +7,9 @@ from confluent_kafka import Producer
 
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.domain.errors import KafkaUnavailable
-from sluiceway_gateway.domain.rejection import Cause, Rejection
 from sluiceway_gateway.embedded import free_ports
-from sluiceway_gateway.kafka.model import ObservedTopic, Watermarks
+from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.model import Cause, ObservedTopic, Rejection, Watermarks
 from sluiceway_gateway.provisioning.plan import AlterConfig, CreateTopic, GrowPartitions
 
 _numbers = itertools.count(1)

@@ -13,8 +13,8 @@ from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import free_ports
-from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import Settings
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}

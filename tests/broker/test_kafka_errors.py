@@ -1,8 +1,8 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from sluiceway_gateway.domain.rejection import Cause
 from sluiceway_gateway.kafka.errors import CAUSES, rejection
+from sluiceway_gateway.kafka.model import Cause
 
 CODES = sorted(
     {

@@ -3,7 +3,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.domain.errors import InvalidSettings
+from sluiceway_gateway.errors import InvalidSettings
 from sluiceway_gateway.kafka.properties import ALLOWED, refusals
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from running_commands import process
 from sluiceway import Gateway
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import free_ports
-from sluiceway_gateway.services.migration import migrate
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - what is refused
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}

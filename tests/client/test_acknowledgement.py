@@ -9,7 +9,7 @@ from real_topics import Topics, readings
 
 from sluiceway import Channel
 from sluiceway.errors import OptionError, SluicewayTimeout
-from sluiceway.murmur2 import partition_of
+from sluiceway.kafka.partitioner import partition_of
 from sluiceway.writer import ChannelWriter
 
 NewChannel = Callable[..., Channel]

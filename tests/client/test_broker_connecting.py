@@ -11,7 +11,7 @@ from broker_calls import broker_at, commit, committed, encoded, fetched, limit, 
 from scripted_gateway import Script
 
 from sluiceway import Channel
-from sluiceway.broker import Broker, BrokerMetadata, OffsetType, SslConfig, outlets
+from sluiceway.broker import Broker, BrokerMetadata, OffsetType, SslConfig, produce
 from sluiceway.broker.exceptions import (
     ERROR_CODES,
     KafkaException,
@@ -178,7 +178,7 @@ def test_a_program_that_an_exception_ends_has_not_finished(
     produced(broker, channel, encoded(channel, 2))
     # What Python leaves there before it runs what is to run at its end.
     monkeypatch.setattr(sys, "last_value", RuntimeError("out of paper"), raising=False)
-    outlets._close_all()
+    produce._close_all()
     (writer,) = channel.endpoints()
     assert (writer.state, writer.cause) == ("error", "RuntimeError")
     broker.close()

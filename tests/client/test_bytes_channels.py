@@ -9,7 +9,7 @@ from real_topics import DEFINITION, Topics
 
 from sluiceway import Channel, Gateway
 from sluiceway.errors import InvalidRequest, RecordError, SchemaMismatch
-from sluiceway.murmur2 import partition_of
+from sluiceway.kafka.partitioner import partition_of
 
 VALUES = [b"", None, b"\0\0\0\0\x07not Avro", "Zürich".encode(), b"x" * 100_000]
 

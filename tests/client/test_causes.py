@@ -18,9 +18,9 @@ from confluent_kafka import KafkaException, Producer
 from sluiceway import Channel, Gateway, InputPort, OutputPort, Schema
 from sluiceway.broker import Message, ProduceRequest
 from sluiceway.codecs import Corrupt
+from sluiceway.codecs.decoder import refusal
 from sluiceway.confluent import Consumer
 from sluiceway.confluent import Producer as FacadeProducer
-from sluiceway.decoding import refusal
 from sluiceway.errors import (
     CorruptMessage,
     DeliveryFailed,
@@ -28,8 +28,8 @@ from sluiceway.errors import (
     OptionError,
     PortError,
     SchemaMismatch,
+    cause_of,
 )
-from sluiceway.errors.root import cause_of
 from sluiceway.records import to_batches
 from views import failed_cause, views
 

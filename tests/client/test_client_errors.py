@@ -21,10 +21,10 @@ from sluiceway.errors import (
     UnsupportedType,
 )
 from sluiceway.kafka.errors import translated
-from sluiceway.problems import BY_CODE
-from sluiceway_gateway.domain import errors as gateway_errors
-from sluiceway_gateway.domain.rejection import Cause
+from sluiceway.rest.transport import BY_CODE
+from sluiceway_gateway import errors as gateway_errors
 from sluiceway_gateway.kafka.errors import CAUSES
+from sluiceway_gateway.kafka.model import Cause
 
 TREE = [
     each

@@ -17,8 +17,8 @@ from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_unti
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.committer import Committer
+from sluiceway.confluent.fetcher import News
 from sluiceway.confluent.members import Lone, Reader
-from sluiceway.confluent.news import News
 from sluiceway.endpoint.heartbeat import Session
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.channels import Control

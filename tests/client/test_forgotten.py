@@ -13,8 +13,8 @@ from real_topics import readings
 from scripted_gateway import Script
 
 from sluiceway import Beat, Channel, ChannelReader, ChannelWriter
+from sluiceway.endpoint.heartbeat import Farewell, Forgotten
 from sluiceway.errors import WriterFailed
-from sluiceway.forgotten import Farewell, Forgotten
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.rest.endpoints import EndpointCalls
 from waiting import until

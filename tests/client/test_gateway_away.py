@@ -16,7 +16,7 @@ from shared_kafka import SharedKafka
 from sluiceway import Beat, Gateway
 from sluiceway.errors import GatewayUnavailable
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.services.migration import migrate
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.settings import Settings
 
 # What requests may take that are to succeed: a machine with neighbours stands still for a second.

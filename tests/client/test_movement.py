@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from sluiceway import Position
-from sluiceway.movement import Movement
+from sluiceway.endpoint.handle import Movement
 
 
 class Clock:

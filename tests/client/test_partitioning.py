@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.errors import OptionError
-from sluiceway.kafka.partitioner import placement
-from sluiceway.murmur2 import murmur2, partition_of, partitions_of
+from sluiceway.kafka.partitioner import murmur2, partition_of, partitions_of, placement
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
 

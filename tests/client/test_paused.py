@@ -25,7 +25,7 @@ from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import Attachment
 from sluiceway.errors import CommitBeyondRead, Fenced, KafkaUnavailable, StaleGeneration
 from sluiceway.kafka import idle_timeout
-from sluiceway.kafka.own import OwnStream
+from sluiceway.kafka.consumer import OwnStream
 from waiting import until
 
 NewChannel = Callable[..., Channel]

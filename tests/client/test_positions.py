@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from real_topics import Topics, readings
 
-from sluiceway.position import Position
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluiceway.errors import IncompatibleGateway, OptionError
-from sluiceway.position import Position
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import ChannelResource, Connection
 
 CHANNEL: dict[str, Any] = {

@@ -11,8 +11,8 @@ import pytest
 from real_topics import Topics, readings
 
 from sluiceway.errors import EndpointClosed, OffsetOutOfRange, OptionError, ValueOutOfRange
-from sluiceway.position import Position
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 

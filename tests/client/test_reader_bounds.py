@@ -15,8 +15,8 @@ from real_topics import Topics, readings
 from sluiceway.codecs import Decoded, Decoder
 from sluiceway.errors import CorruptMessage, SchemaMismatch, ValueOutOfRange
 from sluiceway.kafka import completed_fetch
-from sluiceway.position import Position
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 

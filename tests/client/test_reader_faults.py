@@ -7,8 +7,8 @@ from real_topics import Topics, readings
 
 from relay import Relay
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
-from sluiceway.position import Position
 from sluiceway.reader import ChannelReader
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 

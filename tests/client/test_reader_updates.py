@@ -9,7 +9,7 @@ from real_topics import Topics, readings
 
 from sluiceway import Gateway
 from sluiceway.errors import CorruptMessage, EndpointClosed, SchemaMismatch
-from sluiceway.position import Position
+from sluiceway.rest.endpoint_models import Position
 
 
 @dataclass

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from scripted_gateway import Script
 
-from sluiceway.answer import Answer
 from sluiceway.endpoint.heartbeat import Session
 from sluiceway.errors import GatewayError, GatewayUnavailable
 from sluiceway.rest.endpoint_models import Heard
 from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.models import Answer
 from sluiceway.rest.transport import Transport
 
 

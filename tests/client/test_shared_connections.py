@@ -14,8 +14,7 @@ from real_topics import Topics, readings
 
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
 from sluiceway.kafka import shared_consumer as carriers
-from sluiceway.kafka.seat import Seat
-from sluiceway.kafka.shared_consumer import Carrier
+from sluiceway.kafka.shared_consumer import Carrier, Seat
 from sluiceway.kafka.shared_stream import SharedStream
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection

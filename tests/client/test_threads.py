@@ -15,8 +15,7 @@ from relay import Relay
 from sluiceway import Beat, Channel, ChannelReader, ChannelWriter, InputPort, OutputPort, Position
 from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
 from sluiceway.fair_lock import FairLock
-from sluiceway.kafka.consumer import Taken
-from sluiceway.kafka.own import OwnStream
+from sluiceway.kafka.consumer import OwnStream, Taken
 from sluiceway.rest.models import Connection
 from waiting import until
 

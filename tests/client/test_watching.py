@@ -9,7 +9,7 @@ from scripted_gateway import Script
 
 from sluiceway import Channel, Gateway
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
-from sluiceway.watching import channel_states, list_states
+from sluiceway.rest.channels import channel_states, list_states
 
 CREW = {"living": 1, "lost": 0, "failed": 0, "finished": 0}
 

@@ -12,7 +12,7 @@ from real_topics import Topics, readings
 
 from sluiceway.codecs import Envelope
 from sluiceway.errors import EndpointClosed, InvalidRecord, OptionError, RecordTooLarge
-from sluiceway.murmur2 import partition_of
+from sluiceway.kafka.partitioner import partition_of
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
 

@@ -6,7 +6,7 @@ from sluiceway.codecs import codec, decoder
 from sluiceway.errors import OptionError, RecordTooLarge
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
-from sluiceway.schema.plain_bytes import bytes_schema, holds_messages
+from sluiceway.schema.schema import bytes_schema, holds_messages
 
 NO_LIMIT = 2**31
 NULLABLE = bytes_schema()

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.codecs import codec
+from sluiceway.codecs.arrow import Envelope
 from sluiceway.codecs.avro import AvroCodec
-from sluiceway.codecs.envelope import Envelope
 from sluiceway.errors import InvalidRecord, SchemaMismatch, ValueOutOfRange
 from sluiceway.records import to_batches, to_records
 

@@ -28,8 +28,8 @@ from sluiceway.errors import GatewayError
 from sluiceway.rest.models import Beat, Retention
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.app import create_app
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer
-from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import Settings
 
 SCHEMA = {

@@ -17,7 +17,7 @@ from sluiceway import Gateway
 from sluiceway.rest.models import Retention
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.services.migration import migrate
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.settings import Settings
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}

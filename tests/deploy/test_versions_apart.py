@@ -10,11 +10,10 @@ import httpx
 import pytest
 
 from sluiceway.errors import Conflict, GatewayUnavailable
-from sluiceway.problems import problem
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import ChannelResource
-from sluiceway.rest.transport import Transport
+from sluiceway.rest.transport import Transport, problem
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 

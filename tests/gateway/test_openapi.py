@@ -22,7 +22,7 @@ from hypothesis.configuration import storage_directory
 from serving import serving
 from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.services.migration import migrate
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.settings import Settings
 
 CHANNEL = "fuzzed"

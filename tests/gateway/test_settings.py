@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sluiceway_gateway.domain.errors import InvalidRequest, InvalidSettings
+from sluiceway_gateway.errors import InvalidRequest, InvalidSettings
 from sluiceway_gateway.settings import CLIENTS, SECRETS, Settings
 
 KEY = "0123456789" * 4

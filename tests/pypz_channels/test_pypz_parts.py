@@ -20,15 +20,19 @@ from sluiceway.errors import (
     SluicewayTimeout,
 )
 from sluiceway.pypz import ChannelStatus, ChannelStatusMonitor
-from sluiceway.pypz.config import reader_settings, writer_settings
-from sluiceway.pypz.cycles import Cycles
-from sluiceway.pypz.logger import ChannelLogger
-from sluiceway.pypz.naming import channel_name, group_name
+from sluiceway.pypz.config import (
+    ChannelLogger,
+    channel_name,
+    group_name,
+    reader_settings,
+    writer_settings,
+)
+from sluiceway.pypz.heartbeats import Cycles
+from sluiceway.pypz.offsets import Trail
 from sluiceway.pypz.peers import Connected
 from sluiceway.pypz.resources import Resources
 from sluiceway.pypz.status import ChannelStatus as OurStatus
-from sluiceway.pypz.telling import Telling
-from sluiceway.pypz.trail import Trail
+from sluiceway.pypz.status import Telling
 
 LOGGER = ChannelLogger(logging.getLogger("parts"), "port", "channel")
 WRITER = Endpoint(

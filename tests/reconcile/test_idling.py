@@ -18,7 +18,7 @@ from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.placement import Asked
 from sluiceway_gateway.endpoints.service import Departure, Endpoints
 from sluiceway_gateway.lifecycle.idle import IdleCounts, Idler, Uses
-from sluiceway_gateway.store.idling import touch
+from sluiceway_gateway.lifecycle.store import touch
 
 IDLE_S = 600
 

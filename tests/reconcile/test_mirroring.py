@@ -13,11 +13,11 @@ from rig import Rig
 
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.domain.errors import KafkaUnavailable
+from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.mirror import Mirror
 from sluiceway_gateway.offsets.model import Position
-from sluiceway_gateway.store import positions
-from sluiceway_gateway.store.positions import Placed
+from sluiceway_gateway.offsets.store import Placed
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Site:
             for partition, offset, record in places
         ]
         with self.rig.database.write() as tx:
-            positions.put(tx, placed, now=self.rig.clock.now)
+            offsets_store.put(tx, placed, now=self.rig.clock.now)
 
     def in_kafka(self, group: str = "") -> dict[int, int]:
         """Return what Kafka's tools show of a group in this channel."""
@@ -126,7 +126,7 @@ def test_positions_of_another_topic_are_left_out(site: Site) -> None:
             position=Position(partition=0, offset=5),
             topic_id="another",
         )
-        positions.put(tx, [place], now=site.rig.clock.now)
+        offsets_store.put(tx, [place], now=site.rig.clock.now)
     assert site.mirror().run_once().written == 0
 
 

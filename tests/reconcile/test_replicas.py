@@ -17,11 +17,11 @@ from sqlalchemy import update
 
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka
-from sluiceway_gateway.broker.observation import Observation
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.kafka.calls import Observation
 from sluiceway_gateway.loops import Leader, Loop, Loops
 from sluiceway_gateway.provisioning.plan import CreateTopic
 from sluiceway_gateway.provisioning.reconciler import Counts
@@ -116,8 +116,8 @@ def test_a_late_deletion_meets_no_younger_channel(rig: Rig, operator: Operator) 
     assert younger.topic.name != channel.topic.name
     # The late replica still sees the deleted one's row as it was.
     from sluiceway_gateway.provisioning.plan import plan
+    from sluiceway_gateway.provisioning.reconciler import carry_out
     from sluiceway_gateway.provisioning.status import desired_topic
-    from sluiceway_gateway.services.actions import carry_out
 
     late = desired_topic(replace(channel, phase=Phase.DELETING))
     operator.create(channel.topic.name)

@@ -10,9 +10,8 @@ from rig import RESYNC_S, Rig, condition, status
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka, Observation
 from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
-from sluiceway_gateway.domain.lockout import Lockout, Misfit
-from sluiceway_gateway.domain.rejection import Cause, Rejection
-from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.errors import Lockout, Misfit
+from sluiceway_gateway.kafka.model import Cause, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.plan import plan
 from sluiceway_gateway.provisioning.status import away, desired_topic, judge, unreachable
 

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from secured_kafka import SecuredKafka
 
 from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.services.migration import migrate, opened
+from sluiceway_gateway.db.revision import migrate, open_database
 
 _COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"
 _START_S = 180
@@ -38,12 +38,12 @@ class SecuredGateway:
 
     def token(self, *scopes: str) -> str:
         """Make a token and return its text."""
-        with opened(self.database_url) as database:
+        with open_database(self.database_url) as database:
             tokens = Tokens(database, SecretStr(TOKEN_KEY))
             return tokens.create(label="test", scopes=scopes).text.get_secret_value()
 
     def revoke(self, token: str) -> None:
-        with opened(self.database_url) as database:
+        with open_database(self.database_url) as database:
             Tokens(database, SecretStr(TOKEN_KEY)).revoke(token.split("_")[1])
 
     def environment(self, directory: Path) -> dict[str, str]:

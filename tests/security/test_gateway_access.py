@@ -22,8 +22,7 @@ from sluiceway.errors import GatewayAccessFailed
 from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.cli import main
-from sluiceway_gateway.domain.errors import KafkaUnavailable
-from sluiceway_gateway.domain.lockout import Lockout, Misfit
+from sluiceway_gateway.errors import KafkaUnavailable, Lockout, Misfit
 from sluiceway_gateway.kafka import client
 from waiting import until
 

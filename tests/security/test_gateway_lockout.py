@@ -15,8 +15,8 @@ from secured_kafka import PASSWORDS, SecuredKafka
 from logging_kept import logging_kept
 from serving import serving
 from sluiceway_gateway.app import create_app
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.logs import configure_logs
-from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import Settings
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}

@@ -15,10 +15,9 @@ from secured_kafka import SecuredKafka
 
 from relay import Relay
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
-from sluiceway.kafka import complaints
-from sluiceway.kafka.complaints import Complaints
+from sluiceway.kafka import diagnosis as complaints
 from sluiceway.kafka.config import admin_config
-from sluiceway.kafka.diagnosis import Misfit, diagnosis
+from sluiceway.kafka.diagnosis import Complaints, Misfit, diagnosis
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter

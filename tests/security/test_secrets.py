@@ -34,7 +34,7 @@ from sluiceway.errors import (
     SluicewayError,
     Unauthenticated,
 )
-from sluiceway.kafka.masked import MaskedProperties
+from sluiceway.kafka.config import MaskedProperties
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema

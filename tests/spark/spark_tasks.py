@@ -6,7 +6,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from sluiceway.channel import Channel
-from sluiceway.kafka.own import OwnStream
+from sluiceway.kafka.consumer import OwnStream
 from sluiceway.rest.models import Connection, SchemaVersion
 from sluiceway.schema import Schema
 

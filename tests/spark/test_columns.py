@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from sluiceway.spark.columns import chosen
+from sluiceway.spark.types import chosen
 
 LONG = spark.LongType()
 STRICT = pa.schema(

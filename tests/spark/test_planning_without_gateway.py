@@ -19,8 +19,8 @@ from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.models import Connection
 from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.connections import Link
+from sluiceway.spark.microbatch import ChannelStreamReader
 from sluiceway.spark.options import ReadOptions, StreamOptions
-from sluiceway.spark.streaming import ChannelStreamReader
 from sluiceway.spark.types import struct_of
 
 NEWER = SCHEMA.append(pa.field("t", pa.string()))

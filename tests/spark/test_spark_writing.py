@@ -19,7 +19,7 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.rest.models import Connection
-from sluiceway.spark import sinks
+from sluiceway.spark import writer as sinks
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelDataWriter
 from sluiceway_gateway.embedded import free_ports

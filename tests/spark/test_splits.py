@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway.spark.offsets import OffsetRange
-from sluiceway.spark.splits import split
+from sluiceway.spark.offsets import OffsetRange, split
 
 
 @st.composite

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from sluiceway.errors import OptionError
-from sluiceway.spark import admission
-from sluiceway.spark.admission import admitted
+from sluiceway.spark import microbatch
 from sluiceway.spark.connections import Link
+from sluiceway.spark.microbatch import admitted
 from sluiceway.spark.options import StreamOptions
 
 Offsets = dict[int, int]
@@ -44,9 +44,9 @@ def test_a_batch_goes_on_and_never_passes_limit_or_end(
 def test_before_spark_4_2_a_limit_is_refused_with_the_version_that_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(admission, "limits", None)
+    monkeypatch.setattr(microbatch, "limits", None)
     options = StreamOptions.parse({"path": "c", "maxOffsetsPerTrigger": "5"})
     link: Link = object()  # type: ignore[assignment]
 
     with pytest.raises(OptionError, match=r"maxOffsetsPerTrigger needs Spark 4\.2 or later"):
-        admission.stream_reader(link, options, StructType().names)
+        microbatch.stream_reader(link, options, StructType().names)

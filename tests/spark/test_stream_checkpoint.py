@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sluiceway.errors import CheckpointMismatch
 from sluiceway.rest.models import Connection
-from sluiceway.spark.checkpoint import StreamOffset
+from sluiceway.spark.offsets import StreamOffset
 
 AT = StreamOffset(channel="flights", uid="a" * 32, topic_id="T", next_offsets={0: 5, 1: 0})
 CONNECTION = Connection(

@@ -18,7 +18,7 @@ from relay import Relay
 from serving import serving
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from sluiceway.spark import admission
+from sluiceway.spark import microbatch
 from sluiceway.spark.provenance import HEADER
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
@@ -204,7 +204,7 @@ def test_a_limit_on_a_batch_is_kept_where_spark_can_and_refused_where_not(
 ) -> None:
     fill(inlet, range(10))
     frame = stream(spark, inlet, maxOffsetsPerTrigger=4)
-    if admission.limits is None:
+    if microbatch.limits is None:
         with pytest.raises(PySparkException, match=r"maxOffsetsPerTrigger needs Spark 4\.2"):
             drain(frame, outlet)
         return

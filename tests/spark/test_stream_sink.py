@@ -14,7 +14,7 @@ from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.codecs import Envelope, Provenance
 from sluiceway.errors import OptionError, SchemaMismatch
-from sluiceway.spark import sinks
+from sluiceway.spark import writer as sinks
 from sluiceway.spark import writer as writing
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.options import WriteOptions

@@ -28,12 +28,11 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.rest.models import Connection
-from sluiceway.spark.checkpoint import StreamOffset
 from sluiceway.spark.connections import Link
 from sluiceway.spark.datasource import ChannelDataSource
-from sluiceway.spark.microbatch import Frontier
+from sluiceway.spark.microbatch import ChannelStreamReader, Frontier
+from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import StreamOptions
-from sluiceway.spark.streaming import ChannelStreamReader
 from sluiceway.spark.types import struct_of
 
 Json = Mapping[str, Any]

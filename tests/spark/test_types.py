@@ -7,8 +7,7 @@ from pyspark.sql import types as spark
 from sluiceway.errors import SchemaMismatch, UnsupportedType, ValueOutOfRange
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
-from sluiceway.spark.arrow import held
-from sluiceway.spark.types import require_readable, require_writable, struct_of
+from sluiceway.spark.types import held, require_readable, require_writable, struct_of
 
 
 def struct(ddl: str) -> spark.StructType:

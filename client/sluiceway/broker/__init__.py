@@ -6,6 +6,7 @@ docs/coming-from.md has every name of pykafka's, and what it does here.
 from sluiceway.broker import exceptions
 from sluiceway.broker.admin import CreateTopicRequest
 from sluiceway.broker.broker import Broker
+from sluiceway.broker.connection import SslConfig
 from sluiceway.broker.requests import (
     CompressionType,
     Message,
@@ -38,7 +39,6 @@ from sluiceway.broker.responses import (
     SyncGroupResponse,
     TopicMetadata,
 )
-from sluiceway.broker.way import SslConfig
 
 __all__ = [
     "Broker",

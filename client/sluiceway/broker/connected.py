@@ -6,17 +6,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from sluiceway.broker.admin import Administering
-from sluiceway.broker.connection import RequestHandler
+from sluiceway.broker.admin import Administering, Looking
+from sluiceway.broker.connection import RequestHandler, Way, way_of
 from sluiceway.broker.exceptions import SocketDisconnectedError
 from sluiceway.broker.fetch import Fetching
 from sluiceway.broker.groups import Members
-from sluiceway.broker.looking import Looking
 from sluiceway.broker.offsets import Offsets
-from sluiceway.broker.outlets import Outlets
-from sluiceway.broker.produce import Producing
+from sluiceway.broker.produce import Outlets, Producing
 from sluiceway.broker.requests import checked_count
-from sluiceway.broker.way import Way, way_of
 from sluiceway.errors import SluicewayError
 from sluiceway.rest.auth import Token
 

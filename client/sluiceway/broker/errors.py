@@ -1,4 +1,4 @@
-"""The one place where errors become the codes of responses."""
+"""Translation of errors into Kafka's error codes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who commits for a group: a member of it, or this process without being one."""
+"""Group members of this process, and who commits for a group."""
 
 import os
 import threading
@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from sluiceway.broker.errors import Refusal
 from sluiceway.broker.exceptions import OffsetOutOfRangeError
 from sluiceway.errors import GatewayUnavailable
-from sluiceway.position import Position
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Connection
-
-__all__ = ["ALONE", "Seat", "beyond"]
 
 
 @dataclass(kw_only=True)
@@ -137,3 +135,72 @@ def beyond(
 
 
 ALONE = Alone()
+
+
+@dataclass(kw_only=True)
+class Member(Seat):
+    """A member of a group whose members come and go."""
+
+    session: str
+    joined: int = 0
+    """The generation that it was told when it joined last."""
+    partitions: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+    started: bool = False
+    """Whether it has ever had a share."""
+    beats: int = 0
+    takes: frozenset[str] = frozenset()
+    """What beats may carry beyond what every gateway takes."""
+
+
+class Registry:
+    """The members of this process by id, whichever Broker they joined by."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._members: dict[tuple[int, str], Member] = {}
+
+    def put(self, member: Member) -> None:
+        """Keep a member."""
+        with self._lock:
+            self._members[os.getpid(), member.id] = member
+
+    def find(self, id_: str, group: str) -> Member | None:
+        """Return the member of that id, if it is of that group."""
+        found = self._members.get((os.getpid(), id_))
+        return found if found is not None and found.group == group else None
+
+    def drop(self, member: Member) -> None:
+        """Forget a member."""
+        with self._lock:
+            self._members.pop((os.getpid(), member.id), None)
+
+
+MEMBERS = Registry()
+
+
+class Reach:
+    """By topic id and partition, the offset up to which messages were fetched or asked for.
+
+    One for the process: what fetches and what commits may be two Brokers.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._furthest: dict[tuple[int, str | None], dict[int, int]] = {}
+
+    def extend(self, topic_id: str | None, partition: int, offset: int) -> None:
+        """Note that messages up to there may be committed."""
+        with self._lock:
+            found = self._furthest.setdefault((os.getpid(), topic_id), {})
+            found[partition] = max(offset, found.get(partition, 0))
+
+    def of(self, topic_id: str | None) -> Mapping[int, int]:
+        """Return how far each partition of a topic was fetched."""
+        with self._lock:
+            return dict(self._furthest.get((os.getpid(), topic_id), {}))
+
+
+REACH = Reach()
+
+__all__ = ["ALONE", "MEMBERS", "Member", "Reach", "Seat", "beyond"]

@@ -1,4 +1,4 @@
-"""Members of groups: joining, taking a share of the partitions, beating, leaving."""
+"""Group membership requests: join, sync, heartbeat, leave."""
 
 import uuid
 from collections.abc import Callable, Iterable
@@ -13,9 +13,8 @@ from sluiceway.broker.exceptions import (
     UnknownError,
     UnknownMemberId,
 )
-from sluiceway.broker.names import in_bytes, in_text
-from sluiceway.broker.reach import REACH
-from sluiceway.broker.registry import MEMBERS, Member
+from sluiceway.broker.group_members import MEMBERS, REACH, Member
+from sluiceway.broker.requests import in_bytes, in_text
 from sluiceway.broker.responses import (
     HeartbeatResponse,
     JoinGroupResponse,

@@ -12,11 +12,8 @@ from sluiceway.broker.exceptions import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from sluiceway.broker.group_members import ALONE, Seat, beyond
-from sluiceway.broker.names import ByName, in_bytes, in_text
-from sluiceway.broker.reach import REACH
-from sluiceway.broker.registry import MEMBERS, Member
-from sluiceway.broker.requests import each_once
+from sluiceway.broker.group_members import ALONE, MEMBERS, REACH, Member, Seat, beyond
+from sluiceway.broker.requests import ByName, each_once, in_bytes, in_text
 from sluiceway.broker.responses import (
     OffsetCommitPartitionResponse,
     OffsetCommitResponse,
@@ -24,7 +21,7 @@ from sluiceway.broker.responses import (
     OffsetFetchResponse,
 )
 from sluiceway.errors import OptionError, SluicewayError
-from sluiceway.position import Position
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 
 __all__ = ["Offsets"]

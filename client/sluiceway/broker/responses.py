@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from sluiceway.broker.exceptions import ERROR_CODES, ProtocolClientError, UnknownError
-from sluiceway.broker.names import ByName
-from sluiceway.broker.requests import Message
+from sluiceway.broker.requests import ByName, Message
 
 __all__ = [
     "BrokerMetadata",

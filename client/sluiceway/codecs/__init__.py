@@ -1,8 +1,8 @@
 """Codecs: record batches to the values of Kafka messages, and back."""
 
+from sluiceway.codecs.arrow import Envelope, Provenance
 from sluiceway.codecs.base import Codec, Corrupt, Decoded, Encoded, codec
 from sluiceway.codecs.decoder import Decoder, decoder
-from sluiceway.codecs.envelope import Envelope, Provenance
 
 __all__ = [
     "Codec",

@@ -1,4 +1,4 @@
-"""The format `avro`: one record a message, under the five bytes that schema registries know.
+"""The format `avro`: one record per message after the 5-byte schema-id prefix.
 
 A value is the byte 0, the schema id as four bytes (big-endian), and the record in Avro's binary
 form. Writing is done by pyruhvro, for schemas on its tested list, or else by fastavro.
@@ -11,24 +11,56 @@ which alone decides about them. So both ways accept the same messages and give t
 
 from __future__ import annotations
 
+import io
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import fastavro
 import numpy as np
 import pyarrow as pa
 
 from sluiceway.codecs import avro_columnar as columnar
 from sluiceway.codecs.avro_columnar import Columnar
-from sluiceway.codecs.avro_strict import Malformed, StrictReader
+from sluiceway.codecs.avro_strict import BUDGET_PER_BYTE, Malformed, StrictReader, expansion
 from sluiceway.codecs.base import Corrupt, Decoded, Encoded
-from sluiceway.codecs.bounds import BUDGET_PER_BYTE, expansion
 from sluiceway.codecs.physical import Storage
-from sluiceway.codecs.rowwise import RowWriter, of_rows
 from sluiceway.errors import RecordTooLarge
+from sluiceway.records.tables import relabelled
+from sluiceway.records.to_python import to_records
 from sluiceway.records.validation import misfits
+from sluiceway.schema.rendering import definition
+from sluiceway.schema.types import Record
 
 if TYPE_CHECKING:
     from sluiceway.schema import Schema
+
+
+class RowWriter:
+    """Writes messages of the plain schema `record`, with the five bytes of magic and schema id."""
+
+    def __init__(self, record: Record, schema_id: int) -> None:
+        self._parsed = fastavro.parse_schema(definition(record))
+        self._prefix = struct.pack(">BI", 0, schema_id)
+
+    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Write each row of `batch` (of the plain schema) as one message value."""
+        rows = to_records(batch)
+        write, parsed, prefix = fastavro.schemaless_writer, self._parsed, self._prefix
+        values = []
+        for row in rows:
+            sink = io.BytesIO(prefix)
+            sink.seek(len(prefix))
+            write(sink, parsed, row)
+            values.append(sink.getvalue())
+        return values
+
+
+def of_rows(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Make a batch of the plain `schema` from rows as `StrictReader.read` gives them."""
+    array = pa.array(rows, pa.struct(list(schema)))
+    return relabelled(pa.RecordBatch.from_struct_array(array), schema)
+
 
 _FEW: Final = 8
 """So few messages are read one by one rather than halved again in search of a bad one."""

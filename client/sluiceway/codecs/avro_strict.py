@@ -1,4 +1,4 @@
-"""Avro read to the letter: slowly, and with a reason for every byte that should not be there.
+"""Strict Avro decoder: validates each byte, and bounds the memory of a message.
 
 The judge of what the fast reader does not reproduce, and the source of the reasons users see.
 """
@@ -10,8 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from sluiceway.codecs.bounds import BUDGET_PER_BYTE, CELL_BYTES, widest, width
-from sluiceway.schema.literals import unscaled_size
+from sluiceway.schema.defaults import unscaled_size
 from sluiceway.schema.types import (
     LOGICAL,
     TICKS,
@@ -31,6 +30,79 @@ from sluiceway.schema.types import (
     Uuid,
     below,
 )
+
+CELL_BYTES: Final = 8
+BUDGET_PER_BYTE: Final = 1024
+"""How many bytes of Arrow memory one byte of a message may come to."""
+
+_UUID_TEXT_BYTES: Final = 36
+
+
+def width(type_: Type) -> int:
+    """Count the Arrow cells that one value of `type_` fills in its own row, null or not."""
+    match type_:
+        case Nullable(item=item):
+            return 1 + width(item)
+        case Record(fields=fields):
+            return 1 + sum(width(field.type) for field in fields)
+        case Fixed(size=size) | Uuid(fixed=Fixed(size=size)):
+            return _cells(size)
+        case Decimal():
+            return 4
+        case Enum(symbols=symbols):
+            return 1 + _cells(max(map(len, symbols)))
+        case _:
+            return 1
+
+
+def _cells(size_bytes: int) -> int:
+    return -(-size_bytes // CELL_BYTES)
+
+
+def expansion(type_: Type) -> int:
+    """Bound the Arrow bytes that one byte of a message can come to inside arrays and maps."""
+    match type_:
+        case Nullable(item=item):
+            return expansion(item)
+        case Record(fields=fields):
+            return sum(expansion(field.type) for field in fields)
+        case Array(items=item):
+            return CELL_BYTES * width(item) // _least(item) + expansion(item)
+        case Map(values=item):
+            return CELL_BYTES * (2 + width(item)) // (1 + _least(item)) + expansion(item)
+        case _:
+            return 0
+
+
+def widest(type_: Type) -> int:
+    """Count the cells of the widest item of an array or a map within `type_`."""
+    match type_:
+        case Nullable(item=item):
+            return widest(item)
+        case Record(fields=fields):
+            return max(widest(field.type) for field in fields)
+        case Array(items=item) | Map(values=item):
+            return max(2 + width(item), widest(item))
+        case _:
+            return 0
+
+
+def _least(type_: Type) -> int:
+    """Count the bytes that a value of `type_` takes at the least."""
+    match type_:
+        case Record(fields=fields):
+            return sum(_least(field.type) for field in fields)
+        case Scalar(kind=Kind.FLOAT):
+            return 4
+        case Scalar(kind=Kind.DOUBLE):
+            return 8
+        case Fixed(size=size) | Decimal(fixed=Fixed(size=size)) | Uuid(fixed=Fixed(size=size)):
+            return size
+        case Uuid():
+            return 1 + _UUID_TEXT_BYTES
+        case _:
+            return 1
+
 
 ITEMS_FREE: Final = 16
 """So many items of an array, however wide and null, any message may have."""

@@ -1,4 +1,4 @@
-"""What every codec promises, and the one place where they are chosen."""
+"""The codec contract, and the choice of a codec by format."""
 
 from __future__ import annotations
 

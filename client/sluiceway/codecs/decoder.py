@@ -1,4 +1,4 @@
-"""Reading messages of many schemas as records of one.
+"""Decoder: messages of several schemas as records of one.
 
 Each message names its schema by an id. Those of one id are decoded together and resolved to the
 schema that the reader wants; then all records are put back into the order of their messages.
@@ -9,15 +9,103 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from sluiceway.codecs.base import Codec, Decoded, codec
-from sluiceway.codecs.envelope import Envelope, NotAnEnvelope
-from sluiceway.codecs.gathering import Gathering
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Message
+
+from sluiceway.codecs.arrow import Envelope, NotAnEnvelope
+from sluiceway.codecs.base import Codec, Corrupt, Decoded, codec
 from sluiceway.codecs.resolution import Resolution
-from sluiceway.errors import SchemaMismatch
+from sluiceway.errors import CorruptMessage, SchemaMismatch
+from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.types import Nullable
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Whole messages of one batch, with how many rows each has: a message may have millions."""
+
+    batch: pa.RecordBatch
+    messages: np.ndarray[Any, Any]
+    rows: np.ndarray[Any, Any]
+
+
+class Gathering:
+    """What became of so many messages, whose records are batches of `schema` at the end."""
+
+    def __init__(self, schema: pa.Schema, *, messages: int) -> None:
+        self._schema = schema
+        self._counts: np.ndarray[Any, Any] = np.zeros(messages, np.int64)
+        self._corrupt: dict[int, Corrupt] = {}
+        self._batches: list[pa.RecordBatch] = []
+        self._parts: list[_Part] = []
+
+    def reject(self, index: int, reason: str, *, skippable: bool = True) -> None:
+        """Take no record of the message `index`; the first reason given stays."""
+        corrupt = Corrupt(index=index, reason=reason, skippable=skippable)
+        self._corrupt.setdefault(index, corrupt)
+
+    def add(self, decoded: Decoded, indices: Sequence[int], resolution: Resolution | None) -> None:
+        """Take what was decoded of the messages `indices`; None: no records are among it."""
+        for corrupt in decoded.corrupt:
+            self.reject(indices[corrupt.index], corrupt.reason)
+        if resolution is None:
+            return
+        messages = np.asarray(indices)
+        rows = np.ones(len(messages), np.int64) if decoded.counts is None else decoded.counts
+        rows = np.asarray(rows, np.int64)
+        messages, rows = messages[rows > 0], rows[rows > 0]
+        ends = np.cumsum(rows)
+        first = end = 0
+        for batch in filter(len, decoded.batches):
+            end += batch.num_rows
+            last = int(np.searchsorted(ends, end)) + 1
+            part = _Part(batch=batch, messages=messages[first:last], rows=rows[first:last])
+            first = last
+            self._resolve(part, resolution)
+
+    def _resolve(self, part: _Part, resolution: Resolution) -> None:
+        batch, unresolvable = resolution.sift(part.batch)
+        messages, rows = part.messages, part.rows
+        if unresolvable:
+            of = np.repeat(messages, rows)
+            for position, reason in unresolvable.items():
+                self.reject(int(of[position]), reason)
+            corrupt = list(self._corrupt)
+            of = np.delete(of, list(unresolvable))
+            batch = batch.filter(pa.array(~np.isin(of, corrupt)))
+            whole = ~np.isin(messages, corrupt)
+            messages, rows = messages[whole], rows[whole]
+        if len(messages):
+            self._parts.append(_Part(batch=batch, messages=messages, rows=rows))
+
+    def settle(self) -> None:
+        """Put the records added since the last time into the order of their messages."""
+        parts, self._parts = self._parts, []
+        if not parts:
+            return
+        messages = np.concatenate([part.messages for part in parts])
+        rows = np.concatenate([part.rows for part in parts])
+        self._counts[messages] = rows
+        if np.all(messages[1:] >= messages[:-1]):
+            self._batches += [part.batch for part in parts]
+        elif all(len(part.messages) == 1 for part in parts):
+            parts.sort(key=lambda part: int(part.messages[0]))
+            self._batches += [part.batch for part in parts]
+        else:
+            order = pa.array(np.argsort(np.repeat(messages, rows), kind="stable"))
+            table = pa.Table.from_batches([part.batch for part in parts], self._schema)
+            self._batches += table.take(order).combine_chunks().to_batches()
+
+    def decoded(self, *, one_each: bool) -> Decoded:
+        """Give all that was settled; `one_each`: a message that is not corrupt has one record."""
+        corrupt = [self._corrupt[index] for index in sorted(self._corrupt)]
+        counts = None if one_each and not corrupt else self._counts.tolist()
+        return Decoded(batches=self._batches, counts=counts, corrupt=corrupt)
+
 
 Learn: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema]]
 """Finds the channel's schemas with these ids; those that are none are left out."""
@@ -222,3 +310,51 @@ def _runs(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
             start, size_bytes = index, 0
         size_bytes += length
     yield start, len(values)
+
+
+def decoder_for(
+    connection: Connection,
+    *,
+    target: Schema | None = None,
+    refresh: Callable[[], Connection] | None = None,
+) -> Decoder:
+    """Make the decoder of the channel's messages, whatever schema of its own they have.
+
+    It gives records of `target`, by default of the schema that the connection says this job uses.
+    `refresh` gives the connection as it is now, when a message has a schema that `connection` does
+    not know yet; what it raises, decoding raises. Without it nobody can tell a newer schema of the
+    channel from a stranger's, so no such message is skippable. Raises InvalidSchema,
+    UnsupportedType.
+    """
+
+    def learn(_: Collection[int]) -> Mapping[int, Schema]:
+        return {} if refresh is None else _schemas(refresh())
+
+    if target is None:
+        target = Schema.parse(connection.schema_definition)
+    asked = None if refresh is None else learn
+    return decoder(connection.format, target, _schemas(connection), learn=asked)
+
+
+def refusal(channel: str, message: Message, corrupt: Corrupt) -> CorruptMessage | SchemaMismatch:
+    """Return what to raise for a message that gave no records."""
+    partition, offset = message.partition(), message.offset()
+    if corrupt.skippable:
+        return CorruptMessage(
+            channel=channel, partition=partition, offset=offset, reason=corrupt.reason
+        )
+    error = SchemaMismatch(
+        f"channel {channel!r}, partition {partition}, offset {offset}: {corrupt.reason}. It "
+        "may well be a record of the channel, so it is never skipped: read on from there with a "
+        "schema that can, as the channel's newest may, or begin behind it"
+    )
+    # What is never skipped is refused for its schema's sake, before its record was looked at.
+    error.tells_no_values = True
+    return error
+
+
+def _schemas(connection: Connection) -> dict[int, Schema]:
+    return {kept.id: Schema.parse(kept.definition) for kept in connection.schemas}
+
+
+__all__ = ["decoder_for", "refusal"]

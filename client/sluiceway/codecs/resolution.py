@@ -1,4 +1,4 @@
-"""Batches of one schema made into batches of another: Avro's schema resolution, in columns."""
+"""Avro schema resolution in columns: batches of one schema as batches of another."""
 
 from __future__ import annotations
 

@@ -13,10 +13,8 @@ from confluent_kafka import (
 
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
-from sluiceway.confluent.fetcher import Fetcher, Part
-from sluiceway.confluent.members import Lone, Reader, Sharer, committed
-from sluiceway.confluent.news import News
-from sluiceway.confluent.subscription import Subscription
+from sluiceway.confluent.fetcher import Fetcher, News, Part
+from sluiceway.confluent.members import Lone, Reader, Sharer, Subscription, committed
 from sluiceway.errors import SluicewayError
 from sluiceway.rest.channels import Control
 

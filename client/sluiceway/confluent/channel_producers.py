@@ -1,4 +1,4 @@
-"""The channels that a producer writes to, and the producer of librdkafka's behind them."""
+"""The producers of a Producer, one per channel."""
 
 import logging
 import os
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from sluiceway.codecs.wire import WireBytes
 from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import CONFLICT, STATE, TIMED_OUT, kafkas_names, refused
 from sluiceway.confluent.members import attached
@@ -17,7 +18,6 @@ from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import made
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.rest.models import Connection
-from sluiceway.wire_bytes import WireBytes
 
 __all__ = ["Outlet", "Outlets"]
 

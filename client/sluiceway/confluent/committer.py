@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from confluent_kafka import KafkaError, TopicPartition
 
 from sluiceway.confluent.errors import FAIL, kafka_error
-from sluiceway.confluent.fetcher import Part, listed
-from sluiceway.confluent.news import News
+from sluiceway.confluent.fetcher import News, Part, listed
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 
 __all__ = ["Committer"]

@@ -1,4 +1,4 @@
-"""What a consumer or a producer was configured with, by librdkafka's names and a few of ours."""
+"""Configuration of consumers and producers by librdkafka's names."""
 
 import math
 import os
@@ -10,8 +10,7 @@ from confluent_kafka import KafkaException
 
 from sluiceway.confluent.errors import INVALID_ARG, refused
 from sluiceway.errors import OptionError
-from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, refuse_unlisted
-from sluiceway.kafka.masked import MaskedProperties
+from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedProperties, refuse_unlisted
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import Control
 from sluiceway.rest.transport import Transport

@@ -1,4 +1,4 @@
-"""What a consumer does in between: joining, letting go, committing, telling."""
+"""Consumer coordinator: joins, revocations, commits and callbacks between polls."""
 
 import collections
 import contextlib
@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
-from sluiceway.confluent.aside import when_forgotten
 from sluiceway.confluent.assignment import Assignment, leave_all
 from sluiceway.confluent.committer import Committer
 from sluiceway.confluent.config import consumer_settings
@@ -24,9 +23,8 @@ from sluiceway.confluent.errors import (
     kafkas_names,
     refused,
 )
-from sluiceway.confluent.fetcher import Part, listed, parts_of
+from sluiceway.confluent.fetcher import News, Part, listed, parts_of, when_forgotten
 from sluiceway.confluent.members import Lone, Sharer
-from sluiceway.confluent.news import News
 from sluiceway.errors import SluicewayError
 from sluiceway.fair_lock import FairLock
 

@@ -1,4 +1,4 @@
-"""The one place where Sluiceway's errors get Kafka's names."""
+"""Translation of Sluiceway's errors into KafkaError."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,11 @@
-"""The consumer of librdkafka's that fetches, under the names of channels."""
+"""Fetcher of a consumer: librdkafka's messages under channel names."""
 
 import collections
 import itertools
 import math
+import os
+import threading
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -18,9 +21,8 @@ from confluent_kafka import (
 
 from sluiceway.confluent.errors import CONFLICT, UNKNOWN_PARTITION, kafkas_names, refused
 from sluiceway.garbage import nothing_to_collect
-from sluiceway.kafka.config import consumer_config
+from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.errors import made, with_retries
-from sluiceway.kafka.masked import MaskedProperties
 from sluiceway.rest.models import Connection
 
 Part: TypeAlias = tuple[str, int]
@@ -272,3 +274,54 @@ def parts_of(given: Sequence[TopicPartition]) -> dict[Part, int]:
         if not isinstance(each, TopicPartition):
             raise TypeError(f"expected TopicPartition, not {type(each).__name__}")
     return {(each.topic, each.partition): each.offset for each in given}
+
+
+class News(threading.Event):
+    """Set when something has come up, from any thread; `turn_s` is when to look in any case.
+
+    Whoever reads compares one number a message: it is 0 while it is set. In seconds, monotonic.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._both = threading.Lock()
+        self.turn_s = 0.0
+
+    def set(self) -> None:
+        """Have the reader look at once."""
+        with self._both:
+            self.turn_s = 0.0
+            super().set()
+
+    def put_off(self, turn_s: float) -> None:
+        """Look again at `turn_s`, unless something comes up."""
+        with self._both:
+            self.clear()
+            self.turn_s = turn_s
+
+
+def aside(work: Callable[[], object]) -> None:
+    """Do it in a thread of its own, which the process waits for; at its end, at once."""
+    # Then no thread is waited for any more, and none holds a lock either.
+    if threading.main_thread().is_alive():
+        threading.Thread(target=work, name="sluiceway-forgotten").start()
+    else:
+        work()
+
+
+def when_forgotten(
+    owner: object, work: Callable[..., object], *given: Any
+) -> "weakref.finalize[..., Any]":
+    """Do `work` when `owner` is collected, or the process ends before; not in forked processes.
+
+    An object is collected in the middle of whatever some thread does, which may hold any lock.
+    """
+    return weakref.finalize(owner, _begin, os.getpid(), work, given)
+
+
+def _begin(process: int, work: Callable[..., object], given: tuple[Any, ...]) -> None:
+    if os.getpid() == process:
+        aside(lambda: work(*given))
+
+
+__all__ = ["News", "aside", "when_forgotten"]

@@ -1,21 +1,22 @@
-"""How a consumer stands at one channel: as a member of its group, or on its own."""
+"""Subscription and group membership of a consumer, per channel."""
 
+import math
+import re
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from sluiceway.confluent.news import News
+from sluiceway.confluent.errors import INVALID_ARG, refused
+from sluiceway.confluent.fetcher import News
 from sluiceway.endpoint.assignment import Share
 from sluiceway.endpoint.committer import Commits
 from sluiceway.endpoint.handle import Attachment
 from sluiceway.endpoint.heartbeat import Session
-from sluiceway.errors import CommitBeyondRead, GatewayUnavailable, StaleGeneration
-from sluiceway.position import Position
+from sluiceway.errors import CommitBeyondRead, GatewayUnavailable, SluicewayError, StaleGeneration
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import Heard, Membership
+from sluiceway.rest.endpoint_models import Heard, Membership, Position
 from sluiceway.rest.models import Connection
-
-__all__ = ["Lone", "Reader", "Sharer", "attached", "committed", "positions_at"]
 
 _ATTACH_S = 30.0
 _CLOSE_S = 30.0
@@ -235,3 +236,97 @@ def attached(
 def positions_at(places: Mapping[int, int]) -> dict[int, Position]:
     """Return offsets as positions: messages are done as a whole, or not at all."""
     return {p: Position(offset=at) for p, at in places.items()}
+
+
+_AGAIN_S = 2.0
+_AWAY_S = 20.0
+"""How long a gateway that does not answer is left alone by who has records to read."""
+_GLANCE_S = 1.0
+
+
+class Subscription:
+    """Names of channels, and regexes of names, which begin with `^`."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._names: tuple[str, ...] = ()
+        self._regexes: dict[str, re.Pattern[str]] = {}
+        self._tried_s: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def choose(self, names: Sequence[str]) -> None:
+        """Take these in place of those before. Raises KafkaException _INVALID_ARG."""
+        try:
+            regexes = {name: re.compile(name) for name in names if name.startswith("^")}
+        except re.error as error:
+            raise refused(INVALID_ARG, f"{error.pattern!r} is no regex: {error}") from error
+        self._names, self._regexes = tuple(names), regexes
+        self._tried_s, self._told = {}, {}
+
+    def wants(self, channel: str) -> bool:
+        """Whether a channel is one of them."""
+        found = (each.match(channel) for each in self._regexes.values())
+        return channel in self._names or any(found)
+
+    def lose(self, channel: str) -> None:
+        """Leave a channel alone until it is subscribed to again."""
+        self._tried_s[channel] = math.inf
+
+    def join(
+        self, joined: Collection[str], enter: Callable[[str], None], *, reading: bool
+    ) -> Iterator[tuple[str, SluicewayError]]:
+        """Call `enter` with the channels that are not joined; give those where it failed, once.
+
+        What is no SluicewayError comes out, and the channel is tried again in its time. While
+        there are records to read (`reading`), the gateway is not waited for.
+        """
+        for name in self._names:
+            if name in joined or time.monotonic() < self._tried_s.get(name, 0.0):
+                continue
+            self._tried_s[name] = time.monotonic() + _AGAIN_S
+            failed = self._try(name, joined, enter, _GLANCE_S if reading else None)
+            if any(isinstance(each, GatewayUnavailable) for each in failed.values()):
+                self._tried_s[name] = time.monotonic() + _AWAY_S
+            for where, error in failed.items():
+                if self._told.get(where) != error.code:
+                    self._told[where] = error.code
+                    yield where, error
+
+    def _try(
+        self,
+        name: str,
+        joined: Collection[str],
+        enter: Callable[[str], None],
+        patience_s: float | None,
+    ) -> dict[str, SluicewayError]:
+        try:
+            channels = self._matching(name, patience_s)
+        except SluicewayError as error:
+            return {name: error}
+        self._told.pop(name, None)
+        failed: dict[str, SluicewayError] = {}
+        for channel in channels:
+            if channel in joined or self._tried_s.get(channel) == math.inf:
+                continue
+            try:
+                enter(channel)
+            except SluicewayError as error:
+                failed[channel] = error
+            else:
+                self._told.pop(channel, None)
+        return failed
+
+    def _matching(self, name: str, patience_s: float | None) -> list[str]:
+        regex = self._regexes.get(name)
+        if regex is not None:
+            found = self._control.channels(timeout_s=patience_s)
+            return [each.name for each in found if regex.match(each.name)]
+        if patience_s is not None:
+            self._control.channel(name, timeout_s=patience_s)
+        return [name]
+
+
+__all__ = ["Lone", "Reader", "Sharer", "Subscription", "attached", "committed", "positions_at"]

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from sluiceway.confluent.aside import when_forgotten
 from sluiceway.confluent.channel_producers import Outlet, Outlets, finish_quietly
 from sluiceway.confluent.config import producer_settings
 from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafkas_names, refused
-from sluiceway.murmur2 import partition_of
+from sluiceway.confluent.fetcher import when_forgotten
+from sluiceway.kafka.partitioner import partition_of
 
 __all__ = ["Producer"]
 

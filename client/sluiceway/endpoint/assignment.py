@@ -1,4 +1,4 @@
-"""What a member of a dynamic group has of the channel, taken anew when others come and go."""
+"""The partition assignment of a dynamic group's member."""
 
 import logging
 import threading
@@ -9,8 +9,7 @@ from dataclasses import replace
 from sluiceway.endpoint.handle import Attachment
 from sluiceway.endpoint.stop_condition import Ending
 from sluiceway.errors import GatewayUnavailable, StaleGeneration
-from sluiceway.position import Position
-from sluiceway.rest.endpoint_models import Heard, ShareAnswer
+from sluiceway.rest.endpoint_models import Heard, Position, ShareAnswer
 
 __all__ = ["EndingOfShare", "Share"]
 

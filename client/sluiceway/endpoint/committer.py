@@ -1,11 +1,11 @@
-"""The positions that a group keeps with the gateway."""
+"""Offset committer: positions of a group, kept by the gateway."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping
 
 from sluiceway.endpoint.handle import Attachment
 from sluiceway.errors import CommitBeyondRead, Fenced, OptionError
-from sluiceway.position import Position
+from sluiceway.rest.endpoint_models import Position
 
 __all__ = ["Commits"]
 

@@ -1,4 +1,4 @@
-"""When a reader is done: at offsets that are known, or when the channel's writers have finished."""
+"""Stop conditions of a reader: fixed end offsets, or all writers finished."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""From validated batches to messages with a place: one record a message, or many."""
+"""Record accumulator: validated batches to messages with a partition."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Messages that were decoded together, and how far they have been handed out."""
+"""A completed fetch: messages decoded together, and how far they were handed out."""
 
 import bisect
 import operator
@@ -11,8 +11,8 @@ from confluent_kafka import Message
 
 from sluiceway.codecs import Corrupt, Decoded
 from sluiceway.errors import OptionError
-from sluiceway.position import Position
 from sluiceway.records import to_records
+from sluiceway.rest.endpoint_models import Position
 
 __all__ = ["Chunk"]
 

@@ -1,17 +1,97 @@
-"""Which Kafka properties may come from outside, and the ones that Sluiceway sets itself.
+"""Kafka client configuration: allowed properties, credentials, masked secrets.
 
 librdkafka has properties that load code, run commands and read files. So a property that comes
 from the gateway or from a caller is on a list here, or it is refused by name.
+
+SLUICEWAY_KAFKA_CREDENTIALS holds Kafka properties as a JSON object, or
+SLUICEWAY_KAFKA_CREDENTIALS_FILE the path of a file with one. They are read where a Kafka client is
+made, by the process that makes it: so they are in no plan, option or answer, and every executor of
+Spark has its own.
 """
 
 import difflib
+import json
+import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from sluiceway.errors import OptionError
-from sluiceway.kafka.credentials import found_credentials, merged
-from sluiceway.kafka.masked import MaskedProperties
 
-__all__ = ["consumer_config", "producer_config", "refuse_unlisted"]
+_SECRET = re.compile(r"password|secret|token|jaas|\.pem$")
+_MASK = "**********"
+
+
+class MaskedProperties(dict[str, Any]):
+    """Kafka properties whose `repr` shows no password and no key.
+
+    Error reporters render the locals of every frame of a traceback; so properties are held in
+    locals, arguments and keys as one of these.
+    """
+
+    def over(self, others: Mapping[str, Any]) -> "MaskedProperties":
+        """Return these with `others` over them."""
+        return MaskedProperties({**self, **others})
+
+    def __repr__(self) -> str:
+        return repr({name: _MASK if _SECRET.search(name) else self[name] for name in self})
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+_VARIABLE = "SLUICEWAY_KAFKA_CREDENTIALS"
+_ALTERNATIVES = (
+    frozenset({"sasl.mechanism", "sasl.mechanisms"}),
+    frozenset({"ssl.ca.location", "ssl.ca.pem"}),
+    frozenset({"ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location"}),
+    frozenset({"ssl.key.location", "ssl.key.pem", "ssl.keystore.location"}),
+)
+"""Properties that say the same: of each group librdkafka takes one."""
+
+
+def found_credentials() -> MaskedProperties:
+    """Return the properties that this process's environment names, unchecked but for their form.
+
+    Raises OptionError, without any value, where there is no JSON object.
+    """
+    path = os.environ.get(f"{_VARIABLE}_FILE")
+    if path and os.environ.get(_VARIABLE):
+        raise OptionError(f"{_VARIABLE} and {_VARIABLE}_FILE are both set: keep one of them")
+    found = _parsed(_content(path) if path else os.environ.get(_VARIABLE, ""))
+    if found is None:
+        source = f"the file {path} of {_VARIABLE}_FILE" if path else _VARIABLE
+        raise OptionError(
+            f'{source} holds no JSON object like {{"sasl.username": "...", "sasl.password": "..."}}'
+        )
+    return found
+
+
+def merged(given: Mapping[str, object], own: Mapping[str, object]) -> MaskedProperties:
+    """Return `given` with `own` over it; what says the same as one of `own` gives way to it."""
+    replaced = {name for group in _ALTERNATIVES if group & own.keys() for name in group}
+    kept = MaskedProperties({name: given[name] for name in given if name not in replaced})
+    return kept.over(own)
+
+
+def _parsed(text: str) -> MaskedProperties | None:
+    """Return what the text says, nothing where it is empty, None where it is no JSON object."""
+    if not text:
+        return MaskedProperties()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return MaskedProperties(found) if isinstance(found, dict) else None
+
+
+def _content(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"the file {path} of {_VARIABLE}_FILE cannot be read: {error}") from error
+
 
 CONNECTION = frozenset(
     {
@@ -186,3 +266,13 @@ def _reached(connection: Mapping[str, str], overrides: Mapping[str, object]) -> 
     own = found_credentials()
     refuse_unlisted(own, LOCAL)
     return merged(merged(connection, own), overrides)
+
+
+__all__ = [
+    "MaskedProperties",
+    "consumer_config",
+    "found_credentials",
+    "merged",
+    "producer_config",
+    "refuse_unlisted",
+]

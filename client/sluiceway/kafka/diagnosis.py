@@ -1,4 +1,4 @@
-"""Why no connection to Kafka comes about, found out by knocking at a broker's door.
+"""Diagnosis of refused Kafka connections: TLS, authentication, protocol, address.
 
 librdkafka tells an expired certificate, a foreign one and one of another host by the same words,
 and of a port that speaks something else it says little but that it timed out.
@@ -11,10 +11,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
+from confluent_kafka import KafkaError
+
+from sluiceway.errors import KafkaAccessFailed
 from sluiceway.rest.tls import certificate_fault, speaks_tls
-
-__all__ = ["Finding", "Misfit", "diagnosis"]
 
 _MOST_SERVERS = 3
 # A broker that has much to do may take more than a second for one handshake.
@@ -213,3 +215,73 @@ def _is_kafkas(answer: bytes | None) -> bool:
     if answer is None or len(answer) != _ANSWER.size:
         return False
     return bool(_ANSWER.unpack(answer)[1] == _NUMBER)
+
+
+_REFUSED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - librdkafka's own codes have such names
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+    }
+)
+_WHENCE = (
+    "Kafka properties come from the gateway, which has them in SLUICEWAY_KAFKA_CLIENT_PROPERTIES, "
+    "and over these from SLUICEWAY_KAFKA_CREDENTIALS of this process"
+)
+
+
+class Complaints:
+    """The errors of one client's connections; pass `note` as its `error_cb`, and serve it.
+
+    Brokers that are away come back. That no broker lets the client in does not heal by itself:
+    `refuse` raises it at once, and not after the time that a call may take.
+    """
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self._properties = properties
+        self._last: KafkaError | None = None
+        self._down = False
+        self._looked = False
+
+    def note(self, error: KafkaError) -> None:
+        """Take an error of librdkafka's."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+            self._down = True
+        else:
+            self._last = error
+
+    def forget(self) -> None:
+        """Begin anew: a broker has answered."""
+        self._last, self._down, self._looked = None, False, False
+
+    def refuse(self, doing: str, topic: str, *, at_last: bool = False) -> None:
+        """Raise KafkaAccessFailed if all brokers are down and it is seen that they stay so.
+
+        Looks at the brokers until they have told what there is to see, and once more when it is
+        `at_last`.
+        """
+        if not self._down and not at_last:
+            return
+        if self._last is not None and self._last.code() in _REFUSED:
+            raise self._failure(
+                f"{self._last.str()}; check sasl.username, sasl.password and sasl.mechanism",
+                doing,
+                topic,
+            )
+        if self._looked and not at_last:
+            return
+        try:
+            found = diagnosis(self._properties)
+        except TimeoutError:
+            return
+        self._looked = True
+        if found is not None:
+            raise self._failure(found.words, doing, topic)
+
+    @staticmethod
+    def _failure(why: str, doing: str, topic: str) -> KafkaAccessFailed:
+        return KafkaAccessFailed(
+            f"Kafka lets nobody in while {doing} (topic {topic}): {why}. {_WHENCE}"
+        )
+
+
+__all__ = ["Complaints", "Finding", "Misfit", "diagnosis"]

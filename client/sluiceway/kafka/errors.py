@@ -1,4 +1,4 @@
-"""The one place where Kafka's errors become Sluiceway's, by code."""
+"""Translation of Kafka errors into Sluiceway's, by code."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OptionError, TopicGone
-from sluiceway.pauses import Pauses
-from sluiceway.tracebacks import forget_frames
+from sluiceway.rest.auth import forget_frames
+from sluiceway.rest.transport import Pauses
 
 __all__ = ["LOGGER", "is_gone", "is_unavailable", "made", "translated", "with_retries"]
 

@@ -1,4 +1,4 @@
-"""What a reader has in hand: the messages fetched last, and where each partition stands."""
+"""Fetcher: decoded messages in hand, and positions."""
 
 import itertools
 import operator
@@ -11,14 +11,14 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from sluiceway.codecs import Decoder
-from sluiceway.decoding import refusal
+from sluiceway.codecs.decoder import refusal
 from sluiceway.endpoint.stop_condition import Ending
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.completed_fetch import Chunk
 from sluiceway.kafka.consumer import MessageStream, Taken
 from sluiceway.kafka.idle_timeout import Silence
-from sluiceway.position import Position
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 
 __all__ = ["Intake"]

@@ -1,4 +1,4 @@
-"""When nothing comes from Kafka: how long it is borne, and finding out why."""
+"""Idle timeout: probes the topic while no messages arrive, then raises KafkaUnavailable."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Handing messages to Kafka and accounting for each of them."""
+"""Idempotent producer that accounts for the delivery of every message."""
 
 import itertools
 import operator
@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.accumulator import Messages
+from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.errors import made, translated
-from sluiceway.kafka.masked import MaskedProperties
 
 __all__ = ["Delivery"]
 

@@ -1,4 +1,4 @@
-"""A stream whose consumer serves others of its process as well."""
+"""The stream of one reader over a shared consumer."""
 
 import os
 import threading
@@ -8,15 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from confluent_kafka import Message
 
-from sluiceway.errors import EndpointClosed
-from sluiceway.kafka.config import consumer_config
-from sluiceway.kafka.consumer import MessageStream
-from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.kafka.seat import Seat
-from sluiceway.kafka.shared_consumer import Carrier
+from sluiceway.errors import EndpointClosed, OptionError
+from sluiceway.kafka.config import MaskedProperties, consumer_config
+from sluiceway.kafka.consumer import MessageStream, OwnStream
+from sluiceway.kafka.shared_consumer import Carrier, Seat
 from sluiceway.rest.models import Connection
-
-__all__ = ["SharedStream"]
 
 # How long a broker waits for messages. It answers one request after the other, and a partition
 # that is new is in the next one: so long the first message of a reader may have to wait.
@@ -158,3 +154,24 @@ class SharedStream(MessageStream):
                 "cannot be used in one that was forked from it: open one here"
             )
         self._carriers.clear_up()
+
+
+def opened(
+    connection: Connection,
+    config: Mapping[str, object] | None,
+    *,
+    timeout_s: float,
+    grouped: bool,
+    shared: bool,
+) -> MessageStream:
+    """Return a stream for a reader; `shared`: by a consumer of several. Raises OptionError."""
+    if not isinstance(timeout_s, int | float) or not 1 <= timeout_s <= 86_400:
+        raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds from 1 to 86400")
+    if shared:
+        return SharedStream(connection, config, timeout_s=timeout_s)
+    # A thousand members that wait ask their broker twice a second, and not ten times.
+    patience = MaskedProperties({"fetch.wait.max.ms": 500} if grouped else {})
+    return OwnStream(connection, patience.over(config or {}), timeout_s=timeout_s)
+
+
+__all__ = ["SharedStream", "opened"]

@@ -20,12 +20,11 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
-from sluiceway.kafka.complaints import Complaints
-from sluiceway.kafka.config import admin_config
+from sluiceway.kafka.config import MaskedProperties, admin_config
+from sluiceway.kafka.diagnosis import Complaints
 from sluiceway.kafka.errors import is_gone, is_unavailable, made, translated, with_retries
-from sluiceway.kafka.masked import MaskedProperties
-from sluiceway.pauses import Pauses
 from sluiceway.rest.models import Connection
+from sluiceway.rest.transport import Pauses
 
 __all__ = ["EARLIEST", "LATEST", "TopicIdentity"]
 

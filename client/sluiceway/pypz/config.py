@@ -1,20 +1,16 @@
-"""`channelConfig`: the keys that pypz's channels take, and what they come to here."""
+"""`channelConfig`: keys, defaults, names and loggers."""
 
 import difflib
+import hashlib
+import logging
+import re
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.errors import OptionError
-
-__all__ = [
-    "ReaderSettings",
-    "WriterSettings",
-    "metrics_enabled",
-    "reader_settings",
-    "writer_settings",
-]
 
 _BASE = frozenset({"logLevel", "metricsEnabled"})
 _OWN = frozenset({"onLostWriter", "deleteUnread"})
@@ -138,3 +134,105 @@ def _check_keys(configuration: Mapping[str, Any], warn: Callable[[str], object])
             close = difflib.get_close_matches(str(key), _KNOWN, n=1)
             advice = f"; did you mean {close[0]!r}?" if close else ""
             warn(f"channelConfig: nothing is known of {key!r}, so it has no effect{advice}")
+
+
+class ChannelLogger:
+    """Logs for a channel by the logger of its port, with the stack of names that pypz's take.
+
+    A port whose logger is one of Python's own gets the names in front of the message.
+    """
+
+    def __init__(self, logger: Any, *context_stack: str) -> None:
+        self._logger = logger
+        self._context_stack = list(context_stack)
+
+    def get_context_stack(self) -> list[str]:
+        """Return the names of what it logs for, the outermost first."""
+        return self._context_stack
+
+    def set_log_level(self, log_level: str | int) -> None:
+        """Set the level of the logger below."""
+        setter = getattr(self._logger, "set_log_level", None) or self._logger.setLevel
+        setter(log_level)
+
+    def debug(self, event: str, *args: Any) -> None:
+        """Log at the level DEBUG."""
+        self._log("debug", event, args)
+
+    def info(self, event: str, *args: Any) -> None:
+        """Log at the level INFO."""
+        self._log("info", event, args)
+
+    def warning(self, event: str, *args: Any) -> None:
+        """Log at the level WARNING."""
+        self._log("warning", event, args)
+
+    def error(self, event: str, *args: Any) -> None:
+        """Log at the level ERROR."""
+        self._log("error", event, args)
+
+    def exception(self, event: str, *args: Any) -> None:
+        """Log at the level ERROR, with the exception that is being handled."""
+        text = event % args if args else event
+        self._log("error", f"{text}: {traceback.format_exc()}", ())
+
+    def _log(self, level: str, event: str, args: tuple[Any, ...]) -> None:
+        # pypz's loggers do not agree on how arguments reach them: they are put in here.
+        text = event % args if args else event
+        taking = getattr(self._logger, f"_{level}", None)
+        if callable(taking):
+            taking(text, self._context_stack)
+        else:
+            getattr(self._logger, level)("%s: %s", " | ".join(self._context_stack), text)
+
+
+def level_of(name: object) -> int:
+    """Return the level that a configuration names. Raises OptionError."""
+    levels = logging.getLevelNamesMapping()
+    if isinstance(name, str) and name.upper() in levels:
+        return levels[name.upper()]
+    if type(name) is int:
+        return name
+    close = difflib.get_close_matches(str(name).upper(), levels, n=1)
+    raise OptionError(
+        f"logLevel is {name!r}; it takes {', '.join(levels)}"
+        + (f": did you mean {close[0]!r}?" if close else "")
+    )
+
+
+_CHANNEL = re.compile(r"(?!sluiceway\.)[a-z0-9][a-z0-9._-]{0,199}")
+_GROUP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
+_LONGEST = 180
+
+
+def channel_name(name: str) -> str:
+    """Return the channel's name at the gateway: the same, where it can be a channel's name.
+
+    Others (of capital letters, say) get a mark made of the whole name, so that no two of them
+    meet in one channel.
+    """
+    return name if _CHANNEL.fullmatch(name) else _marked(name, name.lower(), "a-z0-9")
+
+
+def group_name(name: str) -> str:
+    """Return the group's name at the gateway, by the same rule; groups may have capitals."""
+    return name if _GROUP.fullmatch(name) else _marked(name, name, "a-zA-Z0-9")
+
+
+def _marked(name: str, near: str, characters: str) -> str:
+    kept = re.sub(rf"[^{characters}._-]", "-", near)[:_LONGEST].lstrip("._-")
+    mark = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{kept.replace('sluiceway.', 'sluiceway-', 1) or 'pypz'}-{mark}"
+
+
+__all__ = [
+    "ChannelLogger",
+    "ReaderSettings",
+    "WriterSettings",
+    "channel_name",
+    "group_name",
+    "level_of",
+    "metrics_enabled",
+    "reader_settings",
+    "writer_settings",
+]

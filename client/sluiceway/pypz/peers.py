@@ -1,16 +1,17 @@
-"""The channels on the other side, as the gateway tells of them."""
+"""The counterparts of a pypz channel, as the gateway reports them."""
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sluiceway.pypz.logger import ChannelLogger
+from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, outcome
+from sluiceway.errors import CounterpartError
+from sluiceway.pypz.config import ChannelLogger
 from sluiceway.pypz.status import ChannelStatus as OurStatus
-from sluiceway.pypz.status import NameSeparator
+from sluiceway.pypz.status import NameSeparator, said
 from sluiceway.pypz.statuses import ChannelStatus, ChannelStatusMessage
-from sluiceway.pypz.telling import said
 from sluiceway.rest.endpoint_models import Endpoint
-
-__all__ = ["ChannelStatusMonitor", "Connected"]
 
 _STATES = {
     "opened": OurStatus.Opened,
@@ -208,3 +209,102 @@ def _guessed(endpoint: Endpoint) -> str:
     """Name one that has not told its name: it is not of pypz, or has not beaten yet."""
     alone = endpoint.group is not None and endpoint.size == 1
     return endpoint.title or (str(endpoint.group) if alone else endpoint.place)
+
+
+Filter = Callable[[ChannelStatusMonitor], bool]
+
+
+class ChannelCompany:
+    """What a channel knows of those that it is connected to, by the last update."""
+
+    _connected: Connected
+
+    def retrieve_all_connected_channel_count(self) -> int:
+        """Return how many were seen so far."""
+        return len(self._connected.monitors)
+
+    def retrieve_connected_channel_unique_names(
+        self, filter_function: Filter | None = None
+    ) -> set[str]:
+        """Return the unique names of those that the filter takes; without one, of all."""
+        return {
+            each.get_channel_unique_name()
+            for each in self._connected.monitors
+            if filter_function is None or filter_function(each)
+        }
+
+    def retrieve_healthy_connected_channel_count(self) -> int:
+        """Return how many of them are healthy."""
+        return sum(each.is_channel_healthy() for each in self._connected.monitors)
+
+    def is_any_connected_channel_healthy_and_not_stopped(self) -> bool:
+        """Whether somebody is healthy and has not stopped."""
+        return self._any(lambda each: not each.is_channel_stopped())
+
+    def is_any_connected_channel_healthy_and_not_closed(self) -> bool:
+        """Whether somebody is healthy and has not closed."""
+        return self._any(lambda each: not each.is_channel_closed())
+
+    def is_any_connected_channel_healthy_and_not_stopped_and_not_closed(self) -> bool:
+        """Whether somebody is healthy and still at work."""
+        return self._any(lambda each: not (each.is_channel_stopped() or each.is_channel_closed()))
+
+    def is_any_connected_channels_unhealthy(self) -> bool:
+        """Whether somebody was lost, or failed."""
+        return any(not each.is_channel_healthy() for each in self._connected.monitors)
+
+    def is_any_connected_channels_healthy(self) -> bool:
+        """Whether somebody is healthy."""
+        return self._any(lambda _each: True)
+
+    def _any(self, also: Filter) -> bool:
+        return any(each.is_channel_healthy() and also(each) for each in self._connected.monitors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """Nobody writes any more, and not everybody has finished; `fault` None: wait for them."""
+
+    fault: CounterpartError | None
+
+
+class Fates:
+    """Judges the writers of a channel, as often as somebody asks whether more is to come.
+
+    pypz starts readers and writers together, each writer in its own place. So one that failed or
+    was lost is waited for by `LostWriterPolicy`, also when it had ended before this reader came,
+    and when it wrote nothing; that is no fault, but its successor is yet to write.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        on_lost_writer: OnLostWriter,
+        *,
+        patience_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._channel = channel
+        self._policy = LostWriterPolicy(on_lost_writer, patience_s=patience_s, monotonic=monotonic)
+
+    def meet(self, endpoints: Iterable[Endpoint]) -> None:
+        """Note who is at work."""
+        self._policy.observe(endpoints)
+
+    def judge(self, endpoints: Iterable[Endpoint]) -> Fate | None:
+        """Return their fate; None while one is at work, and when all have finished."""
+        writers = [each for each in endpoints if each.role == "writer"]
+        self.meet(writers)
+        if any(each.lives for each in writers):
+            return None
+        if self._policy.awaits(each for each in writers if each.state != "closed"):
+            return Fate(fault=None)
+        found = outcome(writers, self._policy, channel=self._channel, writers=0)
+        if found is None or found.fault is None:
+            return None
+        fault = found.fault
+        advice = "In a port's channelConfig that is onLostWriter='go_on', or 'wait'"
+        return Fate(fault=type(fault)(f"{fault}. {advice}", endpoints=fault.endpoints))
+
+
+__all__ = ["ChannelCompany", "ChannelStatusMonitor", "Connected", "Fate", "Fates", "Filter"]

@@ -6,14 +6,11 @@ from typing import Any
 
 from sluiceway.errors import EndpointClosed
 from sluiceway.pypz.channel import ChannelBase
-from sluiceway.pypz.config import ReaderSettings, reader_settings
-from sluiceway.pypz.cycles import Cycles
+from sluiceway.pypz.config import ReaderSettings, group_name, reader_settings
 from sluiceway.pypz.errors import OperatorFailed
-from sluiceway.pypz.fates import Fates
-from sluiceway.pypz.link import Link
-from sluiceway.pypz.naming import group_name
+from sluiceway.pypz.heartbeats import Cycles, Link
 from sluiceway.pypz.offsets import ChannelOffsets
-from sluiceway.pypz.peers import ChannelStatusMonitor
+from sluiceway.pypz.peers import ChannelStatusMonitor, Fates
 from sluiceway.pypz.statuses import ChannelStatus
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Endpoint

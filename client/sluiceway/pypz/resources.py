@@ -13,9 +13,8 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.gateway import Gateway
+from sluiceway.pypz.config import ChannelLogger, channel_name
 from sluiceway.pypz.errors import MissingLocation, SchemaParseException
-from sluiceway.pypz.logger import ChannelLogger
-from sluiceway.pypz.naming import channel_name
 from sluiceway.rest.models import Beat
 from sluiceway.schema import Schema
 

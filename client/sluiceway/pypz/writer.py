@@ -7,11 +7,9 @@ from typing import Any
 
 from sluiceway.errors import EndpointClosed, InvalidRecord
 from sluiceway.pypz.channel import ChannelBase
-from sluiceway.pypz.config import WriterSettings, writer_settings
-from sluiceway.pypz.cycles import Cycles
+from sluiceway.pypz.config import WriterSettings, group_name, writer_settings
 from sluiceway.pypz.errors import InvalidRecordValue, NoRecordList, OperatorFailed
-from sluiceway.pypz.link import Link
-from sluiceway.pypz.naming import group_name
+from sluiceway.pypz.heartbeats import Cycles, Link
 from sluiceway.pypz.statuses import ChannelStatus
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.writer import ChannelWriter

@@ -13,10 +13,8 @@ from pyarrow import types
 
 from sluiceway.errors import SchemaMismatch
 from sluiceway.records.columns import spread
-from sluiceway.records.unfit import NULL, TooMuch, Unfit, shown
-from sluiceway.records.validation import check_column, contents
-from sluiceway.schema.arrow import arrow_type
-from sluiceway.schema.arrow_schemas import is_list
+from sluiceway.records.validation import NULL, TooMuch, Unfit, check_column, contents, shown
+from sluiceway.schema.arrow import arrow_type, is_list
 from sluiceway.schema.types import (
     INSTANTS,
     LOCALS,

@@ -1,4 +1,4 @@
-"""Records of any form, all of them checked, made into the record batches of a schema."""
+"""Records of any form to validated record batches."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from sluiceway.errors import OptionError
 from sluiceway.records.columns import columns
-from sluiceway.records.frames import frame_batches, is_frame
-from sluiceway.records.tables import table_batches
-from sluiceway.records.unfit import TooMuch, Unfit, shown
+from sluiceway.records.tables import frame_batches, is_frame, table_batches
+from sluiceway.records.validation import TooMuch, Unfit, shown
 
 if TYPE_CHECKING:
     from sluiceway.schema import Schema

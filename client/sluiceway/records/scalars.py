@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluiceway.records.unfit import TooMuch, Unfit, shown, wanted
-from sluiceway.records.validation import senseless
+from sluiceway.records.validation import TooMuch, Unfit, senseless, shown, wanted
 from sluiceway.schema.arrow import arrow_type
-from sluiceway.schema.literals import symbol
+from sluiceway.schema.defaults import symbol
 from sluiceway.schema.types import (
     INSTANTS,
     LOCALS,

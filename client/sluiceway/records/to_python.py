@@ -1,4 +1,4 @@
-"""Record batches made into Python objects, column by column."""
+"""Record batches to Python objects, column by column."""
 
 from __future__ import annotations
 

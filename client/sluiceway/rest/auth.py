@@ -1,4 +1,4 @@
-"""Where the client's bearer token comes from, and how it goes into requests."""
+"""Bearer tokens: where they come from, and how requests carry them."""
 
 import os
 from collections.abc import Hashable
@@ -8,8 +8,6 @@ from pathlib import Path
 import httpx
 
 from sluiceway.errors import OptionError
-
-__all__ = ["Token", "TokenSource"]
 
 
 @dataclass(frozen=True)
@@ -80,3 +78,18 @@ class TokenSource:
             raise OptionError(
                 f"the file {path} of SLUICEWAY_TOKEN_FILE cannot be read: {error}"
             ) from error
+
+
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of a foreign failure, and of what it came of.
+
+    Reporters render the locals of every frame. Those of HTTP's have the token, as it was sent;
+    those of a parser what the gateway answered, and those of Kafka's clients how to get in.
+    """
+    chain = [error]
+    for each in chain:
+        each.__traceback__ = None
+        chain += [it for it in (each.__cause__, each.__context__) if it and it not in chain]
+
+
+__all__ = ["Token", "TokenSource", "forget_frames"]

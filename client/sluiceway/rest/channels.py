@@ -1,19 +1,15 @@
-"""The gateway's calls, one method each."""
+"""Requests about channels, one method each, and long polls of their status."""
 
 import math
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from sluiceway.answer import Answer
-from sluiceway.cluster import Cluster
-from sluiceway.paths import channel_path
+from sluiceway.errors import OptionError
 from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.rest.models import ChannelResource, Connection, SchemaVersion
+from sluiceway.rest.models import Answer, ChannelResource, Cluster, Connection, SchemaVersion
 from sluiceway.rest.status import StatusLine, StatusPage, StatusReport
-from sluiceway.rest.transport import Transport
-
-__all__ = ["Access", "Control"]
+from sluiceway.rest.transport import Transport, channel_path
 
 Access = Literal["read", "write"]
 
@@ -184,3 +180,68 @@ class Control:
 
 def _request_id() -> dict[str, str]:
     return {"Idempotency-Key": uuid.uuid4().hex}
+
+
+PACE_S = 1.0
+"""The shortest time between two states, where the caller names none."""
+_WAIT_S = 20.0
+_PAGES_S = 2.0
+"""How long to wait between two looks at a list of many pages, each of which may have changed."""
+
+
+def channel_states(
+    control: Control, name: str, *, every_s: float = PACE_S, sleep: Callable[[float], None]
+) -> Iterator[StatusReport]:
+    """Give how a channel stands: now, and whenever it is another state."""
+    every_s = _checked(every_s)
+    found = control.status(name)
+    while True:
+        if found is not None:
+            last = found
+            yield found
+            sleep(every_s)
+        found = control.status(name, seen=last.etag, wait_s=_WAIT_S)
+
+
+def list_states(
+    control: Control, *, every_s: float = PACE_S, sleep: Callable[[float], None]
+) -> Iterator[tuple[StatusLine, ...]]:
+    """Give how all channels stand that the token may see: now, and whenever a line is another."""
+    every_s = _checked(every_s)
+    pages: list[StatusPage] = []
+    while True:
+        before, pages = pages, list(_pages(control, pages))
+        if pages != before:
+            yield tuple(line for page in pages for line in page.lines)
+            sleep(every_s)
+        if len(pages) > 1:
+            sleep(_PAGES_S)
+
+
+def _pages(control: Control, known: list[StatusPage]) -> Iterator[StatusPage]:
+    """Give all pages, those that are as they were known as the same."""
+    alone, at = len(known) == 1, {page.cursor: page for page in known}
+    cursor: str | None = None
+    while True:
+        before = at.get(cursor)
+        found = control.status_page(
+            cursor,
+            seen=None if before is None else before.etag,
+            # Only where there is no other page that could change meanwhile.
+            wait_s=_WAIT_S if alone and before is not None else 0.0,
+        )
+        page = found or before
+        assert page is not None  # noqa: S101 - only a state that was named is left out
+        yield page
+        cursor = page.following
+        if cursor is None:
+            return
+
+
+def _checked(every_s: float) -> float:
+    if not isinstance(every_s, int | float) or not 0 <= every_s <= 86_400:
+        raise OptionError(f"every_s is {every_s!r}; it takes seconds up to 86400")
+    return every_s
+
+
+__all__ = ["PACE_S", "Access", "Control", "channel_states", "list_states"]

@@ -1,4 +1,4 @@
-"""Endpoints, as the gateway tells of them.
+"""Answers about endpoints, positions and heartbeats as frozen values.
 
 Each class has a `parse` that takes an answer's JSON; fields that this version does not know are
 ignored, a missing or mistyped one raises IncompatibleGateway.
@@ -10,22 +10,29 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from sluiceway.answer import Answer
 from sluiceway.errors import OptionError
-from sluiceway.paths import group_path
-from sluiceway.position import Position
-from sluiceway.rest.models import Connection
+from sluiceway.rest.models import Answer, Connection
+from sluiceway.rest.transport import group_path
 
-__all__ = [
-    "Attached",
-    "Endpoint",
-    "Heard",
-    "Membership",
-    "Mode",
-    "Role",
-    "ShareAnswer",
-    "checked_payload",
-]
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Position:
+    """The next record to read: message `offset`, of which `records` records are done already.
+
+    An `arrow` message holds many records, so an offset alone would not be exact. A message that
+    is done as a whole is `Position(offset=its offset + 1)`. Positions of one partition are
+    ordered.
+    """
+
+    offset: int
+    records: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("offset", "records"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise OptionError(f"{name} of a position is {value!r}; it takes a number from 0")
+
 
 _MAX_PAYLOAD_BYTES = 4096
 
@@ -292,3 +299,57 @@ def _takes(read: Answer) -> frozenset[str]:
 def _given(read: Answer, key: str, kind: type[Any]) -> Any:
     found = read.given(key)
     return None if found is None or found.value is None else found.typed(kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lack:
+    """Where a group is not there yet; `index` is that of a broadcast group's member."""
+
+    index: int | None
+    partition: int
+    committed: int | None
+    wanted: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """Whether a group has committed as far as was asked; `lacking` counts what is missing."""
+
+    passed: bool
+    known: bool
+    lacking: int
+    missing: tuple[Lack, ...]
+
+    @classmethod
+    def parse(cls, answer: object) -> "Passage":
+        """Read the JSON of the answer."""
+        read = Answer(answer, "passed")
+        return cls(
+            passed=read.flag("passed"),
+            known=read.flag("known"),
+            lacking=read.number("lacking"),
+            missing=tuple(
+                Lack(
+                    index=each.optional(each.number, "index"),
+                    partition=each.number("partition"),
+                    committed=each.optional(each.number, "committed"),
+                    wanted=each.number("wanted"),
+                )
+                for each in read.items("missing")
+            ),
+        )
+
+
+__all__ = [
+    "Attached",
+    "Endpoint",
+    "Heard",
+    "Lack",
+    "Membership",
+    "Mode",
+    "Passage",
+    "Position",
+    "Role",
+    "ShareAnswer",
+    "checked_payload",
+]

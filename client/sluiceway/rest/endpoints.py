@@ -1,4 +1,4 @@
-"""The gateway's calls about endpoints and positions, one method each."""
+"""Requests about endpoints and positions, one method each."""
 
 import math
 import uuid
@@ -6,21 +6,20 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluiceway.answer import Answer
 from sluiceway.errors import Conflict
-from sluiceway.passage import Passage
-from sluiceway.paths import channel_path, group_path
-from sluiceway.position import Position
 from sluiceway.rest.endpoint_models import (
     Attached,
     Endpoint,
     Heard,
     Membership,
+    Passage,
+    Position,
     Role,
     ShareAnswer,
     positions,
 )
-from sluiceway.rest.transport import Transport
+from sluiceway.rest.models import Answer
+from sluiceway.rest.transport import Transport, channel_path, group_path
 
 __all__ = ["BeatAnswer", "EndpointCalls"]
 

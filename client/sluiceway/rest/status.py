@@ -1,4 +1,4 @@
-"""How channels stand, as the gateway tells it. What is not known is None, and never 0.
+"""Status reports of channels. An unknown value is None, never 0.
 
 Each class has a `parse` that takes an answer's JSON; fields that this version does not know are
 ignored, a missing or mistyped one raises IncompatibleGateway.
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sluiceway.answer import Answer
 from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.models import Answer
 
 __all__ = [
     "CrewReport",

@@ -1,7 +1,9 @@
-"""HTTP to the gateway: authentication, repeats within a time, failures as exceptions."""
+"""HTTP transport: retries within a deadline, problem responses as exceptions, paths."""
 
+import json
 import os
 import random
+import re
 import ssl
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -11,18 +13,128 @@ import httpx
 
 from sluiceway._version import __version__
 from sluiceway.errors import (
+    ChannelClosed,
+    ChannelNotFound,
+    ChannelNotReady,
+    Conflict,
     EndpointClosed,
+    Fenced,
+    Forbidden,
     GatewayAccessFailed,
+    GatewayError,
     GatewayUnavailable,
     IncompatibleGateway,
+    InvalidRequest,
     OptionError,
+    StaleGeneration,
+    Unauthenticated,
 )
-from sluiceway.problems import problem
-from sluiceway.rest.auth import Token, TokenSource
+from sluiceway.rest.auth import Token, TokenSource, forget_frames
 from sluiceway.rest.tls import certificate_fault, speaks_tls
-from sluiceway.tracebacks import forget_frames
 
-__all__ = ["Transport"]
+BY_CODE: Mapping[str, type[GatewayError]] = {
+    "body_too_large": InvalidRequest,
+    "channel_adopted": Conflict,
+    "channel_closed": ChannelClosed,
+    "channel_deleting": Conflict,
+    "channel_not_found": ChannelNotFound,
+    "channel_not_ready": ChannelNotReady,
+    "channel_pinned": Conflict,
+    "concurrent_change": Conflict,
+    "config_not_allowed": InvalidRequest,
+    "conflict": Conflict,
+    "database_unavailable": GatewayUnavailable,
+    "endpoint_id_reused": Conflict,
+    "endpoint_not_found": Conflict,
+    "endpoints_live": Conflict,
+    "fenced": Fenced,
+    "forbidden": Forbidden,
+    "goes_back": Conflict,
+    "group_larger_than_pinned": Conflict,
+    "group_mode": Conflict,
+    "group_not_found": Conflict,
+    "group_size": Conflict,
+    "headers_too_large": InvalidRequest,
+    "idempotency_key_reused": Conflict,
+    "illegal_transition": Conflict,
+    "immutable_field": Conflict,
+    "internal_error": GatewayError,
+    "invalid_request": InvalidRequest,
+    "invalid_schema": InvalidRequest,
+    "kafka_unavailable": GatewayUnavailable,
+    "malformed_http": InvalidRequest,
+    "members_open": Conflict,
+    "method_not_allowed": IncompatibleGateway,
+    "no_group": Conflict,
+    "not_assigned": Conflict,
+    "not_found": IncompatibleGateway,
+    "partitions_shrink": Conflict,
+    "position_moved": Conflict,
+    "precondition_failed": Conflict,
+    "replication_exceeds_brokers": Conflict,
+    "request_timeout": GatewayUnavailable,
+    "schema_incompatible": Conflict,
+    "stale_generation": StaleGeneration,
+    "too_many_connections": GatewayUnavailable,
+    "too_many_schemas": Conflict,
+    "topic_changed": Conflict,
+    "topic_not_found": Conflict,
+    "topic_taken": Conflict,
+    "too_many_waiters": GatewayUnavailable,
+    "unauthenticated": Unauthenticated,
+    "unavailable": GatewayUnavailable,
+    "uid_mismatch": Conflict,
+    "unread_data": Conflict,
+    "url_too_long": InvalidRequest,
+}
+"""Every code that a gateway of this version can answer; newer ones go by their status."""
+
+_BY_STATUS: Mapping[int, type[GatewayError]] = {
+    401: Unauthenticated,
+    403: Forbidden,
+    404: IncompatibleGateway,
+    405: IncompatibleGateway,
+    409: Conflict,
+    412: Conflict,
+    502: GatewayUnavailable,
+    503: GatewayUnavailable,
+    504: GatewayUnavailable,
+}
+
+
+def problem(answer: httpx.Response) -> GatewayError:
+    """Return the exception for an answer that is not a success."""
+    status = answer.status_code
+    try:
+        told = answer.json()
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        told = None
+    if not isinstance(told, dict) or not isinstance(told.get("code"), str):
+        # Not the gateway's words: a proxy's, or another server's.
+        kind = _BY_STATUS.get(status, IncompatibleGateway)
+        return kind(
+            f"{answer.request.url} answered {status} {answer.reason_phrase} and not as a gateway "
+            "of Sluiceway does; is the URL the gateway's?",
+            status=status,
+        )
+    code = told["code"]
+    kind = BY_CODE.get(code) or _BY_STATUS.get(
+        status, InvalidRequest if status < 500 else GatewayError
+    )
+    errors = [
+        {"pointer": str(each.get("pointer", "")), "message": str(each.get("message", ""))}
+        for each in told.get("errors") or ()
+        if isinstance(each, dict)
+    ]
+    places = "".join(f"; {each['pointer']}: {each['message']}" for each in errors)
+    return kind(
+        f"{told.get('detail') or told.get('title') or code}{places}",
+        status=status,
+        code=code,
+        retriable=told.get("retriable") is True,
+        errors=errors,
+    )
+
 
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
@@ -239,3 +351,53 @@ def _retry_after_s(answer: httpx.Response) -> float:
         return min(float(answer.headers.get("Retry-After", "0")), _MAX_PAUSE_S)
     except ValueError:
         return 0.0
+
+
+class Pauses:
+    """The pauses between tries of one thing, for `timeout_s` in all from now on."""
+
+    def __init__(self, timeout_s: float, *, first_s: float = 0.05, longest_s: float = 1.0) -> None:
+        self._deadline_s = time.monotonic() + timeout_s
+        self._next_s = first_s
+        self._longest_s = longest_s
+
+    @property
+    def left_s(self) -> float:
+        """How long there is still time; 0 if there is none."""
+        return max(0.0, self._deadline_s - time.monotonic())
+
+    def wait(self) -> bool:
+        """Pause before the next try; False, at once, if the time would be up then."""
+        if self._next_s >= self.left_s:
+            return False
+        time.sleep(self._next_s)
+        self._next_s = min(2 * self._next_s, self._longest_s)
+        return True
+
+
+_NAME = re.compile(r"[a-z0-9._-]+")
+_GROUP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
+
+
+def channel_path(name: str) -> str:
+    """Return the path of a channel. Raises InvalidRequest."""
+    # What is none of these characters could become another path on the way.
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
+        raise InvalidRequest(
+            "a channel's name is made of a-z, 0-9, '.', '_' and '-' and begins with a letter or a "
+            f"digit; it is {name!r}"
+        )
+    return f"/v1/channels/{name}"
+
+
+def group_path(channel: str, group: str) -> str:
+    """Return the path of a group at a channel. Raises InvalidRequest, OptionError."""
+    if not isinstance(group, str) or not _GROUP.fullmatch(group):
+        raise OptionError(
+            "a group's name is made of a-z, A-Z, 0-9, '.', '_' and '-', 200 at most, and begins "
+            f"with a letter or a digit; it is {group!r}"
+        )
+    return f"{channel_path(channel)}/groups/{group}"
+
+
+__all__ = ["Pauses", "Transport", "channel_path", "group_path"]

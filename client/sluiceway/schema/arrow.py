@@ -1,28 +1,38 @@
-"""The Arrow form of a schema."""
+"""Conversion between schemas and Arrow schemas."""
 
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyarrow import types as arrow_types
 
-from sluiceway.errors import SchemaError
-from sluiceway.schema import leaves
+from sluiceway.errors import InvalidSchema, SchemaError, UnsupportedType
+from sluiceway.schema import avro
 from sluiceway.schema.rendering import leaf_definition
 from sluiceway.schema.types import (
+    MAX_DIGITS,
+    MAX_FIXED_BYTES,
+    NAME,
     Array,
+    Budget,
     Decimal,
     Enum,
+    Field,
     Fixed,
     Kind,
     Leaf,
     Map,
     Nullable,
+    Present,
     Record,
     Scalar,
     Type,
     Uuid,
+    at,
+    below,
+    name_advice,
 )
 
 _ARROW: Final = {
@@ -92,7 +102,121 @@ def noted(field: pa.Field, name: str) -> Leaf | None:
     if note is None:
         return None
     try:
-        leaf = leaves.leaf(json.loads(note), name, field.name)
+        leaf = avro.parse_leaf(json.loads(note), name, field.name)
     except (KeyError, TypeError, ValueError, SchemaError):
         return None
     return leaf if arrow_type(leaf).equals(field.type) else None
+
+
+ROOT: Final = "Record"
+"""The name of a record that was made from a schema without one."""
+
+_KINDS: Final = {
+    pa.bool_(): Kind.BOOLEAN,
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()), Kind.INT),
+    **dict.fromkeys((pa.int64(), pa.uint32()), Kind.LONG),
+    **dict.fromkeys((pa.float16(), pa.float32()), Kind.FLOAT),
+    pa.float64(): Kind.DOUBLE,
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), Kind.STRING),
+    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), Kind.BYTES),
+    pa.date32(): Kind.DATE,
+    **dict.fromkeys((pa.time32("s"), pa.time32("ms")), Kind.TIME_MILLIS),
+    pa.time64("us"): Kind.TIME,
+}
+_TIMESTAMPS: Final = {
+    "s": (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP),
+    "ms": (Kind.TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP_MILLIS),
+    "us": (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP),
+    "ns": (Kind.TIMESTAMP_NANOS, Kind.LOCAL_TIMESTAMP_NANOS),
+}
+"""By unit: with a time zone, and without."""
+_HINTS: Final = (
+    (arrow_types.is_uint64, "cast it to int64 if its values fit, or to decimal128(20, 0)"),
+    (arrow_types.is_date64, "cast it to date32"),
+    (arrow_types.is_time, 'cast it to time64("us")'),
+    (arrow_types.is_duration, "cast it to int64"),
+    (arrow_types.is_null, "cast it to the type it should have"),
+    (arrow_types.is_fixed_size_binary, f"it has 1 to {MAX_FIXED_BYTES} bytes: cast it to binary"),
+    (arrow_types.is_run_end_encoded, "decode it with pyarrow.compute.run_end_decode"),
+    (lambda type_: isinstance(type_, pa.BaseExtensionType), "cast it to its storage type"),
+)
+
+
+def from_arrow(schema: pa.Schema) -> Record:
+    """Make the record that carries batches of the Arrow `schema`.
+
+    Narrow integers widen to int and long, large types to their plain forms, seconds to a unit that
+    Avro has; dictionaries are carried by value. Nullable fields become unions with null as the
+    default. Raises UnsupportedType or InvalidSchema, naming the field's path.
+    """
+    if not len(schema):
+        raise InvalidSchema("the Arrow schema has no fields; a channel's records need one")
+    return Record(name=ROOT, fields=_fields(schema, "", ROOT, 0, Budget()))
+
+
+def _fields(members: Any, path: str, name: str, depth: int, budget: Budget) -> tuple[Field, ...]:
+    fields: dict[str, Field] = {}
+    for member in members:
+        where = below(path, member.name)
+        if not NAME.fullmatch(member.name):
+            raise InvalidSchema(f"{at(where)}: {name_advice(member.name)}")
+        if member.name in fields:
+            raise InvalidSchema(f"{at(where)} is there twice; rename one of the two")
+        type_ = _type(member, where, f"{name}.{member.name}", depth + 1, budget)
+        default = "null" if isinstance(type_, Nullable) else None
+        fields[member.name] = Field(name=member.name, type=type_, default=default)
+    budget.take(len(fields), depth, path)
+    return tuple(fields.values())
+
+
+def _type(field: pa.Field, path: str, name: str, depth: int, budget: Budget) -> Type:
+    depth += field.nullable
+    present = noted(field, name) or _present(field.type, path, name, depth, budget)
+    return Nullable(item=present) if field.nullable else present
+
+
+def _present(type_: pa.DataType, path: str, name: str, depth: int, budget: Budget) -> Present:
+    budget.take(0, depth, path)
+    if kind := _KINDS.get(type_):
+        return Scalar(kind=kind)
+    if arrow_types.is_timestamp(type_):
+        return Scalar(kind=_TIMESTAMPS[type_.unit][type_.tz is None])
+    if arrow_types.is_decimal(type_):
+        return _decimal(type_, path)
+    if arrow_types.is_fixed_size_binary(type_) and 0 < type_.byte_width <= MAX_FIXED_BYTES:
+        return Fixed(name=name, size=type_.byte_width)
+    if getattr(type_, "extension_name", None) == "arrow.uuid":
+        return Uuid(fixed=Fixed(name=name, size=16))
+    if arrow_types.is_dictionary(type_):
+        return _present(type_.value_type, path, name, depth, budget)
+    if is_list(type_):
+        item = _type(type_.value_field, f"{path}[]", f"{name}.item", depth + 1, budget)
+        return Array(items=item)
+    if arrow_types.is_map(type_):
+        if _KINDS.get(type_.key_type) is not Kind.STRING:
+            hint = "only string keys can be carried: cast the keys to string"
+            raise UnsupportedType(path=path, type_name=str(type_), hint=hint)
+        item = _type(type_.item_field, f"{path}{{}}", f"{name}.value", depth + 1, budget)
+        return Map(values=item)
+    if arrow_types.is_struct(type_) and type_.num_fields:
+        return Record(name=name, fields=_fields(type_, path, name, depth, budget))
+    hint = next((hint for applies, hint in _HINTS if applies(type_)), "leave the field out")
+    raise UnsupportedType(path=path, type_name=str(type_), hint=hint)
+
+
+def _decimal(type_: pa.DataType, path: str) -> Decimal:
+    if not 0 <= type_.scale <= type_.precision:
+        hint = f"cast it to one whose scale lies between 0 and the precision, at most {MAX_DIGITS}"
+        raise UnsupportedType(path=path, type_name=str(type_), hint=hint)
+    return Decimal(precision=type_.precision, scale=type_.scale)
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Tell whether `type_` is one of Arrow's lists."""
+    return bool(
+        arrow_types.is_list(type_)
+        or arrow_types.is_large_list(type_)
+        or arrow_types.is_fixed_size_list(type_)
+        or arrow_types.is_list_view(type_)
+        or arrow_types.is_large_list_view(type_)
+    )

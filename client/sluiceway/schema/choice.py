@@ -1,4 +1,4 @@
-"""Which of a channel's schemas a job uses, and whether it can use one of its own."""
+"""The schema version that a reader or writer uses."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,13 +1,236 @@
-"""Avro's default values: checked when a schema is read, turned into Python values for records."""
+"""Avro default values: validation, normal form, conversion from and to Python."""
 
 from __future__ import annotations
 
+import enum
 import json
-from typing import Any
+import math
+import re
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal as Number
+from typing import Any, Final
+from uuid import UUID
 
 from sluiceway.errors import InvalidSchema
-from sluiceway.schema import literals
-from sluiceway.schema.types import Array, Map, Nullable, Record, Type, at, below
+from sluiceway.schema.types import (
+    INSTANTS,
+    LOCALS,
+    TICKS,
+    TIMES,
+    UUID_TEXT,
+    Array,
+    Decimal,
+    Enum,
+    Fixed,
+    Kind,
+    Leaf,
+    Map,
+    Nullable,
+    Record,
+    Scalar,
+    Type,
+    Uuid,
+    at,
+    below,
+)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST: Final = -62_135_596_800
+_AFTER: Final = 253_402_300_800
+_DAY: Final = 86_400
+_LONG: Final = (-(1 << 63), (1 << 63) - 1)
+_RANGES: Final = {  # the years 1 to 9999, which is what Python can say
+    Kind.INT: (-(1 << 31), (1 << 31) - 1),
+    Kind.DATE: (_FIRST // _DAY, _AFTER // _DAY - 1),
+    **{kind: (0, _DAY * TICKS[kind] - 1) for kind in TIMES},
+    **{
+        kind: (max(_LONG[0], _FIRST * TICKS[kind]), min(_LONG[1], _AFTER * TICKS[kind] - 1))
+        for kind in INSTANTS | LOCALS
+    },
+}
+_FLOAT_MAX: Final = 3.4028234663852886e38
+
+
+class NoLiteral(ValueError):
+    """The JSON value is none of its type's values; the text says why."""
+
+
+def normal_literal(value: object, leaf: Leaf) -> object:
+    """`value` (parsed JSON) as a literal of `leaf`, in its one normal form; or raise NoLiteral."""
+    match leaf:
+        case Scalar(kind=Kind.BOOLEAN):
+            if isinstance(value, bool):
+                return value
+            raise NoLiteral("it must be true or false")
+        case Scalar(kind=Kind.FLOAT | Kind.DOUBLE as kind):
+            return _number(value, kind)
+        case Scalar(kind=Kind.STRING):
+            return _text(value)
+        case Scalar(kind=Kind.BYTES):
+            return _bytes(value).decode("latin-1")
+        case Scalar(kind=kind):
+            return _whole(value, kind)
+        case Fixed(size=size):
+            return _sized(value, size)
+        case Decimal():
+            return _decimal(value, leaf)
+        case Uuid(fixed=None):
+            if isinstance(value, str) and re.fullmatch(UUID_TEXT, value):
+                return value
+            raise NoLiteral("it must be the text of a UUID, such as that of uuid.uuid4()")
+        case Uuid():
+            return _sized(value, 16)
+        case Enum(symbols=symbols):
+            if value in symbols:
+                return value
+            raise NoLiteral(f"it must be one of the symbols {', '.join(symbols)}")
+
+
+def _whole(value: object, kind: Kind) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise NoLiteral("it must be a whole number")
+    low, high = _RANGES.get(kind, _LONG)
+    if not low <= value <= high:
+        raise NoLiteral(f"it must lie between {low} and {high}")
+    if TICKS.get(kind, 0) > TICKS[Kind.TIME] and value % 1000:
+        raise NoLiteral("it must be whole microseconds, a multiple of 1000")
+    return value
+
+
+def _number(value: object, kind: Kind) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NoLiteral("it must be a number")
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise NoLiteral("it is too large") from error
+    if not math.isfinite(number):
+        raise NoLiteral("it must be finite: JSON knows no other numbers")
+    if kind is Kind.FLOAT and abs(number) > _FLOAT_MAX:
+        raise NoLiteral("it is too large for a float")
+    return number
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise NoLiteral("it must be a JSON string")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise NoLiteral("half a surrogate pair is no character")
+    return value
+
+
+def _bytes(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise NoLiteral("it must be a JSON string")
+    try:
+        return value.encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise NoLiteral("bytes are written as characters up to U+00FF, one each") from error
+
+
+def _sized(value: object, size: int) -> str:
+    if len(data := _bytes(value)) != size:
+        raise NoLiteral(f"it must have {size} bytes, and has {len(data)}")
+    return data.decode("latin-1")
+
+
+def _decimal(value: object, leaf: Decimal) -> str:
+    data = _bytes(value)
+    if leaf.fixed is not None:
+        _sized(value, leaf.fixed.size)
+    unscaled = int.from_bytes(data, signed=True)
+    if not data or abs(unscaled) >= 10**leaf.precision:
+        raise NoLiteral(
+            f"it must be the bytes of a whole number of at most {leaf.precision} digits"
+        )
+    return _unscaled_bytes(unscaled, leaf).decode("latin-1")
+
+
+def _unscaled_bytes(unscaled: int, leaf: Decimal) -> bytes:
+    size = leaf.fixed.size if leaf.fixed else unscaled_size(unscaled)
+    return unscaled.to_bytes(size, signed=True)
+
+
+def unscaled_size(unscaled: int) -> int:
+    """Count the bytes of the shortest two's complement of `unscaled`."""
+    return (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
+
+
+def from_python(value: Any, leaf: Leaf) -> object:
+    """Turn a Python value into its literal; values of other types come back as they are."""
+    match leaf:
+        case Scalar(kind=Kind.BYTES) | Fixed() if isinstance(value, bytes):
+            return value.decode("latin-1")
+        case Scalar(kind=Kind.DATE) if isinstance(value, date) and not isinstance(value, datetime):
+            return value.toordinal() - _EPOCH.toordinal()
+        case Scalar(kind=kind) if kind in TIMES and _is_aware(value, time) is False:
+            return _ticks(datetime.combine(_EPOCH, value, UTC) - _EPOCH, kind)
+        case Scalar(kind=kind) if kind in INSTANTS and _is_aware(value, datetime):
+            return _ticks(value - _EPOCH, kind)
+        case Scalar(kind=kind) if kind in LOCALS and _is_aware(value, datetime) is False:
+            return _ticks(value - _EPOCH.replace(tzinfo=None), kind)
+        case Decimal() if isinstance(value, Number) and (unscaled := _unscaled(value, leaf)):
+            return _unscaled_bytes(unscaled[0], leaf).decode("latin-1")
+        case Uuid(fixed=fixed) if isinstance(value, UUID):
+            return str(value) if fixed is None else value.bytes.decode("latin-1")
+        case Enum() if isinstance(value, enum.Enum):
+            return symbol(value)
+    return value
+
+
+def _unscaled(value: Number, leaf: Decimal) -> tuple[int] | None:
+    """Give the whole number that stands for `value`, exactly; None: there is none."""
+    if not value.is_finite() or value.adjusted() >= leaf.precision - leaf.scale:
+        return None
+    sign, digits, exponent = value.as_tuple()
+    number = int("".join(map(str, digits))) * (-1 if sign else 1)
+    shift = int(exponent) + leaf.scale
+    if shift >= 0:
+        return (number * 10**shift,)
+    whole, rest = divmod(number, 10**-shift)
+    return None if rest else (whole,)
+
+
+def symbol(member: enum.Enum) -> str:
+    """Give the Avro symbol of an enum's member: its value if that is text, or else its name."""
+    return member.value if isinstance(member.value, str) else member.name
+
+
+def _is_aware(value: Any, kind: type[time] | type[datetime]) -> bool | None:
+    """Tell whether a `kind` knows its time zone; None: `value` is no such thing."""
+    return value.tzinfo is not None if isinstance(value, kind) else None
+
+
+def _ticks(length: timedelta, kind: Kind) -> object:
+    """Count the ticks of `length`; what is between two ticks comes back as text, to be refused."""
+    microseconds = length // timedelta(microseconds=1)
+    ticks, between = divmod(microseconds * TICKS[kind], TICKS[Kind.TIME])
+    return str(length) if between else ticks
+
+
+def to_python(literal: Any, leaf: Leaf) -> object:
+    """Turn a literal in normal form into the Python value that a record would hold."""
+    match leaf:
+        case Scalar(kind=Kind.BYTES) | Fixed():
+            return literal.encode("latin-1")
+        case Scalar(kind=Kind.DATE):
+            return _EPOCH.date() + timedelta(days=literal)
+        case Scalar(kind=kind) if kind in TIMES:
+            return (_EPOCH + _length(literal, kind)).time()
+        case Scalar(kind=kind) if kind in INSTANTS:
+            return _EPOCH + _length(literal, kind)
+        case Scalar(kind=kind) if kind in LOCALS:
+            return _EPOCH.replace(tzinfo=None) + _length(literal, kind)
+        case Decimal(scale=scale):
+            unscaled = int.from_bytes(literal.encode("latin-1"), signed=True)
+            return Number(f"{unscaled}E-{scale}")
+        case Uuid(fixed=fixed):
+            return UUID(literal) if fixed is None else UUID(bytes=literal.encode("latin-1"))
+    return literal
+
+
+def _length(ticks: int, kind: Kind) -> timedelta:
+    return timedelta(microseconds=ticks * TICKS[Kind.TIME] // TICKS[kind])
 
 
 class DefaultDoesNotFit(ValueError):
@@ -44,8 +267,8 @@ def normal(value: object, type_: Type, path: str) -> object:
             return _normal_record(value, fields, path)
         case leaf:
             try:
-                return literals.normal(value, leaf)
-            except literals.NoLiteral as error:
+                return normal_literal(value, leaf)
+            except NoLiteral as error:
                 raise DefaultDoesNotFit(path, str(error)) from error
 
 
@@ -93,7 +316,7 @@ def as_json(value: Any, type_: Type) -> object:
         case Record():
             return value
         case leaf:
-            return literals.from_python(value, leaf)
+            return from_python(value, leaf)
 
 
 def as_python(default: Any, type_: Type) -> object:
@@ -108,4 +331,4 @@ def as_python(default: Any, type_: Type) -> object:
         case Record(fields=fields):
             return {f.name: as_python(default[f.name], f.type) for f in fields}
         case leaf:
-            return literals.to_python(default, leaf)
+            return to_python(default, leaf)

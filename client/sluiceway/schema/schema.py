@@ -1,4 +1,4 @@
-"""A channel's schema."""
+"""Schema: the record type of a channel."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from sluiceway.errors import InvalidSchema
 from sluiceway.schema import rendering
 from sluiceway.schema.avro import parse
-from sluiceway.schema.comparison import differences
-from sluiceway.schema.inference import from_class
-from sluiceway.schema.struct_types import from_struct_type, is_struct_type
-from sluiceway.schema.types import Record
+from sluiceway.schema.compatibility import differences
+from sluiceway.schema.inference import from_class, from_struct_type, is_struct_type
+from sluiceway.schema.types import Kind, Nullable, Record, Scalar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +55,7 @@ class Schema:
         import pyarrow as pa
 
         if isinstance(source, pa.Schema):
-            from sluiceway.schema.arrow_schemas import from_arrow
+            from sluiceway.schema.arrow import from_arrow
 
             return cls(from_arrow(source))
         raise InvalidSchema(
@@ -107,3 +106,26 @@ class Schema:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"record": self.record}
+
+
+FIELD: Final = "value"
+"""The one field of each record: the message's value as it is."""
+
+
+@lru_cache(maxsize=1)
+def bytes_schema() -> Schema:
+    """Return the schema that such a channel has where none is given; null is a tombstone."""
+    field = {"name": FIELD, "type": ["null", "bytes"], "default": None}
+    return Schema.parse({"type": "record", "name": "Message", "fields": [field]})
+
+
+def holds_messages(schema: Schema) -> bool:
+    """Whether each record of `schema` is a message: its one field is `value`, bytes or null."""
+    return len(schema.record.fields) == 1 and (
+        schema.record.fields[0].name == FIELD
+        and schema.record.fields[0].type in (_BYTES, Nullable(item=_BYTES), _BYTES_OR_NULL)
+    )
+
+
+_BYTES: Final = Scalar(kind=Kind.BYTES)
+_BYTES_OR_NULL: Final = Nullable(item=_BYTES, null_first=False)

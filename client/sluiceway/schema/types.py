@@ -1,4 +1,4 @@
-"""The types a channel can carry, as values.
+"""The types that a channel can carry, and their limits.
 
 A schema is a tree of these nodes with a `Record` at the top. It is the one form that Avro JSON,
 Arrow schemas and dataclasses are read into, and that everything else is made from.
@@ -6,9 +6,12 @@ Arrow schemas and dataclasses are read into, and that everything else is made fr
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
+
+from sluiceway.errors import InvalidSchema
 
 MAX_DEPTH: Final = 32
 """How deep types may nest; deeper ones serve to exhaust a reader's stack."""
@@ -182,3 +185,32 @@ def at(path: str) -> str:
 def below(path: str, name: str) -> str:
     """Give the path of the field `name` of the record at `path`."""
     return f"{path}.{name}" if path else name
+
+
+class Budget:
+    """What is counted while a schema is made: fields, levels."""
+
+    def __init__(self) -> None:
+        self._left = MAX_FIELDS
+
+    def take(self, fields: int, depth: int, path: str) -> None:
+        """Count `fields` that lie `depth` levels deep; raise InvalidSchema past the limits."""
+        self._left -= fields
+        if self._left < 0:
+            raise InvalidSchema(f"the schema has more than {MAX_FIELDS} fields")
+        if depth > MAX_DEPTH:
+            raise InvalidSchema(f"{at(path)} is nested deeper than {MAX_DEPTH} levels")
+
+
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+"""An Avro name without its namespace."""
+
+
+def name_advice(name: str) -> str:
+    """Say what is wrong with `name`, and give a name like it that Avro allows."""
+    better = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "field"
+    better = f"_{better}" if better[0].isdigit() else better
+    return (
+        f"{name!r} is not an Avro name (letters, digits and _, no digit first); "
+        f"rename it, for instance to {better!r}"
+    )

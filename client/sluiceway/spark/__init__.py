@@ -8,6 +8,6 @@
 PySpark is imported by this package only.
 """
 
-from sluiceway.spark.registration import register
+from sluiceway.spark.datasource import register
 
 __all__ = ["register"]

@@ -1,4 +1,4 @@
-"""How a plan gets from a channel's name to its Connection, and to a newer one later."""
+"""Connections to a channel from a plan: resolved once, refreshed on demand."""
 
 import logging
 import time

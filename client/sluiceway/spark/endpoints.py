@@ -1,4 +1,4 @@
-"""An endpoint of a Spark job: attached by the driver's planning, worked for by tasks."""
+"""Endpoints of Spark jobs and queries."""
 
 import logging
 import os
@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluiceway.errors import GatewayError, SluicewayError
-from sluiceway.errors.root import cause_of
-from sluiceway.rest.endpoint_models import Membership, Role
+from sluiceway.endpoint.heartbeat import Session
+from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
+from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.rest.endpoint_models import Attached, Heard, Membership, Role
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
-
-__all__ = ["Job", "Part", "Work"]
 
 LOGGER = logging.getLogger(__name__)
 
@@ -155,3 +154,140 @@ def _calls(gateway_url: str) -> Iterator[EndpointCalls]:
         yield calls
     finally:
         calls.close()
+
+
+class QueryEndpoint:
+    """A query at a channel that it reads or writes; a member of the driver's session.
+
+    It observes: nothing of the query depends on it. Where another query has taken its place, it
+    says so in the log and tells the gateway no more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        calls: EndpointCalls,
+        *,
+        channel: str,
+        uid: str,
+        role: Role,
+        group: str,
+        title: str,
+    ) -> None:
+        self.id = uuid.uuid4().hex
+        self.records = 0
+        self.offsets: Mapping[int, int] = {}
+        self._session = session
+        self._calls = calls
+        self._channel = channel
+        self._uid = uid
+        self._role: Role = role
+        self._group = group
+        self._title = title
+        self._attached: Attached | None = None
+        self._over = self._silent = False
+        self._reported: Mapping[int, int] = {}
+        self._telling: Mapping[int, int] = {}
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the gateway knows it, or has no more to hear of it."""
+        return self._over or self._attached is not None
+
+    def attach(self) -> None:
+        """Take the query's place. Raises GatewayUnavailable; may be repeated."""
+        try:
+            attached = self._calls.attach(
+                self._channel,
+                uid=self._uid,
+                instance=self.id,
+                session=self._session.id,
+                role=self._role,
+                membership=Membership(group=self._group, index=0, size=1),
+                title=self._title,
+            )
+        except GatewayUnavailable:
+            raise
+        except GatewayError as error:
+            self._over = True
+            LOGGER.warning(
+                "%s of the channel %r goes on, but is not seen by others: %s",
+                *(self._title, self._channel, error),
+            )
+            return
+        self._attached = attached
+        self._session.enter(self)
+        self._session.expect(attached.beat_ms)
+
+    def report(self) -> dict[str, Any] | None:
+        """Return what a beat says of it."""
+        attached = self._attached
+        if attached is None or self._over or self._silent:
+            return None
+        told: dict[str, Any] = {
+            "id": self.id,
+            "epoch": attached.epoch,
+            "state": "started",
+            "counters": {"records": self.records},
+        }
+        self._telling = self.offsets
+        if self._telling != self._reported:
+            told |= self._positions(attached)
+        return told
+
+    def hear(self, heard: Heard) -> None:
+        """Take the answer to a beat."""
+        if heard.status in ("fenced", "gone") and not self._over:
+            LOGGER.warning(
+                "%s of the channel %r in the group %r goes on, but is not seen any more: %s",
+                *(self._title, self._channel, self._group, heard.reason),
+            )
+            self._over = True
+            self._session.leave(self)
+        else:
+            self._reported = self._telling
+
+    def close(self, *, cause: str | None, kafka: Mapping[str, str]) -> None:
+        """Report that the query ended, well or for a `cause`. Raises GatewayUnavailable.
+
+        May be repeated then. What it wrote ends, at the latest, where its channel's topic does.
+        """
+        attached = self._attached
+        if attached is None or self._over:
+            return
+        body: dict[str, Any] = {"state": "closed", "cause": None}
+        if cause is None and self._role == "writer":
+            try:
+                identity = TopicIdentity(attached.connection, kafka)
+                ends = identity.ends(range(attached.connection.partitions), timeout_s=_TIMEOUT_S)
+                body["ends"] = {str(p): end for p, end in ends.items() if end}
+            except SluicewayError as error:
+                unknown = "it ended well, but where its records end is not known"
+                cause = f"{unknown}: {cause_of(error)}"
+        if cause is not None:
+            body = {"state": "error", "cause": cause[:_MAX_CAUSE_CHARACTERS]}
+        body |= {"uid": self._uid, "epoch": attached.epoch}
+        body |= {"counters": {"records": self.records}} | self._positions(attached)
+        # A beat on its way that tells of a state before would undo an error.
+        self._silent = True
+        self._session.settle(_TIMEOUT_S)
+        try:
+            self._calls.detach(self._channel, self.id, body, timeout_s=_TIMEOUT_S)
+        except GatewayUnavailable:
+            raise
+        except GatewayError as error:
+            LOGGER.warning(
+                "the gateway did not take it that %s of the channel %r ended: %s",
+                *(self._title, self._channel, error),
+            )
+        self._over = True
+        self._session.leave(self)
+
+    def _positions(self, attached: Attached) -> dict[str, Any]:
+        """Return how far a reader has come, for a gateway that takes it."""
+        if not self.offsets or "positions" not in attached.takes:
+            return {}
+        return {"positions": {str(p): [offset, 0] for p, offset in self.offsets.items()}}
+
+
+__all__ = ["Job", "Part", "QueryEndpoint", "Work"]

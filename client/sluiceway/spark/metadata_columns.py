@@ -1,4 +1,4 @@
-"""Columns beside a record's own: what Kafka says of the message that held it."""
+"""Metadata columns: headers, partition, offset, timestamp, key."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

@@ -1,14 +1,25 @@
-"""How far a channel reaches: asked of Kafka again and again, by the driver of a streaming query."""
+"""Micro-batch planning: latest offsets, admission control, the stream reader.
 
-from collections.abc import Mapping
-from typing import Final
+The one place that knows which Spark can do what in a stream.
+"""
 
-from sluiceway.kafka.own import OwnStream
-from sluiceway.spark.checkpoint import StreamOffset
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import __version__ as spark_version
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from sluiceway.errors import OptionError
+from sluiceway.kafka.consumer import OwnStream
+from sluiceway.spark.batch_reader import Share, at_time, loss_handler, records, shares
 from sluiceway.spark.connections import Link
-from sluiceway.spark.offsets import offsets_at, ranges_between
+from sluiceway.spark.offsets import StreamOffset, offsets_at, ranges_between
 from sluiceway.spark.options import StreamOptions
-from sluiceway.spark.planning import Share, at_time, loss_handler, shares
+from sluiceway.spark.shipping import Shipped
 
 _REFRESH_EVERY_S: Final = 5.0
 _VERIFY_EVERY_S: Final = 5.0
@@ -95,3 +106,131 @@ class Frontier:
 
 def _moved(start: Mapping[int, int], end: Mapping[int, int]) -> dict[int, int]:
     return {p: offset for p, offset in end.items() if offset != start.get(p, 0)}
+
+
+class ChannelStreamReader(Shipped, DataSourceStreamReader):
+    """Plans micro-batches in a process of the query's own, reads them in tasks.
+
+    `columns` are the columns to give, in that order. What Spark puts into the checkpoint is
+    `StreamOffset`'s JSON. How Spark asks for the end of the next batch depends on its version: see
+    `admission`.
+    """
+
+    def __init__(self, link: Link, options: StreamOptions, columns: StructType) -> None:
+        self._link = link
+        self._options = options
+        self._columns = columns
+        self._frontier: Frontier | None = None
+
+    @property
+    def frontier(self) -> Frontier:
+        """What plans the batches; made when it is first used, which is never in a task."""
+        if self._frontier is None:
+            self._frontier = Frontier(self._link, self._options)
+        return self._frontier
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a query without a checkpoint starts."""
+        return self.frontier.start().to_json()
+
+    def partitions(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> Sequence[InputPartition]:
+        """Return one partition a task; Spark also asks, with `start` twice, on a restart."""
+        shares = self.frontier.shares(StreamOffset.parse(start), StreamOffset.parse(end))
+        return [InputPartition(share) for share in shares]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give the records of one piece, in order; what `records` raises fails the task."""
+        return records(partition.value, self._options, self._columns)
+
+    def stop(self) -> None:
+        """Let go of Kafka."""
+        if self._frontier is not None:
+            self._frontier.close()
+            self._frontier = None
+
+
+try:
+    limits: Any = import_module("pyspark.sql.streaming.datasource")
+except ModuleNotFoundError:  # before Spark 4.2
+    limits = None
+
+
+def stream_reader(
+    link: Link, options: StreamOptions, columns: StructType
+) -> DataSourceStreamReader:
+    """Return the reader for this Spark. Raises OptionError for an option that needs a later one."""
+    if limits is not None:
+        return LimitedStreamReader(link, options, columns)
+    if options.max_offsets_per_trigger is not None:
+        raise OptionError(
+            f"maxOffsetsPerTrigger needs Spark 4.2 or later, this is Spark {spark_version}: leave "
+            "it out, or upgrade Spark on driver and executors"
+        )
+    return WholeStreamReader(link, options, columns)
+
+
+def admitted(start: Mapping[int, int], end: Mapping[int, int], limit: int) -> dict[int, int]:
+    """Return the end of a batch of at most `limit` messages between `start` and `end`.
+
+    Each partition gives by its share of what there is; what is left over by rounding goes to the
+    shortest first, so that none waits for ever. Partitions that `start` lacks begin at 0.
+    """
+    waiting = {p: max(0, end[p] - start.get(p, 0)) for p in end}
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(end)
+    given = {p: limit * count // total for p, count in waiting.items()}
+    left = limit - sum(given.values())
+    for partition in sorted(waiting, key=lambda p: (waiting[p], p)):
+        if left and given[partition] < waiting[partition]:
+            given[partition] += 1
+            left -= 1
+    return {p: start.get(p, 0) + given[p] if waiting[p] else end[p] for p in end}
+
+
+class WholeStreamReader(ChannelStreamReader):
+    """A micro-batch takes all there is: Spark 4.1."""
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the end of what there is."""
+        return self.frontier.end().to_json()
+
+
+if limits is not None:
+
+    class LimitedStreamReader(
+        ChannelStreamReader,
+        limits.SupportsTriggerAvailableNow,  # type: ignore[misc]
+    ):
+        """A micro-batch takes what the trigger and `maxOffsetsPerTrigger` let in."""
+
+        _last: StreamOffset | None = None
+
+        def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
+            """Return what a batch takes unless the trigger says otherwise."""
+            limit = self._options.max_offsets_per_trigger
+            return limits.ReadAllAvailable() if limit is None else limits.ReadMaxRows(limit)
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+            """Read up to what there is now, in as many batches as it takes, and no further."""
+            self._last = self.frontier.end()
+
+        def latestOffset(  # type: ignore[override]  # noqa: N802 - Spark's name
+            self, start: Mapping[str, Any], limit: Any
+        ) -> dict[str, Any]:
+            """Return the end of the batch that begins at `start`."""
+            begin = StreamOffset.parse(start)
+            end = self._last or self.frontier.end()
+            if isinstance(limit, limits.ReadMaxRows):
+                offsets = admitted(begin.next_offsets, end.next_offsets, limit.max_rows)
+                end = replace(end, next_offsets=offsets)
+            return end.to_json()
+
+        def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+            """Return the end of what there is, for the query's progress."""
+            return self.frontier.end().to_json()
+
+
+__all__ = ["ChannelStreamReader", "admitted", "stream_reader"]

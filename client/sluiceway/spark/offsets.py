@@ -1,14 +1,17 @@
-"""Where a read begins and ends: the words of an option, and the offsets they come to.
+"""Starting and ending offsets, input splits, and checkpoint offsets.
 
 Pure: what Kafka says (watermarks, offsets by time) is passed in.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
 
-from sluiceway.errors import OffsetOutOfRange, OptionError
+from sluiceway.errors import CheckpointMismatch, OffsetOutOfRange, OptionError
 from sluiceway.kafka.consumer import Watermarks
+from sluiceway.rest.models import Connection
 
 EARLIEST_OFFSET = -2
 LATEST_OFFSET = -1
@@ -200,3 +203,141 @@ def _require_same_partitions(
             f"{option} names partition {unknown[0]}, the channel has the partitions 0 to "
             f"{len(watermarks) - 1}: leave it out"
         )
+
+
+DEFAULT_MAX_MESSAGES = {"avro": 1_000_000, "arrow": 1_000, "bytes": 1_000_000}
+"""How many messages a task reads at most where the options say nothing, by format.
+
+An `arrow` message holds thousands of records. A task's memory does not depend on this: it
+bounds what is lost when a task fails, and spreads a long partition over the executors."""
+
+
+def split(
+    ranges: Sequence[OffsetRange], *, max_messages: int, min_splits: int
+) -> tuple[OffsetRange, ...]:
+    """Cut ranges into pieces of at most `max_messages` offsets, at least `min_splits` of them.
+
+    Together the pieces cover every offset exactly once, in the order of the ranges; pieces of one
+    range differ by at most one offset; none is empty. There are fewer than `min_splits` only
+    where there are fewer offsets. Long ranges are cut first.
+    """
+    counts = [-(-piece.messages // max_messages) for piece in ranges]
+    missing = min(min_splits, sum(piece.messages for piece in ranges)) - sum(counts)
+    if missing > 0:
+        counts = _spread(ranges, counts, missing)
+    return tuple(
+        piece for whole, count in zip(ranges, counts, strict=True) for piece in _cut(whole, count)
+    )
+
+
+def _spread(ranges: Sequence[OffsetRange], counts: Sequence[int], missing: int) -> list[int]:
+    """Give each range a part of the missing cuts by its share of the offsets, then one by one."""
+    total = sum(piece.messages for piece in ranges)
+    wanted = sum(counts) + missing
+    grown = [
+        min(piece.messages, max(count, wanted * piece.messages // total))
+        for piece, count in zip(ranges, counts, strict=True)
+    ]
+    by_length = sorted(range(len(ranges)), key=lambda i: -ranges[i].messages)
+    while (missing := wanted - sum(grown)) > 0:
+        for index in by_length:
+            if missing > 0 and grown[index] < ranges[index].messages:
+                grown[index] += 1
+                missing -= 1
+    return grown
+
+
+def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    edges = [whole.start + whole.messages * i // count for i in range(count + 1)]
+    return [
+        OffsetRange(partition=whole.partition, start=start, end=end)
+        for start, end in pairwise(edges)
+    ]
+
+
+_VERSION: Final = 1
+_ADVICE: Final = (
+    "Give the query a new checkpointLocation to begin anew (startingOffsets says where), or the "
+    "checkpoint's own channel to go on"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOffset:
+    """How far a query has come: the next offset of every partition that it knows.
+
+    They mean something in one topic only, the channel's with this uid and topic id. `group` is
+    what the query is seen as, where an option names it; Spark's progress tells of it, too.
+    """
+
+    channel: str
+    uid: str
+    topic_id: str
+    next_offsets: Mapping[int, int]
+    group: str | None = None
+
+    @classmethod
+    def at(
+        cls, connection: Connection, next_offsets: Mapping[int, int], group: str | None = None
+    ) -> "StreamOffset":
+        """Return these offsets in the topic that `connection` leads to."""
+        return cls(
+            channel=connection.channel_name,
+            uid=connection.channel_uid,
+            topic_id=connection.topic_id or "",
+            next_offsets=next_offsets,
+            group=group,
+        )
+
+    @classmethod
+    def parse(cls, stored: Any) -> "StreamOffset":
+        """Read what `to_json` gave. Raises CheckpointMismatch for what it did not give."""
+        try:
+            version = stored["version"]
+            if type(version) is not int or version > _VERSION:
+                raise CheckpointMismatch(
+                    f"the checkpoint has the version {version!r}, this client reads versions up "
+                    f"to {_VERSION}: install the version of sluiceway that wrote it, or a later "
+                    "one, on the driver"
+                )
+            return cls(
+                channel=str(stored["channel"]),
+                uid=str(stored["uid"]),
+                topic_id=str(stored["topic_id"]),
+                next_offsets={int(p): int(offset) for p, offset in stored["offsets"].items()},
+                group=None if stored.get("group") is None else str(stored["group"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointMismatch(
+                f"the checkpoint holds {stored!r}, which are no offsets of a channel. {_ADVICE}"
+            ) from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; the same offsets always give the same text."""
+        return {
+            "version": _VERSION,
+            "channel": self.channel,
+            "uid": self.uid,
+            "topic_id": self.topic_id,
+            "offsets": {str(p): self.next_offsets[p] for p in sorted(self.next_offsets)},
+        } | ({} if self.group is None else {"group": self.group})
+
+    def require_of(self, connection: Connection) -> None:
+        """Raise CheckpointMismatch unless the offsets are those of the connection's topic."""
+        if self.uid != connection.channel_uid:
+            same = self.channel == connection.channel_name
+            what = (
+                f"the channel {self.channel!r} was deleted and made anew since the checkpoint "
+                f"was written: it was {self.uid} and is {connection.channel_uid} now, with other "
+                "records"
+                if same
+                else f"the checkpoint belongs to the channel {self.channel!r} ({self.uid}), not "
+                f"to {connection.channel_name!r} ({connection.channel_uid})"
+            )
+            raise CheckpointMismatch(f"{what}. {_ADVICE}")
+        if connection.topic_id is not None and self.topic_id != connection.topic_id:
+            raise CheckpointMismatch(
+                f"the topic of the channel {self.channel!r} was deleted and made anew since the "
+                f"checkpoint was written: its id was {self.topic_id} and is "
+                f"{connection.topic_id} now. {_ADVICE}"
+            )

@@ -1,4 +1,4 @@
-"""Who wrote a record: the mark that an attempt of a streaming write leaves on each message."""
+"""Provenance markers on messages of streaming writes."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""What the tasks of a Python worker report of themselves, with the beats of its one session."""
+"""Heartbeats of Spark tasks, one session per Python worker."""
 
 import logging
 import os
@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sluiceway.answer import Answer
 from sluiceway.endpoint.heartbeat import Session
 from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.rest.channels import Control
+from sluiceway.rest.models import Answer
 from sluiceway.rest.transport import Transport
 from sluiceway.spark.endpoints import Part
 

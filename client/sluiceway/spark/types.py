@@ -1,14 +1,18 @@
-"""Spark's types beside a channel's, and the checks of planning.
+"""Spark types for a channel's schema, and the checks between the two.
 
-How a StructType becomes a schema is in `sluiceway.schema.struct_types`; here is the way back, from
+How a StructType becomes a schema is in `sluiceway.schema.inference`; here is the way back, from
 a schema's Arrow form (`Schema.arrow`).
 """
+
+from collections.abc import Callable
 
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from sluiceway.errors import SchemaMismatch
+from sluiceway.codecs.physical import Remaking
+from sluiceway.errors import SchemaMismatch, ValueOutOfRange
 from sluiceway.schema import Schema
+from sluiceway.schema.types import Fixed, Kind, Leaf, Scalar, Uuid
 
 _TO_SPARK: dict[pa.DataType, spark.DataType] = {
     pa.bool_(): spark.BooleanType(),
@@ -208,3 +212,99 @@ def _nullable(kind: spark.DataType) -> spark.DataType:
 
 def _doubled(struct: spark.StructType) -> list[str]:
     return sorted({name for name in struct.names if struct.names.count(name) > 1})
+
+
+_HELD: dict[pa.DataType, pa.DataType] = {
+    pa.time32("ms"): pa.time64("ns"),
+    pa.time64("us"): pa.time64("ns"),
+    pa.timestamp("ms", tz="UTC"): pa.timestamp("us", tz="UTC"),
+    pa.timestamp("ms"): pa.timestamp("us"),
+}
+"""The Arrow types that Spark wants instead of a channel's."""
+
+
+def held(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return what turns batches of `schema.arrow` into the form that Spark takes.
+
+    It raises ValueOutOfRange for an instant that Spark's timestamps cannot hold.
+    """
+    arrow = schema.arrow
+    wanted = pa.schema([_held_field(field) for field in arrow])
+    if wanted.equals(arrow):
+        return lambda batch: batch
+    return Remaking(schema.record, wanted, _is_cast, _cast).of
+
+
+def _is_cast(leaf: Leaf) -> bool:
+    match leaf:
+        case Fixed() | Uuid(fixed=Fixed()):
+            return True
+        case Scalar(kind=kind):
+            return kind in (
+                Kind.TIME,
+                Kind.TIME_MILLIS,
+                Kind.TIMESTAMP_MILLIS,
+                Kind.LOCAL_TIMESTAMP_MILLIS,
+            )
+    return False
+
+
+def _cast(array: pa.Array, leaf: Leaf) -> pa.Array:
+    del leaf
+    try:
+        return array.cast(_held_type(array.type))
+    except pa.ArrowInvalid as error:
+        raise ValueOutOfRange(
+            "an instant cannot be held by Spark's timestamps, which count microseconds in 64 "
+            f"bits: {error}. Read the other columns, with .schema(...), or read it in Python"
+        ) from error
+
+
+def _held_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_binary(type_):
+        return pa.binary()
+    if pa.types.is_struct(type_):
+        return pa.struct([_held_field(field) for field in type_.fields])
+    if pa.types.is_list(type_):
+        return pa.list_(_held_field(type_.value_field))
+    if pa.types.is_map(type_):
+        return pa.map_(type_.key_type, _held_field(type_.item_field))
+    return _HELD.get(type_, type_)
+
+
+def _held_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _held_type(field.type), field.nullable)
+
+
+def chosen(batch: pa.RecordBatch, struct: spark.StructType) -> pa.RecordBatch:
+    """Return the columns of `struct`, in its order; values are shared.
+
+    Types are those of the batch but for what may be null: Spark 4.3 takes no other than it
+    planned with, and `.schema(...)` may have made columns nullable.
+    """
+    picked = batch.select(struct.names)
+    wanted = pa.schema(
+        [_relaxed(field, struct[field.name]) for field in picked.schema],
+    )
+    return picked if wanted.equals(picked.schema) else picked.cast(wanted)
+
+
+def _relaxed(field: pa.Field, like: spark.StructField) -> pa.Field:
+    return pa.field(field.name, _type(field.type, like.dataType), like.nullable)
+
+
+def _type(arrow: pa.DataType, like: spark.DataType) -> pa.DataType:
+    match like:
+        case spark.StructType():
+            return pa.struct([_relaxed(field, like[field.name]) for field in arrow.fields])
+        case spark.ArrayType():
+            items = arrow.value_field
+            inner = pa.field(items.name, _type(items.type, like.elementType), like.containsNull)
+            return pa.list_(inner)
+        case spark.MapType():
+            values = arrow.item_field
+            inner = pa.field(
+                values.name, _type(values.type, like.valueType), like.valueContainsNull
+            )
+            return pa.map_(arrow.key_type, inner)
+    return arrow

@@ -1,9 +1,9 @@
-"""Where the gateway may listen: loopback is for everybody on the machine, the rest needs guards."""
+"""Bind addresses: loopback without tokens, anything else with tokens and TLS."""
 
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from sluiceway_gateway.domain.errors import BindRefused
+from sluiceway_gateway.errors import BindRefused
 
 
 def check_bind(host: str, *, has_tokens: bool, tls: bool) -> None:

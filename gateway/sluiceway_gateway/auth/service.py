@@ -1,27 +1,37 @@
-"""Making, listing, revoking and checking tokens."""
+"""Creating, listing, revoking and verifying tokens."""
 
 import hashlib
 import hmac
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pydantic import SecretStr
 
 from sluiceway_gateway.auth import store as auth_store
-from sluiceway_gateway.auth.model import Kind, Principal, Scope, parse_scopes
+from sluiceway_gateway.auth.model import (
+    Action,
+    Kind,
+    Principal,
+    Scope,
+    Token,
+    parse_scopes,
+    split_token,
+    token_hash,
+    token_text,
+)
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.errors import (
     InvalidRequest,
     InvalidSettings,
     NotFound,
+    SluicewayGatewayError,
     Unauthenticated,
 )
-from sluiceway_gateway.domain.token import Token, split_token, token_hash, token_text
 
 LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=Kind.ADMIN),))
 """Whoever asks over loopback while there are no tokens."""
@@ -222,3 +232,41 @@ def _needed() -> Unauthenticated:
     return Unauthenticated(
         "This gateway asks for a token; send it as `Authorization: Bearer TOKEN`."
     )
+
+
+Asker = Principal | Credentials
+"""Who asks, or what they brought to say so."""
+Holders = Mapping[Asker, Principal | SluicewayGatewayError]
+
+
+def holders(tokens: Tokens, tx: ReadTransaction, askers: Iterable[Asker]) -> Holders:
+    """Return for each who it is, or why that cannot be said."""
+    asking = set(askers)
+    found: dict[Asker, Principal | SluicewayGatewayError] = {}
+    found |= {each: each for each in asking if isinstance(each, Principal)}
+    brought = {each for each in asking if isinstance(each, Credentials)}
+    for credentials, who in tokens.principals(tx, brought).items():
+        found[credentials] = who
+    return found
+
+
+def holder(tokens: Tokens, tx: ReadTransaction, asker: Asker) -> Principal:
+    """Return who it is; raises Unauthenticated."""
+    found = holders(tokens, tx, [asker])[asker]
+    if isinstance(found, SluicewayGatewayError):
+        raise found
+    return found
+
+
+def permitted(
+    holder: Principal | SluicewayGatewayError, channel: str, *actions: Action
+) -> Principal | SluicewayGatewayError:
+    """Return who asks if they may do all of that to the channel, else what stands against it."""
+    if isinstance(holder, SluicewayGatewayError):
+        return holder
+    try:
+        for each in actions:
+            holder.require(each, channel)
+    except SluicewayGatewayError as error:
+        return error
+    return holder

@@ -1,4 +1,4 @@
-"""Tokens. Rows stay when a token is revoked: a gateway that had tokens never opens again."""
+"""Storage of tokens."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -6,11 +6,10 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, func, select, update
 
-from sluiceway_gateway.auth.model import Scope
+from sluiceway_gateway.auth.model import Scope, Token
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import tokens
 from sluiceway_gateway.db.statements import Recollection
-from sluiceway_gateway.domain.token import Token
 
 _MOST_KEPT = 10_000
 # Asked with every request, so it is put together once.

@@ -1,4 +1,4 @@
-"""Making, changing and deleting a channel: what is asked, and what stands against it."""
+"""Create, update, delete and adopt: what is asked, and what forbids it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final
 
 from sluiceway_gateway.channels.model import (
+    MAX_PARTITIONS,
     Beat,
     Channel,
     ChannelSpec,
@@ -21,7 +22,7 @@ from sluiceway_gateway.channels.model import (
     topic_name,
     with_condition,
 )
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.errors import (
     ChannelAdopted,
     ChannelDeleting,
     ChannelPinned,
@@ -30,6 +31,8 @@ from sluiceway_gateway.domain.errors import (
     PartitionsShrink,
     Violation,
 )
+from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.provisioning.topic_config import canonical, refusals
 
 
 class Unset(Enum):
@@ -245,3 +248,64 @@ def _merged_beat(beat: Beat, change: Change) -> Beat:
             (Violation(pointer="/spec/beat/patience_ms", message=message),),
         )
     return Beat(interval_ms=interval_ms, patience_ms=patience_ms)
+
+
+def adopting(
+    change: Change,
+    observed: ObservedTopic,
+    *,
+    name: str,
+    uid: str,
+    schema: SchemaVersion,
+    now: datetime,
+) -> Channel:
+    """Return the channel that `change` makes of a topic that is there.
+
+    It is the topic of this id and no later one of its name. Raises ChannelAdopted where the
+    change asks for a topic other than it is.
+    """
+    of_channel = replace(
+        change,
+        partitions=UNSET,
+        replication=UNSET,
+        retention_ms=UNSET,
+        retention_bytes=UNSET,
+        config=UNSET,
+    )
+    channel = created(of_channel, name=name, uid=uid, schema=schema, prefix="", now=now)
+    channel = replace(
+        channel,
+        adopted=True,
+        topic=TopicRef(name=observed.name, id=observed.id, partitions=observed.partitions),
+        spec=followed(channel.spec, observed),
+        conditions=tuple(
+            replace(each, message=f"The topic {observed.name} is being adopted.")
+            for each in channel.conditions
+        ),
+    )
+    refuse_for_adopted(channel, change)
+    return channel
+
+
+def followed(spec: ChannelSpec, observed: ObservedTopic) -> ChannelSpec:
+    """Return the spec as the adopted topic has it; settings that no channel has are left out."""
+    return replace(
+        spec,
+        partitions=min(observed.partitions, MAX_PARTITIONS),
+        replication=observed.replication or None,
+        retention=Retention(
+            ms=_number(observed.config, "retention.ms"),
+            bytes=_number(observed.config, "retention.bytes"),
+        ),
+        config=canonical(
+            {
+                setting: value
+                for setting, value in observed.config.items()
+                if not refusals({setting: value})
+            }
+        ),
+    )
+
+
+def _number(config: Mapping[str, str], setting: str) -> int | None:
+    return int(config[setting]) if setting in config else None

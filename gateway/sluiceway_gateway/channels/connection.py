@@ -1,4 +1,4 @@
-"""Where to read and write a channel's records."""
+"""The route that tells where a channel's records are."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,26 +1,30 @@
-"""Making a channel's row, with a topic of its own or with one that is adopted."""
+"""Creation of a channel: preflight in Kafka, then one transaction."""
 
 import uuid
 from dataclasses import replace
 from datetime import datetime
 
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.change import UNSET, Change, created
+from sluiceway_gateway.channels.change import UNSET, Change, adopting, created
 from sluiceway_gateway.channels.model import Channel, Compatibility, Format, SchemaVersion
-from sluiceway_gateway.db.engine import WriteTransaction
-from sluiceway_gateway.domain.adoption import adopting
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.db import idempotency
+from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.db.idempotency import Request
+from sluiceway_gateway.errors import (
     ConcurrentChange,
     ImmutableField,
     InvalidRequest,
+    KafkaUnavailable,
+    ReplicationExceedsBrokers,
+    TopicNotFound,
     TopicTaken,
     Violation,
 )
+from sluiceway_gateway.kafka.calls import ClusterCalls
 from sluiceway_gateway.kafka.model import ObservedTopic
 from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.schemas.service import ParsedSchema, schema_for, version_of
-from sluiceway_gateway.store import kept_schemas
-from sluiceway_gateway.store.kept_schemas import KeptTopic
+from sluiceway_gateway.schemas.store import KeptTopic
 
 
 def create(
@@ -49,7 +53,7 @@ def create(
         kept: tuple[SchemaVersion, ...] = ()
     else:
         _require_free(tx, observed.name)
-        before = kept_schemas.find(tx, observed.id)
+        before = schemas_store.find_kept(tx, observed.id)
         change = _with_format(change, before, observed.name)
         kept = before.versions if before is not None else ()
         version = _version(tx, name, schema, kept=kept, change=change, now=now)
@@ -59,7 +63,7 @@ def create(
     for each in dict.fromkeys((*kept, version)):
         schemas_store.assign(tx, channel_uid=uid, version=each)
     if channel.topic.id is not None:
-        kept_schemas.remove(tx, channel.topic.id)
+        schemas_store.forget_kept(tx, channel.topic.id)
     return channel
 
 
@@ -106,3 +110,56 @@ def _with_format(change: Change, before: KeptTopic | None, topic: str) -> Change
             "spec.format out."
         )
     return replace(change, format=before.format)
+
+
+class Survey:
+    """Looks at Kafka for what a new channel asks of it; of one that is there it asks nothing."""
+
+    def __init__(self, database: Database, cluster: ClusterCalls, *, timeout_s: float) -> None:
+        self._database = database
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+
+    def topic(self, name: str, change: Change, request: Request | None) -> ObservedTopic | None:
+        """Return the topic that a new channel is to adopt; None if none is asked for.
+
+        Raises TopicNotFound and KafkaUnavailable.
+        """
+        if not isinstance(change.topic, str) or self._settled(name, request):
+            return None
+        seen = self._cluster.observe([change.topic])
+        if change.topic in seen.topics:
+            return seen.topics[change.topic]
+        why = "Kafka has none of this name"
+        if change.topic in seen.rejections:
+            why = f"Kafka does not show it: {seen.rejections[change.topic].message}"
+        raise TopicNotFound(
+            f"There is no topic {change.topic!r} to adopt: {why}. Correct the name, or leave "
+            "spec.topic out to have a topic made."
+        )
+
+    def check_replication(self, name: str, change: Change, request: Request | None) -> None:
+        """Refuse more replicas than there are brokers; without Kafka's answer, let it pass.
+
+        Kafka has the last word when the topic is made; this spares people the wait.
+        """
+        if change.replication is UNSET or change.replication is None or change.replication == 1:
+            return
+        if isinstance(change.topic, str) or self._settled(name, request):
+            return
+        try:
+            brokers = len(self._cluster.describe_cluster(self._timeout_s).brokers)
+        except KafkaUnavailable:
+            return
+        if change.replication > brokers:
+            raise ReplicationExceedsBrokers(
+                f"{change.replication} replicas need as many brokers, and Kafka has {brokers}: "
+                f"ask for at most {brokers}, or leave spec.replication out."
+            )
+
+    def _settled(self, name: str, request: Request | None) -> bool:
+        """Whether the channel is there, or the request was answered before."""
+        with self._database.read() as tx:
+            return channels_store.find(tx, name) is not None or (
+                request is not None and idempotency.known(tx, request)
+            )

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.domain.errors import PreconditionFailed
+from sluiceway_gateway.errors import PreconditionFailed
 
 _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 

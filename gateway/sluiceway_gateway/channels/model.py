@@ -1,5 +1,6 @@
-"""A channel: what is wanted, what was seen, and which phase it is in."""
+"""Channel: spec, status, phase; rules for names and labels."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -220,3 +221,89 @@ def with_condition(
         )
     others = tuple(each for each in conditions if each.type != condition.type)
     return tuple(sorted((*others, condition), key=lambda each: each.type))
+
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
+NAME_LENGTH = 200
+RESERVED_PREFIX = "sluiceway."
+
+TOPIC_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
+
+_TOPIC = re.compile(TOPIC_PATTERN.removesuffix("$") + r"\Z")
+_NAME = re.compile(NAME_PATTERN.removesuffix("$") + r"\Z")
+
+
+def check_name(name: str) -> str:
+    """Return `name` if a channel may have it.
+
+    Raises ValueError saying which rule it breaks.
+    """
+    if not name:
+        raise ValueError("a channel's name cannot be empty")
+    if len(name) > NAME_LENGTH:
+        raise ValueError(
+            f"a channel's name has at most {NAME_LENGTH} characters, this one has {len(name)}"
+        )
+    if not _NAME.match(name):
+        raise ValueError(
+            "a channel's name consists of a-z, 0-9, '.', '_' and '-', "
+            f"and starts with a letter or a digit: {name!r} does not"
+        )
+    if name.startswith(RESERVED_PREFIX):
+        raise ValueError(
+            f"names that start with {RESERVED_PREFIX!r} are reserved: choose another name"
+        )
+    return name
+
+
+def check_topic(name: str) -> str:
+    """Return `name` if it can be that of a topic to adopt.
+
+    Raises ValueError saying which rule it breaks.
+    """
+    if not _TOPIC.match(name) or name in (".", ".."):
+        raise ValueError(
+            "a topic's name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-': "
+            f"{name[:250]!r} does not"
+        )
+    if name.startswith("__"):
+        raise ValueError(f"the topic {name!r} is one of Kafka's own: adopt another one")
+    return name
+
+
+MAX_LABELS = 64
+
+_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+_WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
+
+
+def check_key(key: str) -> str:
+    """Return `key` if a label may have it; raises ValueError with the rule it breaks."""
+    prefix, slash, word = key.rpartition("/")
+    if not _WORD.match(word) or (slash and not _PREFIX.match(prefix)):
+        raise ValueError(
+            f"{key[:100]!r} is not a label's key: up to 63 letters, digits, '-', '_' and '.', "
+            "beginning and ending with a letter or a digit; a prefix like 'example.com/' may be "
+            "put before"
+        )
+    return key
+
+
+def check_value(value: str) -> str:
+    """Return `value` if a label may have it; raises ValueError with the rule it breaks."""
+    if value and not _WORD.match(value):
+        raise ValueError(
+            f"{value[:100]!r} is not a label's value: empty, or up to 63 letters, digits, '-', '_' "
+            "and '.', beginning and ending with a letter or a digit"
+        )
+    return value
+
+
+def check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Return `labels` if a channel may have them; raises ValueError with the rule they break."""
+    if len(labels) > MAX_LABELS:
+        raise ValueError(f"a channel has at most {MAX_LABELS} labels, not {len(labels)}")
+    for key, value in labels.items():
+        check_key(key)
+        check_value(value)
+    return labels

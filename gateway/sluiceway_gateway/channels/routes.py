@@ -1,4 +1,4 @@
-"""The routes of channels."""
+"""Routes of channels."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -10,13 +10,19 @@ from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.change import UNSET
 from sluiceway_gateway.channels.etag import etag
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.wire import ChannelBody, ChannelList, Uid, channel_json
-from sluiceway_gateway.domain.errors import ConfigNotAllowed, Violation
-from sluiceway_gateway.domain.request import Answer
+from sluiceway_gateway.channels.wire import (
+    ChannelBody,
+    ChannelList,
+    ChannelPut,
+    ClosePost,
+    Uid,
+    channel_json,
+)
+from sluiceway_gateway.db.idempotency import Answer
+from sluiceway_gateway.errors import ConfigNotAllowed, Violation
 from sluiceway_gateway.http.auth import Anybody, Manager, Viewer
-from sluiceway_gateway.http.channel_requests import ChannelPut, ClosePost
-from sluiceway_gateway.http.departure import while_connected
 from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.middleware import while_connected
 from sluiceway_gateway.http.params import (
     Conditions,
     IdempotencyKey,

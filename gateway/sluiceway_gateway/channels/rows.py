@@ -1,4 +1,4 @@
-"""How a channel lies in its row."""
+"""Mapping between channels and table rows."""
 
 from collections.abc import Collection
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Label selectors, written as Kubernetes users know them.
+"""Label selectors in Kubernetes' syntax.
 
 `a=b`, `a==b`, `c!=d`, `e`, `!f`, `g in (x,y)`, `h notin (z)`, joined by commas: all of
 them must hold. As there, `!=` and `notin` hold for channels without the label too.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from sluiceway_gateway.domain.label import check_key, check_value
+from sluiceway_gateway.channels.model import check_key, check_value
 
 MAX_REQUIREMENTS = 32
 MAX_VALUES = 64

@@ -1,4 +1,4 @@
-"""What can be done with channels. Each call is one transaction, committed before it returns."""
+"""Use cases of channels. Each call is one transaction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,26 +7,62 @@ from datetime import timedelta
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import UNSET, Change, changed, deleted, require_changeable
-from sluiceway_gateway.channels.create import create
+from sluiceway_gateway.channels.create import Survey, create
 from sluiceway_gateway.channels.etag import Precondition
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion, sources
 from sluiceway_gateway.channels.selector import Selector
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.domain.errors import ConcurrentChange, NotFound
-from sluiceway_gateway.domain.request import Answer, Request
+from sluiceway_gateway.db.idempotency import Answer, Request
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.kafka.calls import Cluster
+from sluiceway_gateway.errors import (
+    ChannelClosed,
+    ChannelNotFound,
+    ChannelNotReady,
+    ConcurrentChange,
+    NotFound,
+    UidMismatch,
+)
+from sluiceway_gateway.kafka.calls import ClusterCalls
+from sluiceway_gateway.lifecycle.drain import Leaving, require_deserted
 from sluiceway_gateway.lifecycle.idle import Uses
 from sluiceway_gateway.lifecycle.model import closing
-from sluiceway_gateway.lifecycle.store import attendance
+from sluiceway_gateway.lifecycle.store import attendance, touch
 from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.schemas.service import ParsedSchema, is_same, schema_for, version_of
-from sluiceway_gateway.services.incarnation import incarnation, require_usable
-from sluiceway_gateway.services.leaving import Leaving, require_deserted
-from sluiceway_gateway.services.survey import Survey
-from sluiceway_gateway.store.idling import touch
+
+
+def incarnation(name: str, channel: Channel | None, uid: str | None) -> Channel:
+    """Return the channel if it is there and is the one of this uid.
+
+    Raises ChannelNotFound and UidMismatch.
+    """
+    if channel is None:
+        which = "" if uid is None else f" of the uid {uid}"
+        raise ChannelNotFound(f"There is no channel {name!r}{which}.")
+    if uid is not None and channel.uid != uid:
+        raise UidMismatch(
+            f"The channel {name!r} is now the one of the uid {channel.uid}, not {uid}: the one "
+            "you mean was deleted, and this one made later. Open it again by its name."
+        )
+    return channel
+
+
+def require_usable(channel: Channel, *, writes: bool) -> None:
+    """Raise ChannelNotReady saying why not, ChannelClosed for a writer of one that is closed."""
+    ends = channel.phase in (Phase.CLOSING, Phase.CLOSED)
+    if ends and writes:
+        raise ChannelClosed(
+            f"The channel {channel.name!r} is {channel.phase}: its records can be read, and nobody "
+            "writes to it any more. Write to another channel, or delete this one and make it anew."
+        )
+    condition = channel.condition("Ready")
+    readable = ends and condition and condition.status == "True"
+    if channel.phase is not Phase.READY and not readable:
+        why = f": {condition.message}" if condition is not None else "."
+        raise ChannelNotReady(f"The channel {channel.name!r} is {channel.phase}{why}")
+
 
 Render = Callable[[Channel, bool], Answer]
 """Makes the answer of a channel, given whether it was just created."""
@@ -46,7 +82,7 @@ class Channels:
     def __init__(
         self,
         database: Database,
-        cluster: Cluster,
+        cluster: ClusterCalls,
         *,
         topic_prefix: str,
         kafka_timeout_s: float,

@@ -1,4 +1,4 @@
-"""Channels: every change of state is guarded by what it was made from."""
+"""Storage of channels. Every state change names the states it may come from."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,8 @@ from sluiceway_gateway.channels.rows import (
 from sluiceway_gateway.channels.selector import Selector
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels
-from sluiceway_gateway.db.statements import Lookup
+from sluiceway_gateway.db.statements import Lookup, by_dialect, chunks, matches, starts_with
 from sluiceway_gateway.provisioning.store import DUE_AT_ONCE
-from sluiceway_gateway.store.inserts import by_dialect
-from sluiceway_gateway.store.selection import chunks, matches, starts_with
 
 # What every request asks is put together once.
 _NAMED = selection().where(channels.c.name == bindparam("name"))

@@ -15,9 +15,7 @@ from sluiceway.errors import SluicewayTimeout
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.rest.transport import Transport
-from sluiceway_gateway.cli.description import described
-from sluiceway_gateway.cli.durations import duration
-from sluiceway_gateway.cli.format import print_table
+from sluiceway_gateway.cli.format import described, duration, print_table
 from sluiceway_gateway.cli.status import status
 
 #: How long to go on asking a gateway that does not answer; people wait for less than programs.

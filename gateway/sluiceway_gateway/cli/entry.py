@@ -9,14 +9,14 @@ import click
 
 from sluiceway._version import __version__
 from sluiceway.errors import SluicewayError
-from sluiceway_gateway.domain.errors import SluicewayGatewayError
 from sluiceway_gateway.embedded.errors import EmbeddedError
+from sluiceway_gateway.errors import SluicewayGatewayError
 
 #: Where each command is; imported when it is asked for, so that none waits for another's parts.
 COMMANDS = {
     "up": "sluiceway_gateway.cli.up:up",
     "serve": "sluiceway_gateway.cli.serve:serve",
-    "migrate": "sluiceway_gateway.cli.migrate:migrate",
+    "migrate": "sluiceway_gateway.cli.serve:migrate",
     "token": "sluiceway_gateway.cli.token:token",
     "channels": "sluiceway_gateway.cli.channels:channels",
     "tail": "sluiceway_gateway.cli.tail:tail",

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from sluiceway.rest.channels import Control
+from sluiceway.rest.channels import Control, channel_states, list_states
 from sluiceway.rest.status import CrewReport, StatusLine, StatusReport
 from sluiceway.rest.transport import Transport
-from sluiceway.watching import channel_states, list_states
 from sluiceway_gateway.cli.format import print_table
 
 _UNKNOWN = "?"

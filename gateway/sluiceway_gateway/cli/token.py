@@ -6,11 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from sluiceway_gateway.auth.model import Token
 from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.cli.durations import duration
-from sluiceway_gateway.cli.format import print_table
-from sluiceway_gateway.domain.token import Token
-from sluiceway_gateway.services.migration import opened
+from sluiceway_gateway.cli.format import duration, print_table
+from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.settings import Settings
 
 
@@ -82,7 +81,7 @@ def revoke(token_id: str) -> None:
 @contextmanager
 def _tokens() -> Iterator[Tokens]:
     settings = Settings.load()
-    with opened(settings.database_url.get_secret_value()) as database:
+    with open_database(settings.database_url.get_secret_value()) as database:
         yield Tokens(database, settings.token_key)
 
 

@@ -1,6 +1,9 @@
 """`sluiceway up`: one broker and the gateway on this machine."""
 
-from contextlib import ExitStack
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +12,42 @@ from pydantic import Secret
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from sluiceway_gateway.cli import data_dir, server
-from sluiceway_gateway.cli.serve import check
-from sluiceway_gateway.cli.signals import ending_in_order
+from sluiceway_gateway.cli import server
+from sluiceway_gateway.cli.serve import check, ending_in_order
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer, find_java
 from sluiceway_gateway.logs import configure_logs
-from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import Settings
+
+
+def default() -> Path:
+    """Return the user's own data directory for Sluiceway."""
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home) / "sluiceway"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Make the directory and hold its lock; raises ClickException where that cannot be.
+
+    The lock ends with the process, however that ends.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = (directory / "lock").open("a")
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot keep data in {directory} ({error.strerror}): name another place with --data"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise click.ClickException(
+                f"another `sluiceway up` runs on the data in {directory}: "
+                "use that one, or name another place with --data"
+            ) from None
+        yield
 
 
 @click.command()
@@ -42,10 +74,10 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
     The first time, this fetches Apache Kafka. It needs Java 17 or newer.
     """
     console = Console(stderr=True, highlight=False)
-    directory = (data or data_dir.default()).resolve()
+    directory = (data or default()).resolve()
     with ending_in_order(), ExitStack() as stack:
         find_java()
-        stack.enter_context(data_dir.locked(directory))
+        stack.enter_context(locked(directory))
         # Bound before the broker starts, so that a port in use is told at once.
         bound = stack.enter_context(server.bind(host, port))
         settings = Settings.load(

@@ -1,4 +1,4 @@
-"""The routes of the Kafka cluster: brokers, controller, topics and their watermarks."""
+"""Routes of the Kafka cluster."""
 
 from dataclasses import asdict
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Looking at the Kafka cluster. Nothing is remembered: each call asks Kafka."""
+"""Read access to the Kafka cluster. Nothing is cached."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import NotFound
+from sluiceway_gateway.errors import NotFound
 from sluiceway_gateway.kafka.model import Broker, Cluster, TopicMetadata, Watermarks
 
 

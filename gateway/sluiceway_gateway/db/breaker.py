@@ -1,4 +1,4 @@
-"""A circuit breaker: while the database is silent, calls are refused and do not queue up."""
+"""Circuit breaker of a database that does not answer."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.errors import DatabaseUnavailable
 
 _log = structlog.get_logger(__name__)
 

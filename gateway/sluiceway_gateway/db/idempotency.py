@@ -1,15 +1,37 @@
-"""Answers that were given, so that a repeated request gets the same."""
+"""Idempotency keys: the stored answer of a repeated request."""
 
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, select, tuple_, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import requests
-from sluiceway_gateway.domain.errors import IdempotencyKeyReused
-from sluiceway_gateway.domain.request import REMEMBERED_FOR, Answer, Request
-from sluiceway_gateway.store.inserts import by_dialect
+from sluiceway_gateway.db.statements import by_dialect
+from sluiceway_gateway.errors import IdempotencyKeyReused
+
+REMEMBERED_FOR = timedelta(hours=24)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Who asks for what: `digest` covers everything that the answer depends on."""
+
+    key: str
+    principal: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An answer as it is sent."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
 
 _CLAIM = by_dialect(
     lambda insert: (

@@ -1,13 +1,29 @@
-"""Leases: rows with a counter of renewals. No clock is read here, so none that is set matters."""
+"""Leases: the right of one replica to run the loops."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import BigInteger, Row, bindparam, or_, select, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import leases
-from sluiceway_gateway.domain.lease import Lease
-from sluiceway_gateway.store.inserts import by_dialect
+from sluiceway_gateway.db.statements import by_dialect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """Held by `holder`; `epoch` goes up each time the holder changes.
+
+    It holds for `lease_ms` after its last renewal, on the monotonic clock of whoever asks: a wall
+    clock may be set. Who sees `renewals` unchanged for that long knows that it has ended.
+    """
+
+    name: str
+    holder: str
+    epoch: int
+    renewals: int
+    lease_ms: int
+
 
 _COLUMNS = (
     leases.c.name,

@@ -1,4 +1,4 @@
-"""PostgreSQL's connections: how each is opened, and how long its answers are waited for.
+"""PostgreSQL: connections limited in time on the client's side.
 
 The server's own timeouts end nothing when the server stands still or its packets are lost, so each
 wait has a limit on this side too.
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL
 
 from sluiceway_gateway.db.breaker import CircuitBreaker
-from sluiceway_gateway.domain.errors import WrongEncoding
+from sluiceway_gateway.errors import WrongEncoding
 
 # Within a transaction nothing but the database is waited for. One that is idle for so long is of a
 # gateway that stands still, paused or stopped, and whose locks would keep the others from its work.

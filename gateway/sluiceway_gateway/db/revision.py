@@ -1,6 +1,8 @@
-"""The database's schema revision: upgrading to ours, and refusing another one."""
+"""The schema revision of a database: upgrade to ours, refuse another one."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -11,10 +13,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.engine import Database, is_locked, translated
 from sluiceway_gateway.db.postgresql import wait_without_limit
-from sluiceway_gateway.domain.errors import DatabaseUnavailable, WrongRevision
-from sluiceway_gateway.store.failures import is_locked, translated
+from sluiceway_gateway.errors import DatabaseUnavailable, WrongRevision
 
 # Any number that nothing else in the database takes an advisory lock on.
 _LOCK = 0x51C3_3A7
@@ -73,7 +74,7 @@ def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
     return head()
 
 
-def check(database: Database) -> None:
+def check_revision(database: Database) -> None:
     """Raise WrongRevision unless the database is at our revision."""
     found, expected = current(database), head()
     if found == expected:
@@ -126,3 +127,36 @@ def _refuse_unknown(config: Config, found: str | None) -> None:
             f"the database is at revision {found}, which this gateway does not know: "
             "a newer version has migrated it; run that version, or restore a backup"
         )
+
+
+def migrate(url: str) -> str:
+    """Bring the database to this version's revision, and return it.
+
+    Repeats change nothing; of several at once one does the work. Raises
+    InvalidSettings for a URL that names no database, WrongRevision where a newer
+    version migrated it, DatabaseUnavailable where it cannot be reached.
+    """
+    database = Database(url)
+    try:
+        return upgrade(database)
+    finally:
+        database.close()
+
+
+def require_current(database: Database) -> None:
+    """Raise WrongRevision unless the database is at this version's revision."""
+    check_revision(database)
+
+
+@contextmanager
+def open_database(url: str) -> Iterator[Database]:
+    """Open a database that is at this version's revision, and close it after the block.
+
+    Raises InvalidSettings, WrongRevision and DatabaseUnavailable.
+    """
+    database = Database(url)
+    try:
+        require_current(database)
+        yield database
+    finally:
+        database.close()

@@ -1,4 +1,4 @@
-"""SQLite's connections: how each is set up, and the one that this process writes by."""
+"""SQLite: connection setup, and the one writer of a process."""
 
 import sqlite3
 import time

@@ -1,4 +1,4 @@
-"""Statements that run so often that putting them together costs more than running them.
+"""Prepared and cached statements, upserts, and selectors as SQL.
 
 SQLAlchemy still says what they are; what it makes of them for a database is kept as text, with
 the order of its parameters and with what turns values into those of the driver and back.
@@ -8,12 +8,49 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Dialect
+from sqlalchemy import ColumnElement, Connection, Dialect, and_, not_, or_, true
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Delete, Insert, Select, Update
 
-from sluiceway_gateway.store.selection import chunks
+from sluiceway_gateway.channels.selector import Requirement, Selector
+
+#: A statement has only so many parameters: 65,535 with PostgreSQL, 32,766 with SQLite.
+KEYS_AT_ONCE = 500
+
+Key = TypeVar("Key")
+
+
+def chunks(keys: Sequence[Key], size: int | None = None) -> Iterator[Sequence[Key]]:
+    """Cut keys into parts of `size`, in their order; without one, as many as a statement takes."""
+    size = size or KEYS_AT_ONCE
+    for start in range(0, len(keys), size):
+        yield keys[start : start + size]
+
+
+def starts_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
+    """Whether the text begins with `prefix`, as a range, which an index serves."""
+    if not prefix:
+        return true()
+    return and_(column >= prefix, column < prefix[:-1] + chr(ord(prefix[-1]) + 1))
+
+
+def matches(labels: ColumnElement[object], selector: Selector) -> list[ColumnElement[bool]]:
+    """Whether the labels meet every part of the selector."""
+    return [_met(labels, requirement) for requirement in selector.requirements]
+
+
+def _met(labels: ColumnElement[object], requirement: Requirement) -> ColumnElement[bool]:
+    value: ColumnElement[str] = labels[requirement.key].as_string()
+    if requirement.operator == "exists":
+        return value.is_not(None)
+    if requirement.operator == "absent":
+        return value.is_(None)
+    if requirement.operator == "in":
+        return value.in_(requirement.values)
+    return or_(value.is_(None), not_(value.in_(requirement.values)))
+
 
 _Convert = Callable[[Any], Any]
 #: A key is of up to four values, and a statement has at most 32,766 parameters with SQLite.
@@ -177,3 +214,11 @@ def _row(made: _Made, row: Sequence[Any]) -> Any:
     for at, convert in made.read:
         values[at] = convert(values[at])
     return made.row(values)
+
+
+def by_dialect(put_together: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """Return a statement for each database; `put_together` is given the `insert` that it has."""
+    return {
+        "sqlite": put_together(sqlite.insert),
+        "postgresql": put_together(postgresql.insert),
+    }

@@ -1,4 +1,4 @@
-"""The kinds of columns, and the one catalogue that all tables are in."""
+"""Column types, and the metadata of all tables."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import uvicorn
 
+from sluiceway_gateway.cli.server import bound_socket
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.demo.spark_home import spark_home
 from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.embedded.jars import Progress
-from sluiceway_gateway.http.sockets import bound_socket
 from sluiceway_gateway.logs import configure_logs
-from sluiceway_gateway.services.migration import migrate
 from sluiceway_gateway.settings import PREFIX, Settings
 
 _START_TIMEOUT_S = 30.0

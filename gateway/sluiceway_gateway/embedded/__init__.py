@@ -1,6 +1,6 @@
 """One Kafka broker for development, tests and `sluiceway up`: fetched, checked, run, stopped."""
 
-from sluiceway_gateway.embedded.broker import KafkaServer
+from sluiceway_gateway.embedded.broker import KafkaServer, free_ports
 from sluiceway_gateway.embedded.errors import (
     BrokerStartFailed,
     EmbeddedError,
@@ -16,7 +16,6 @@ from sluiceway_gateway.embedded.jars import (
     read_sums,
 )
 from sluiceway_gateway.embedded.java import find_java
-from sluiceway_gateway.embedded.ports import free_ports
 
 __all__ = [
     "KAFKA_VERSION",

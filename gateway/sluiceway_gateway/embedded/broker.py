@@ -1,4 +1,4 @@
-"""One Kafka broker (KRaft, combined mode) as a child process on the loopback interface."""
+"""An embedded Kafka broker (KRaft) as a child process on loopback."""
 
 import base64
 import logging
@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,17 +17,102 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sluiceway_gateway.embedded import keeper
-from sluiceway_gateway.embedded.configuration import (
-    CLIENT,
-    CONTROLLER,
-    SHORT_LIVED,
-    broker_properties,
-    java_options,
-)
 from sluiceway_gateway.embedded.errors import BrokerStartFailed
 from sluiceway_gateway.embedded.jars import Progress, fetch_jars, kafka_jars
 from sluiceway_gateway.embedded.java import find_java
-from sluiceway_gateway.embedded.ports import free_ports
+
+CLIENT, CONTROLLER = "CLIENT", "CONTROLLER"
+"""The names of the listeners that every broker has."""
+
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Java's options where to optimise would cost more than it saves."""
+
+_SMALL_HEAP_MB = 512
+_LOGGING = """status = error
+appenders = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = ${sys:sluiceway.log}
+appender.file.filePattern = ${sys:sluiceway.log}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{ISO8601} %p %c %m%n
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+rootLogger.level = warn
+rootLogger.appenderRefs = file
+rootLogger.appenderRef.file.ref = file
+logger.kafka.name = kafka.server.KafkaRaftServer
+logger.kafka.level = info
+"""
+
+
+def java_options(data_dir: Path, heap_mb: int) -> list[str]:
+    """Return the options of a broker whose log goes into `data_dir`."""
+    logging_file = data_dir / "log4j2.properties"
+    logging_file.write_text(_LOGGING)
+    # A small broker has little to do: the optimising compiler would cost more than it saves.
+    small = SHORT_LIVED if heap_mb < _SMALL_HEAP_MB else ()
+    return [
+        f"-Xmx{heap_mb}m",
+        *small,
+        f"-Dlog4j2.configurationFile={logging_file}",
+        f"-Dsluiceway.log={data_dir / 'broker.log'}",
+        "-Djava.awt.headless=true",
+        "-XX:+ExitOnOutOfMemoryError",
+    ]
+
+
+def broker_properties(
+    data_dir: Path,
+    protocols: Mapping[str, str],
+    ports: Mapping[str, int],
+    advertised: Mapping[str, int],
+) -> dict[str, str]:
+    """Return a broker's properties; clients are told the `advertised` ports of its listeners."""
+    told = {each: port for each, port in ports.items() if each != CONTROLLER} | dict(advertised)
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{ports[CONTROLLER]}",
+        "listeners": ",".join(_addresses(ports)),
+        "advertised.listeners": ",".join(_addresses(told)),
+        "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
+        "inter.broker.listener.name": CLIENT,
+        "controller.listener.names": CONTROLLER,
+        "log.dirs": str(data_dir / "log"),
+        # Kafka's own 128 MiB are allocated at the start, and half of what a small heap has.
+        "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        # Twice a second Kafka would note that nothing happened, a quarter of what an idle one does.
+        "metadata.max.idle.interval.ms": "10000",
+        # A topic exists because somebody asked for it by name, never by a typing error.
+        "auto.create.topics.enable": "false",
+    }
+
+
+def _addresses(ports: Mapping[str, int]) -> list[str]:
+    return [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different ports of 127.0.0.1 that nothing listened on just now.
+
+    Somebody else may take one before it is used: whoever binds it must be ready to ask again.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
 
 _START_TIMEOUT_S = 90
 _STOP_TIMEOUT_S = 40

@@ -1,4 +1,4 @@
-"""Attaching: an instance takes its place, from whoever had it."""
+"""Attach: an instance takes a place in a group from its previous holder."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -6,22 +6,14 @@ from datetime import datetime
 from typing import Any
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.auth.service import Tokens, holders, permitted
 from sluiceway_gateway.batching import Convoy
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, changed
 from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.service import incarnation, require_usable
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.domain.errors import (
-    ChannelNotReady,
-    ConcurrentChange,
-    DatabaseUnavailable,
-    EndpointIdReused,
-    GroupLargerThanPinned,
-    GroupSize,
-    SluicewayGatewayError,
-)
 from sluiceway_gateway.endpoints import history, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_batch import Coming, arrive
@@ -43,14 +35,21 @@ from sluiceway_gateway.endpoints.placement import (
     taken_by,
     takes_over,
 )
+from sluiceway_gateway.errors import (
+    ChannelNotReady,
+    ConcurrentChange,
+    DatabaseUnavailable,
+    EndpointIdReused,
+    GroupLargerThanPinned,
+    GroupSize,
+    SluicewayGatewayError,
+)
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group, fits, fitted, founded, joined
 from sluiceway_gateway.groups.service import regroup
+from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_topic
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.services.incarnation import incarnation, require_usable
-from sluiceway_gateway.services.leave import holders, permitted
-from sluiceway_gateway.store import positions
 
 #: In one transaction, which others wait for.
 _MOST = 200
@@ -290,7 +289,7 @@ def _attached(
     place = endpoint.place
     found: tuple[Committed, ...] = ()
     if place.role is Role.READER and place.group != ANONYMOUS:
-        stored = positions.at(tx, positions.whose(endpoint), partitions)
+        stored = offsets_store.at(tx, offsets_store.whose(endpoint), partitions)
         found = tuple(stored[each] for each in partitions if each in stored)
         for each in found:
             require_topic(channel.topic.id, each.topic_id)

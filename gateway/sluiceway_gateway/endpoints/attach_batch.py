@@ -1,14 +1,15 @@
-"""Arriving: many instances take their places in one transaction, where nothing is special."""
+"""Batched attach: many simple requests in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.service import Asker
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.service import require_usable
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.domain.errors import SluicewayGatewayError
 from sluiceway_gateway.endpoints import history, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Event, Mode, Place, Role, event
@@ -20,6 +21,7 @@ from sluiceway_gateway.endpoints.placement import (
     taken_by,
     takes_over,
 )
+from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import (
     Group,
@@ -29,11 +31,9 @@ from sluiceway_gateway.groups.model import (
     joined,
     member_of_positions,
 )
+from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.services.incarnation import require_usable
-from sluiceway_gateway.services.leave import Asker
-from sluiceway_gateway.store import positions
 
 _Where = tuple[str, Place]
 """A channel's uid, and a place in it."""
@@ -79,7 +79,7 @@ class _Candidate:
         return self.channel.uid, self.coming.asked.role, self.coming.asked.group
 
     @property
-    def whose(self) -> positions.Whose | None:
+    def whose(self) -> offsets_store.Whose | None:
         """Whose positions it goes on from; None if none are kept for it."""
         if self.place.role is not Role.READER or self.place.group == ANONYMOUS:
             return None
@@ -187,12 +187,12 @@ def _held(
 
 def _stored(
     tx: ReadTransaction, candidates: Sequence[_Candidate]
-) -> dict[positions.Whose, Mapping[int, Committed]]:
-    wanted: dict[positions.Whose, set[int]] = {}
+) -> dict[offsets_store.Whose, Mapping[int, Committed]]:
+    wanted: dict[offsets_store.Whose, set[int]] = {}
     for each in candidates:
         if each.whose is not None:
             wanted.setdefault(each.whose, set()).update(each.partitions)
-    return {whose: positions.at(tx, whose, own) for whose, own in wanted.items()}
+    return {whose: offsets_store.at(tx, whose, own) for whose, own in wanted.items()}
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""Heartbeats: all endpoints of a session say at once how they stand, and hear of the others."""
+"""Heartbeats: the state of all endpoints of a session in one request."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,22 +6,20 @@ from datetime import datetime
 from typing import Any, Literal
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.auth.service import Asker, Tokens, holder
 from sluiceway_gateway.channels.model import FINISHING, Beat
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.domain.errors import Fenced, IllegalTransition
 from sluiceway_gateway.endpoints import history, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State, event, moved, returned
-from sluiceway_gateway.endpoints.session_store import Opening
+from sluiceway_gateway.endpoints.session_store import Opening, Surroundings, surroundings
 from sluiceway_gateway.endpoints.store import Reached
 from sluiceway_gateway.endpoints.task_store import Kept
 from sluiceway_gateway.endpoints.tasks import TaskReply, TaskReport, Work, kept_for, known_of
+from sluiceway_gateway.errors import Fenced, IllegalTransition
 from sluiceway_gateway.groups.service import regroup
-from sluiceway_gateway.services.leave import Asker, holder
-from sluiceway_gateway.store.beats import Surroundings, surroundings
 
 _SEEN_BY_OTHERS = ("state", "health", "payload", "lost_at")
 Side = tuple[str, Role]

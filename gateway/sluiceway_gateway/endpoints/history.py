@@ -1,4 +1,4 @@
-"""The history of endpoints: lines are added, and never changed."""
+"""Append-only history of endpoints."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,10 @@
-"""Judging who has fallen silent, by counted beats and a clock that only goes forward.
+"""Liveness: suspect and lost endpoints, by counted heartbeats and a monotonic clock.
 
 What the reaper has seen lies in its memory: after a gap of its own it counts anew, so neither a
 gateway's outage nor a change of the replica that leads makes anybody lost. No wall clock is read.
+
+As with silence, what counts is this replica's own monotonic time since it first saw a member
+behind; after a gap of its own it counts anew.
 """
 
 import math
@@ -17,15 +20,73 @@ import structlog
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import KafkaUnavailable
+from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import history, liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.liveness_store import LostWriter, Pulse, SessionBeat
+from sluiceway_gateway.endpoints.liveness_store import Behind, LostWriter, Pulse, SessionBeat
 from sluiceway_gateway.endpoints.model import Endpoint, Health, event, judged, worse_after_ms
+from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.service import regroup
 from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.services.overdue import Overdue
-from sluiceway_gateway.store.selection import chunks
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unsynced:
+    generation: int
+    since_s: float
+
+
+class Overdue:
+    """Takes their shares from members that keep the others waiting for the channel's patience."""
+
+    def __init__(self, *, database: Database, clock: Clock) -> None:
+        """`clock` dates events and judges nothing."""
+        self._database = database
+        self._clock = clock
+        self._seen: dict[str, _Unsynced] = {}
+
+    def judge(self, found: Sequence[Behind], now_s: float, *, late_ms: float) -> int:
+        """Judge who was found behind, `late_ms` after it was due; return who is waited for no more.
+
+        Raises DatabaseUnavailable.
+        """
+        self._seen = {each.endpoint: self._sight(each, now_s, late_ms) for each in found}
+        over = {
+            each.endpoint: each
+            for each in found
+            if (now_s - self._seen[each.endpoint].since_s) * 1000 >= each.patience_ms
+        }
+        parts = chunks(list(over.items()))
+        return sum(len(self._write(dict(each))) for each in parts)
+
+    def _sight(self, behind: Behind, now_s: float, late_ms: float) -> _Unsynced:
+        before = self._seen.get(behind.endpoint)
+        moved = before is None or before.generation != behind.generation
+        if before is None or moved or late_ms > behind.interval_ms:
+            return _Unsynced(generation=behind.generation, since_s=now_s)
+        return before
+
+    def _write(self, over: Mapping[str, Behind]) -> list[Endpoint]:
+        """Take the shares of those that have not taken another since the look."""
+        now = self._clock()
+        with self._database.write() as tx:
+            channels = {each.channel_uid for each in over.values()}
+            hold_channels(tx, channels)
+            slow = [
+                each
+                for each in endpoints_store.hold(tx, over).values()
+                if each.lives and each.share and each.generation == over[each.id].generation
+            ]
+            groups_store.let_go(tx, [each.id for each in slow])
+            cause = "its partitions were given to others: it did not let go of them in time"
+            lines = [(e.channel_uid, event(e, by="gateway", at=now, cause=cause)) for e in slow]
+            history.add(tx, lines)
+            endpoints_store.revise(tx, {each.channel_uid for each in slow})
+        for each in slow:
+            _log.info("a member did not let go of its partitions", endpoint=each.id)
+        return slow
+
 
 _log = structlog.get_logger(__name__)
 

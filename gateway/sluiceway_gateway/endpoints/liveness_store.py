@@ -1,4 +1,4 @@
-"""What the reaper looks at: those that may fall silent, are lost, or hold what is not theirs."""
+"""Liveness scan: rows that the reaper reads and writes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from sqlalchemy import and_, bindparam, case, func, select, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, sessions
+from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints.model import Health, Role, State
 from sluiceway_gateway.groups.store import of_its_group
-from sluiceway_gateway.store.selection import chunks
 
 
 class SessionBeat(NamedTuple):

@@ -1,4 +1,4 @@
-"""Places: what an instance asks for when it attaches, and what it is given."""
+"""Places: what an instance asks for, and what it gets."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Forgetting what is long over: the history of endpoints, and who was superseded."""
+"""Pruning of history, superseded endpoints and idle sessions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from functools import partial
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db import idempotency as requests
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.request import REMEMBERED_FOR
+from sluiceway_gateway.db.idempotency import REMEMBERED_FOR
 from sluiceway_gateway.endpoints import pruning_store
 
 #: Rows that go in one transaction.

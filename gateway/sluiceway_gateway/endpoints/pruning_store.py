@@ -1,4 +1,4 @@
-"""Deleting what nobody asks for any more, a bounded number of rows at a time."""
+"""Deletion of old rows, a bounded number per pass."""
 
 from collections.abc import Sequence
 from datetime import datetime

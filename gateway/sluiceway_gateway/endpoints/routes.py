@@ -1,4 +1,4 @@
-"""The routes of endpoints."""
+"""Routes of endpoints."""
 
 import asyncio
 import json
@@ -33,8 +33,8 @@ from sluiceway_gateway.endpoints.wire import (
     position_json,
 )
 from sluiceway_gateway.http.auth import Manager, Viewer
-from sluiceway_gateway.http.departure import while_connected
 from sluiceway_gateway.http.deps import Gateway, Parts
+from sluiceway_gateway.http.middleware import while_connected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after_place, place_before
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute

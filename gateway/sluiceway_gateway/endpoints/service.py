@@ -1,4 +1,4 @@
-"""Endpoints that are there: looking at them, detaching them, taking their place away."""
+"""Use cases of attached endpoints: read, detach, remove."""
 
 import uuid
 from collections.abc import Callable, Mapping
@@ -8,16 +8,9 @@ from datetime import datetime
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase
+from sluiceway_gateway.channels.service import incarnation
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.domain.errors import (
-    ConcurrentChange,
-    EndpointNotFound,
-    InvalidRequest,
-    KafkaUnavailable,
-    MembersOpen,
-    Violation,
-)
 from sluiceway_gateway.endpoints import history, session_store, task_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import (
@@ -36,10 +29,17 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.endpoints.placement import own_partitions, superseded
 from sluiceway_gateway.endpoints.store import Reached, Slots
+from sluiceway_gateway.errors import (
+    ConcurrentChange,
+    EndpointNotFound,
+    InvalidRequest,
+    KafkaUnavailable,
+    MembersOpen,
+    Violation,
+)
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.service import regroup
-from sluiceway_gateway.kafka.calls import Topics
-from sluiceway_gateway.services.incarnation import incarnation
+from sluiceway_gateway.kafka.calls import TopicCalls
 
 EVENTS_SHOWN = 100
 
@@ -85,7 +85,7 @@ class Endpoints:
         self,
         database: Database,
         *,
-        topics: Topics,
+        topics: TopicCalls,
         notify: Callable[[], None],
         clock: Clock = system_clock,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Sessions: one a client process, its owner, and the number of its last heartbeat that counted."""
+"""Storage of sessions, and the rows that a heartbeat reads."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -8,12 +8,15 @@ from typing import Any
 from sqlalchemy import bindparam, func, or_, select, update
 
 from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.channels.rows import phase_of
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import sessions
-from sluiceway_gateway.db.statements import Each, Lookup
-from sluiceway_gateway.domain.errors import InvalidRequest, Violation
-from sluiceway_gateway.store.inserts import by_dialect
-from sluiceway_gateway.store.selection import chunks
+from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, sessions
+from sluiceway_gateway.db.statements import Each, Lookup, by_dialect, chunks
+from sluiceway_gateway.endpoints.model import Endpoint
+from sluiceway_gateway.endpoints.store import endpoint_of
+from sluiceway_gateway.errors import InvalidRequest, Violation
+from sluiceway_gateway.groups.store import of_its_group
 
 MAX_BEATS_AHEAD = 1_000_000_000
 """How far a heartbeat's number may be ahead of the last one: years of heartbeats."""
@@ -122,3 +125,53 @@ def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:
         rows = tx.execute(statement.order_by(sessions.c.id).with_for_update(key_share=True))
         found |= {row.id: row.beat for row in rows}
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """An endpoint and what a beat's answer says of its channel."""
+
+    endpoint: Endpoint
+    channel: str
+    """Its name."""
+    phase: Phase
+    revision: int
+    """Of the channel's endpoints."""
+    generation: int
+    """Of its group."""
+    interval_ms: int
+
+
+# Run so often that they are put together once.
+_SURROUNDINGS = Lookup(
+    select(
+        # How far they were is of no use, and would be read for every beat.
+        *(each for each in endpoints.c if each is not endpoints.c.reached),
+        channels.c.name.label("channel_name"),
+        channels.c.phase.label("channel_phase"),
+        channels.c.closing.label("channel_closing"),
+        channels.c.endpoints_revision,
+        channels.c.beat_ms,
+        endpoint_groups.c.generation.label("group_generation"),
+    )
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .join(endpoint_groups, of_its_group())
+    .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
+    keys="ids",
+)
+
+
+def surroundings(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Surroundings]:
+    """Return those of these endpoints that there are, by id."""
+    rows = tx.look_up(_SURROUNDINGS, list(ids))
+    return {
+        row.id: Surroundings(
+            endpoint=endpoint_of(row),
+            channel=row.channel_name,
+            phase=phase_of(row.channel_phase, row.channel_closing),
+            revision=row.endpoints_revision,
+            generation=row.group_generation,
+            interval_ms=row.beat_ms,
+        )
+        for row in rows
+    }

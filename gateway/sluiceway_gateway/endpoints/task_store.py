@@ -1,4 +1,4 @@
-"""Attempts at the parts of endpoints' work, and the endpoints whose parts are elsewhere."""
+"""Storage of task attempts."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,9 @@ from sqlalchemy import Row, delete, func, or_, select, tuple_
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_tasks, endpoints
-from sluiceway_gateway.domain.task import Attempt
-from sluiceway_gateway.endpoints.model import OPEN, Endpoint, TaskState
-from sluiceway_gateway.store.endpoint_rows import MAY_RETURN, endpoint_of
-from sluiceway_gateway.store.inserts import by_dialect
-from sluiceway_gateway.store.selection import chunks
+from sluiceway_gateway.db.statements import by_dialect, chunks
+from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, TaskState
+from sluiceway_gateway.endpoints.store import MAY_RETURN, endpoint_of
 
 _REPORTED_AT = (
     select(func.max(endpoint_tasks.c.changed_at))

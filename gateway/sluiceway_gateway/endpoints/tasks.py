@@ -1,4 +1,4 @@
-"""What a beat brings for endpoints that it does not name: their tasks' reports, and life itself.
+"""Task reports of endpoints whose work other processes do.
 
 Tasks run in processes of their own, whose beats carry their reports; the endpoint they work for
 lives by the beats of the session that attached it.
@@ -12,24 +12,28 @@ from typing import Literal
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.db.engine import WriteTransaction
-from sluiceway_gateway.domain.errors import Fenced, Forbidden, MembersOpen
-from sluiceway_gateway.domain.task import Attempt, is_all_done, noted, recounted, standing
 from sluiceway_gateway.endpoints import history, task_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import (
     OPEN,
+    Attempt,
     Endpoint,
     Health,
     Role,
     State,
     event,
+    is_all_done,
     moved,
+    noted,
+    recounted,
     returned,
+    standing,
 )
 from sluiceway_gateway.endpoints.service import Departure, depart
+from sluiceway_gateway.endpoints.session_store import Surroundings, surroundings
 from sluiceway_gateway.endpoints.task_store import Kept
+from sluiceway_gateway.errors import Fenced, Forbidden, MembersOpen
 from sluiceway_gateway.groups.service import regroup
-from sluiceway_gateway.store.beats import Surroundings, surroundings
 
 
 @dataclass(frozen=True, kw_only=True)

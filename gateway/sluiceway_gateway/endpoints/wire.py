@@ -1,4 +1,4 @@
-"""Endpoints as JSON: what requests may say, and how answers look."""
+"""JSON of endpoints: request models and responses."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self

@@ -1,4 +1,4 @@
-"""The routes by which groups change: members take their shares, and sizes become others."""
+"""Routes of groups: sync and resize."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Dynamic groups: members take their shares, and hear of who comes and goes."""
+"""Rebalance of dynamic groups, and resizing of static ones."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,26 +7,35 @@ from datetime import datetime
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.service import incarnation
+from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.domain.errors import EndpointNotFound, NoGroup
-from sluiceway_gateway.domain.sharing import (
+from sluiceway_gateway.endpoints import history, session_store
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role, Share, State, event
+from sluiceway_gateway.endpoints.placement import superseded
+from sluiceway_gateway.errors import (
+    EndpointNotFound,
+    GroupLargerThanPinned,
+    GroupNotFound,
+    GroupSize,
+    NoGroup,
+)
+from sluiceway_gateway.groups import store as groups_store
+from sluiceway_gateway.groups.model import (
+    Group,
     Member,
     due,
     held,
     regrouped,
     require_at_work,
+    resized,
     share_generation,
     split,
     taken,
 )
-from sluiceway_gateway.endpoints import session_store
-from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.model import Endpoint, Role, Share
-from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.model import Group
-from sluiceway_gateway.offsets.model import Committed, require_topic
-from sluiceway_gateway.services.incarnation import incarnation
-from sluiceway_gateway.store import positions, sharing
+from sluiceway_gateway.offsets import store as offsets_store
+from sluiceway_gateway.offsets.model import Committed, require_generation, require_topic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +133,8 @@ def regroup(
         touched[after.channel_uid, after.place.group] = after
         if lived:
             gone.append(after.id)
-    sharing.let_go(tx, gone)
-    for key, members in sharing.living(tx, sorted(touched)).items():
+    groups_store.let_go(tx, gone)
+    for key, members in groups_store.living(tx, sorted(touched)).items():
         group = _group(tx, touched[key])
         groups_store.save(tx, regrouped(group, living=len(members), now=now))
 
@@ -138,7 +147,7 @@ def _group(tx: ReadTransaction, endpoint: Endpoint) -> Group:
 
 def _living(tx: ReadTransaction, endpoint: Endpoint) -> list[Member]:
     key = endpoint.channel_uid, endpoint.place.group
-    return sharing.living(tx, [key])[key]
+    return groups_store.living(tx, [key])[key]
 
 
 def _member(channel: Channel, endpoint_id: str, endpoint: Endpoint | None, wish: Wish) -> Endpoint:
@@ -162,7 +171,7 @@ def _sharing(tx: ReadTransaction, channel: Channel, endpoint: Endpoint, group: G
     share = (is_taken and endpoint.share) or due(members, endpoint.id)
     parts = split(share, group.generation, others, total)
     wanted = set(parts.own)
-    stored = positions.of(tx, channel.uid, group.name, member=-1) if wanted else []
+    stored = offsets_store.of(tx, channel.uid, group.name, member=-1) if wanted else []
     found = tuple(each for _, each in stored if each.position.partition in wanted)
     for each in found:
         require_topic(channel.topic.id, each.topic_id)
@@ -177,3 +186,77 @@ def _sharing(tx: ReadTransaction, channel: Channel, endpoint: Endpoint, group: G
         positions=found,
         total=total,
     )
+
+
+class Resizing:
+    """The sizes of one database's groups."""
+
+    def __init__(
+        self, database: Database, *, notify: Callable[[], None], clock: Clock = system_clock
+    ) -> None:
+        """`notify` is called after each change."""
+        self._database = database
+        self._notify = notify
+        self._clock = clock
+
+    def resize(
+        self,
+        name: str,
+        group: str,
+        *,
+        size: int,
+        generation: int,
+        uid: str,
+        principal: Principal,
+    ) -> Group:
+        """Give a group another size, in a new generation; its positions stay where they are.
+
+        Its members are fenced, but for those that have closed: whoever is to read on attaches with
+        the new size. A group that has the size stays as it is, and so a repeat changes nothing.
+        Raises ChannelNotFound, UidMismatch, GroupNotFound, GroupSize for a dynamic group,
+        GroupLargerThanPinned, StaleGeneration unless it is at `generation`, and Forbidden.
+        """
+        principal.require(Action.READ, name)
+        with self._database.write() as tx:
+            now = self._clock()
+            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            found = groups_store.find(tx, channel.uid, Role.READER, group)
+            if found is None or group == ANONYMOUS:
+                raise GroupNotFound(
+                    f"No reader was ever attached to the channel {name!r} in a group {group!r}."
+                )
+            _require_fixed(found)
+            if found.size == size:
+                return found
+            require_generation(found, generation)
+            _require_partitions(channel, found, size)
+            following = resized(found, size, now=now)
+            members = endpoints_store.members(tx, channel.uid, Role.READER, group)
+            # Commits under way end first; those that come after are refused.
+            held = endpoints_store.hold(tx, [e.id for e in members if e.state is not State.CLOSED])
+            cause = f"the group was resized from {found.size} to {size}"
+            outcasts = [(each, superseded(each, by=cause, now=now)) for each in held.values()]
+            endpoints_store.save(tx, outcasts)
+            groups_store.save(tx, following)
+            lines = [event(each, by=principal.id, at=now, cause=cause) for _, each in outcasts]
+            history.add(tx, [(channel.uid, each) for each in lines])
+            endpoints_store.revise(tx, [channel.uid])
+        self._notify()
+        return following
+
+
+def _require_fixed(group: Group) -> None:
+    if group.dynamic:
+        raise GroupSize(
+            f"The group {group.name!r} is dynamic: its size is how many members it has. Attach "
+            "more of them, or detach some."
+        )
+
+
+def _require_partitions(channel: Channel, group: Group, size: int) -> None:
+    stays = channel.spec.pinned or channel.adopted
+    if stays and group.mode is Mode.SHARED and size > channel.spec.partitions:
+        raise GroupLargerThanPinned(
+            f"The channel {channel.name!r} has {channel.spec.partitions} partitions and does not "
+            f"grow, so the group {group.name!r} cannot have {size} members."
+        )

@@ -1,14 +1,16 @@
-"""Groups of endpoints. Who changes one holds its channel."""
+"""Storage of groups and partition assignments."""
 
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, select
+from sqlalchemy import ColumnElement, Row, and_, bindparam, select, tuple_, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import endpoint_groups, endpoints
-from sluiceway_gateway.endpoints.model import Mode, Role
-from sluiceway_gateway.groups.model import Group
-from sluiceway_gateway.store.inserts import by_dialect
+from sluiceway_gateway.db.statements import by_dialect, chunks
+from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
+from sluiceway_gateway.endpoints.store import share_of
+from sluiceway_gateway.groups.model import Group, Member
 
 _KEY = ("channel_uid", "role", "name")
 # Asked at each beat of a dynamic member, and changed with each that comes or goes, so they are put
@@ -74,3 +76,50 @@ def group_of(row: Row[Any]) -> Group:
         dynamic=row.dynamic,
         changed_at=row.changed_at,
     )
+
+
+GroupKey = tuple[str, str]
+"""A channel's uid, and the name of a group of its readers."""
+
+_SHARING_KEY = (endpoints.c.channel_uid, endpoints.c.group_name)
+_LIVE = (
+    ~endpoints.c.superseded,
+    endpoints.c.state.in_(sorted(map(str, OPEN))),
+    endpoints.c.health != str(Health.LOST),
+)
+# Commits come so often that it is put together once.
+_MEMBERS = (
+    select(
+        endpoints.c.id,
+        *_SHARING_KEY,
+        endpoints.c.epoch,
+        endpoints.c.generation,
+        endpoints.c.share_index,
+        endpoints.c.share_size,
+    )
+    .where(
+        endpoints.c.role == str(Role.READER),
+        tuple_(*_SHARING_KEY).in_(bindparam("keys", expanding=True)),
+        *_LIVE,
+    )
+    .order_by(endpoints.c.epoch)
+)
+
+
+def living(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, list[Member]]:
+    """Return who lives in each of these groups, by epoch."""
+    found: dict[GroupKey, list[Member]] = {key: [] for key in keys}
+    for part in chunks(list(found)):
+        for row in tx.execute(_MEMBERS, {"keys": part}):
+            member = Member(
+                endpoint=row.id, epoch=row.epoch, generation=row.generation, share=share_of(row)
+            )
+            found[row.channel_uid, row.group_name].append(member)
+    return found
+
+
+def let_go(tx: WriteTransaction, ids: Collection[str]) -> None:
+    """Have these endpoints hold nothing any more."""
+    for part in chunks(sorted(ids)):
+        statement = update(endpoints).where(endpoints.c.id.in_(part))
+        tx.execute(statement.values(share_index=None, share_size=None))

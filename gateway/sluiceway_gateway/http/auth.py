@@ -1,4 +1,4 @@
-"""Who may call what. Everything needs a valid token but PUBLIC, and every route its own leave.
+"""Authentication and authorization of requests. Every route denies until told otherwise.
 
 `Authentication` stands before the routes, so that it covers those that do not
 exist as well, and reads no body. `access(...)` is the leave; a route that
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sluiceway_gateway.auth.bind import is_loopback, is_loopback_authority
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import LOOPBACK, Credentials, Tokens
-from sluiceway_gateway.domain.errors import Forbidden, SluicewayGatewayError, Unauthenticated
+from sluiceway_gateway.errors import Forbidden, SluicewayGatewayError, Unauthenticated
 from sluiceway_gateway.http.problems import problem_response
 
 PUBLIC = frozenset({"/livez", "/readyz"})

@@ -1,4 +1,4 @@
-"""What the routes work with; `create_app` puts it together."""
+"""The services that routes depend on."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,16 +11,13 @@ from sluiceway_gateway.cluster.service import ClusterView
 from sluiceway_gateway.endpoints.attach import Attachment
 from sluiceway_gateway.endpoints.heartbeats import Beats
 from sluiceway_gateway.endpoints.service import Endpoints
-from sluiceway_gateway.groups.service import Shares
-from sluiceway_gateway.http.fragments import Fragments
-from sluiceway_gateway.http.rendered import Rendered
+from sluiceway_gateway.groups.service import Resizing, Shares
+from sluiceway_gateway.http.json import Fragments, Rendered
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.ack import Acknowledgements
-from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.offsets.service import Advancing, Offsets
 from sluiceway_gateway.readiness import Health
-from sluiceway_gateway.services.advancing import Advancing
-from sluiceway_gateway.services.resizing import Resizing
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.service import Statuses
 

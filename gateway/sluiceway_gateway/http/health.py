@@ -1,4 +1,4 @@
-"""Health and metrics."""
+"""Routes of health and metrics."""
 
 from contextlib import suppress
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.http.auth import Anybody
 from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.problems import problems

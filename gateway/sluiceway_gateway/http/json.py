@@ -1,11 +1,14 @@
-"""Request bodies as JSON, without what JSON readers let pass and databases choke on."""
+"""Strict JSON request bodies, and rendered responses kept for repeats."""
 
 import json
 import math
 import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Any, NoReturn
 
-from sluiceway_gateway.domain.errors import InvalidRequest
+from sluiceway_gateway.errors import InvalidRequest
 
 MAX_DEPTH = 100
 _MAX_DIGITS = 40
@@ -95,3 +98,59 @@ def _check(value: Any, *, escapes: bool) -> None:
                     "which cannot be stored; leave it out."
                 )
         level, depth = following, depth + 1
+
+
+class Rendered:
+    """The last answers by what was asked for, each with its state's tag; bounded by their size."""
+
+    def __init__(self, limit_bytes: int = 64 * 1024 * 1024) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._answers: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+        self._turn = threading.Lock()
+
+    def get(self, key: str, tag: str) -> bytes | None:
+        """Return the answer, if it is kept and of this state."""
+        with self._turn:
+            kept = self._answers.get(key)
+            if kept is None or kept[0] != tag:
+                return None
+            self._answers.move_to_end(key)
+            return kept[1]
+
+    def put(self, key: str, tag: str, answer: bytes) -> None:
+        """Keep an answer in the place of the one before; what was asked for longest ago goes."""
+        with self._turn:
+            before = self._answers.pop(key, None)
+            self._bytes += len(answer) - (len(before[1]) if before else 0)
+            self._answers[key] = (tag, answer)
+            while self._bytes > self._limit_bytes:
+                _, (_, gone) = self._answers.popitem(last=False)
+                self._bytes -= len(gone)
+
+
+class Fragments:
+    """The last text of each part, with what it was made of; at most `most` of them."""
+
+    def __init__(self, most: int = 20_000) -> None:
+        self._most = most
+        self._kept: dict[Hashable, tuple[tuple[object, ...], str]] = {}
+
+    def of(self, key: Hashable, made_of: tuple[object, ...], make: Callable[[], Any]) -> str:
+        """Return the JSON of what `make` gives; that of before, if it was made of the same."""
+        kept = self._kept.get(key)
+        if kept is None or kept[0] != made_of:
+            if len(self._kept) >= self._most:
+                self._kept = {}
+            kept = self._kept[key] = (made_of, text_of(make()))
+        return kept[1]
+
+
+def text_of(value: Any) -> str:
+    """Return JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def list_of(items: Any) -> str:
+    """Return the JSON of a list of what is JSON already."""
+    return f"[{','.join(items)}]"

@@ -1,12 +1,18 @@
-"""What is seen of each request: a log line, metrics, an id, and an answer in any case."""
+"""ASGI middleware: access log, metrics, request ids, body limit, disconnects."""
 
+import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import structlog
+from fastapi import Request
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sluiceway_gateway.errors import BodyTooLarge
 from sluiceway_gateway.http.problems import internal_error, problem_response
 from sluiceway_gateway.metrics import Metrics
 
@@ -71,3 +77,62 @@ class Observation:
             status=status,
             ms=round(seconds * 1000, 1),
         )
+
+
+class BodyLimit:
+    """ASGI middleware that reads no more of a body than `limit_bytes`.
+
+    A length that is announced beyond it is answered at once; one that is not
+    announced ends the reading with BodyTooLarge, which the application answers.
+    """
+
+    def __init__(self, app: ASGIApp, *, limit_bytes: int) -> None:
+        self._app = app
+        self._limit_bytes = limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "0")
+        # The server refuses what is not a number.
+        if len(announced) > 18 or int(announced) > self._limit_bytes:
+            await problem_response(self._too_large())(scope, receive, send)
+            return
+        taken = 0
+
+        async def limited() -> Message:
+            nonlocal taken
+            message = await receive()
+            if message["type"] == "http.request":
+                taken += len(message.get("body", b""))
+                if taken > self._limit_bytes:
+                    raise self._too_large()
+            return message
+
+        await self._app(scope, limited, send)
+
+    def _too_large(self) -> BodyTooLarge:
+        return BodyTooLarge(f"A request's body has at most {self._limit_bytes} bytes; send less.")
+
+
+T = TypeVar("T")
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return what `work` gives; None if the client went away first, then it is cancelled."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_departure(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _departure(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,18 +1,21 @@
-"""The documentation of the calls: the OpenAPI document, and Swagger UI to read it with.
+"""The OpenAPI document, and Swagger UI.
 
 Swagger UI's files are npm's `swagger-ui-dist`, unchanged, held against the sums beside them by a
 test. The page takes them from the gateway, and the browser is told to ask nobody else.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi import Path as PathParameter
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse
 
-from sluiceway_gateway.domain.errors import NotFound
-from sluiceway_gateway.http.auth import Anybody
+from sluiceway_gateway.errors import NotFound
+from sluiceway_gateway.http.auth import PUBLIC, Anybody
+from sluiceway_gateway.http.params import INT64_MAX
+from sluiceway_gateway.http.problems import Problem
 from sluiceway_gateway.http.route import GatewayRoute
 
 router = APIRouter(route_class=GatewayRoute)
@@ -57,3 +60,38 @@ async def docs_file(
     if file not in _TYPES:
         raise NotFound(f"The documentation has no file {file!r}; it is at /docs.")
     return FileResponse(_DIRECTORY / file, headers=_HEADERS, media_type=_TYPES[file])
+
+
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the document; it is made once."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        schemas = made.setdefault("components", {}).setdefault("schemas", {})
+        problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(problem.pop("$defs", {}))
+        schemas["Problem"] = problem
+        made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        made["security"] = [{"token": []}]
+        for path in PUBLIC:
+            for operation in made["paths"][path].values():
+                operation["security"] = []
+        _restore_integers(made)
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _restore_integers(part: Any) -> None:
+    """Make the bounds of integers integers again; FastAPI's model of the document has floats."""
+    for each in part.values() if isinstance(part, dict) else part:
+        if isinstance(each, dict | list):
+            _restore_integers(each)
+    if isinstance(part, dict) and part.get("type") == "integer":
+        for name in _BOUNDS & part.keys():
+            bound = part[name]
+            # Rounded up; no float is as near to it.
+            part[name] = INT64_MAX if bound == float(INT64_MAX) else int(bound)

@@ -1,4 +1,4 @@
-"""The parameters that several routes share, with their rules and their documentation."""
+"""Shared request parameters: rules and documentation."""
 
 import base64
 import binascii
@@ -10,11 +10,11 @@ from pydantic import AfterValidator, Field
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.etag import Precondition
+from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, check_name
 from sluiceway_gateway.channels.selector import Selector
-from sluiceway_gateway.domain.errors import InvalidRequest, Violation
-from sluiceway_gateway.domain.name import NAME_LENGTH, NAME_PATTERN, check_name
-from sluiceway_gateway.domain.request import Request
+from sluiceway_gateway.db.idempotency import Request
 from sluiceway_gateway.endpoints.model import Place, Role
+from sluiceway_gateway.errors import InvalidRequest, Violation
 from sluiceway_gateway.groups.model import check_group
 
 Name = Annotated[

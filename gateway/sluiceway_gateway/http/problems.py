@@ -11,9 +11,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from sluiceway_gateway.domain import errors
-from sluiceway_gateway.domain.errors import InvalidRequest, SluicewayGatewayError, Violation
-from sluiceway_gateway.domain.errors.requests import MOST_VIOLATIONS
+from sluiceway_gateway import errors
+from sluiceway_gateway.errors import (
+    MOST_VIOLATIONS,
+    InvalidRequest,
+    SluicewayGatewayError,
+    Violation,
+)
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
-from sluiceway_gateway.domain.errors import InvalidRequest, Violation
+from sluiceway_gateway.errors import InvalidRequest, Violation
 from sluiceway_gateway.http.auth import guarded
 from sluiceway_gateway.http.json import loads
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.errors import (
     HeadersTooLarge,
     MalformedHttp,
     RequestTimeout,

@@ -1,9 +1,9 @@
-"""What the gateway asks of Kafka's admin interface. Every call is bounded by a timeout."""
+"""Admin calls to Kafka, each bounded by a timeout."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -17,20 +17,51 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from sluiceway_gateway.broker.observation import Observation
-from sluiceway_gateway.broker.pages import PARTITIONS, pages, weighted_pages
-from sluiceway_gateway.domain.rejection import Cause, Rejection
+from sluiceway_gateway.kafka.calls import Observation
 from sluiceway_gateway.kafka.client import Client, accepted, outcomes, rejected
 from sluiceway_gateway.kafka.errors import rejection
 from sluiceway_gateway.kafka.model import (
     Broker,
+    Cause,
     Cluster,
     ObservedTopic,
     PartitionLeadership,
+    Rejection,
     TopicMetadata,
     Watermarks,
 )
 from sluiceway_gateway.provisioning.plan import AlterConfig, CreateTopic, GrowPartitions
+
+_T = TypeVar("_T")
+
+#: Topics in one request to describe, alter or delete.
+TOPICS = 200
+#: Kafka refuses a request that would make more than 10,000 partitions or records in all.
+PARTITIONS = 5_000
+
+
+def pages(items: Sequence[_T], size: int = TOPICS) -> Iterator[Sequence[_T]]:
+    """Give the items in pieces of at most `size`."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def weighted_pages(items: Sequence[_T], weight: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Give the items in pieces of at most `TOPICS`, whose weights sum up to `PARTITIONS`.
+
+    An item that is heavier than that has a piece of its own.
+    """
+    page: list[_T] = []
+    total = 0
+    for item in items:
+        if page and (len(page) == TOPICS or total + weight(item) > PARTITIONS):
+            yield page
+            page, total = [], 0
+        page.append(item)
+        total += weight(item)
+    if page:
+        yield page
+
 
 Outcomes = Mapping[str, Rejection | None]
 """By topic: None where it was done, else why it was not."""

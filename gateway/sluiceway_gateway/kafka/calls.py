@@ -1,11 +1,22 @@
-"""What the services need from Kafka, in as few words as possible."""
+"""The calls to Kafka that services depend on, as protocols."""
 
 from collections.abc import Iterable, Mapping, Sized
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sluiceway_gateway.broker.observation import Observation
-from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.kafka.model import ObservedTopic, Rejection, Watermarks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """`topics` has those that exist, `rejections` those that Kafka would not show.
+
+    A topic that was asked for and is in neither does not exist.
+    """
+
+    topics: Mapping[str, ObservedTopic]
+    rejections: Mapping[str, Rejection]
 
 
 class ClusterView(Protocol):
@@ -16,21 +27,21 @@ class ClusterView(Protocol):
         """The brokers that are alive."""
 
 
-class Topics(Protocol):
+class TopicCalls(Protocol):
     """The ends of topics."""
 
     def watermarks(self, name: str, partitions: Iterable[int]) -> Mapping[int, Watermarks | None]:
         """Return a topic's bounds by partition; raises KafkaUnavailable."""
 
 
-class Logs(Topics, Protocol):
+class LogCalls(TopicCalls, Protocol):
     """The ends of topics, and the time of what was written last."""
 
     def newest(self, name: str, partitions: Iterable[int]) -> datetime | None:
         """Return the latest time of a topic's records; raises KafkaUnavailable."""
 
 
-class Cluster(Topics, Protocol):
+class ClusterCalls(TopicCalls, Protocol):
     """The Kafka cluster."""
 
     def observe(self, names: Iterable[str]) -> Observation:

@@ -1,4 +1,4 @@
-"""librdkafka's admin client, its futures turned into answers and rejections."""
+"""librdkafka's admin client: futures to results and rejections."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -8,10 +8,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sluiceway.kafka.diagnosis import Finding, diagnosis
-from sluiceway_gateway.domain.errors import InvalidSettings, KafkaUnavailable
-from sluiceway_gateway.domain.lockout import Lockout, Misfit
-from sluiceway_gateway.domain.rejection import Cause, Rejection
+from sluiceway_gateway.errors import InvalidSettings, KafkaUnavailable, Lockout, Misfit
 from sluiceway_gateway.kafka.errors import rejection
+from sluiceway_gateway.kafka.model import Cause, Rejection
 from sluiceway_gateway.kafka.properties import refusals
 
 #: What a client may take beyond the timeout that it was given before it is given up.

@@ -1,10 +1,10 @@
-"""Kafka's error codes in the gateway's own words; the only such translation."""
+"""Translation of Kafka's error codes: rejections and access failures."""
 
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaError
 
-from sluiceway_gateway.domain.rejection import Cause, Rejection
+from sluiceway_gateway.kafka.model import Cause, Rejection
 
 #: Codes with a meaning of their own here. Every other code is `UNAVAILABLE` if Kafka calls it
 #: retriable, and else `OTHER`.

@@ -1,7 +1,10 @@
-"""Topics as the gateway wants them and as Kafka has them."""
+"""Topics, brokers, watermarks and listeners as frozen values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sluiceway_gateway.errors import InvalidRequest, Violation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +82,55 @@ class Cluster:
     cluster_id: str | None
     controller_id: int | None
     brokers: tuple[Broker, ...]
+
+
+UNNAMED = "default"
+"""The name of the one listener of a gateway that has none by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listeners:
+    """Kafka properties for clients, by listener; `default` is for clients that name none.
+
+    They may hold credentials, so they are left out of `repr`.
+    """
+
+    default: str
+    properties: Mapping[str, Mapping[str, str]] = field(repr=False)
+
+    def reached_by(self, name: str | None) -> Mapping[str, str]:
+        """Return what a client gets; raises InvalidRequest for a name that there is not."""
+        try:
+            return self.properties[self.default if name is None else name]
+        except KeyError:
+            known = ", ".join(sorted(self.properties))
+            raise InvalidRequest(
+                f"There is no listener {name!r}; this gateway has {known}. Name one of them with "
+                "SLUICEWAY_LISTENER or Gateway(listener=...), or leave it out for "
+                f"{self.default!r}.",
+                (Violation(pointer="query:listener", message=f"expected one of {known}"),),
+            ) from None
+
+
+class Cause(StrEnum):
+    """What stood in the way; it decides what happens next, the message is for people."""
+
+    TOPIC_ABSENT = "topic_absent"
+    TOPIC_EXISTS = "topic_exists"
+    INVALID_NAME = "invalid_name"
+    INVALID_PARTITIONS = "invalid_partitions"
+    INVALID_REPLICATION = "invalid_replication"
+    INVALID_CONFIG = "invalid_config"
+    DENIED = "denied"
+    """Kafka's ACLs or policies do not let the gateway do it."""
+    UNAVAILABLE = "unavailable"
+    """Nothing is wrong with the request; it can succeed later as it is."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """One refusal; `message` holds the broker's own words."""
+
+    cause: Cause
+    message: str

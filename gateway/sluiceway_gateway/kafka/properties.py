@@ -1,4 +1,4 @@
-"""Which librdkafka properties may be given to the gateway's Kafka client.
+"""The librdkafka properties that the gateway's client accepts.
 
 librdkafka has properties that load libraries or run commands; so what is not on this list is
 refused by name.

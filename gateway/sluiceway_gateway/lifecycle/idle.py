@@ -1,4 +1,4 @@
-"""Closing and removing channels that nobody uses, where their owner asked for that.
+"""Idle channels: closed, then removed, after their time to live.
 
 Used is a channel that somebody writes or reads, commits to, or connects to, and one whose topic
 grows. No call to Kafka is made inside a transaction; while Kafka is away, nothing is closed.
@@ -14,12 +14,19 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, sources
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import DatabaseUnavailable, KafkaUnavailable
-from sluiceway_gateway.domain.idling import idled, is_quiet, watch
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.kafka.calls import Logs
-from sluiceway_gateway.lifecycle.store import save_status
-from sluiceway_gateway.store.idling import SPARE, Usage, touch, usage, usages, write_down
+from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
+from sluiceway_gateway.kafka.calls import LogCalls
+from sluiceway_gateway.lifecycle.model import idled, is_quiet, watch
+from sluiceway_gateway.lifecycle.store import (
+    SPARE,
+    Usage,
+    save_status,
+    touch,
+    usage,
+    usages,
+    write_down,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -59,7 +66,7 @@ class Idler:
     """
 
     def __init__(
-        self, *, database: Database, logs: Logs, clock: Clock, monotonic: Callable[[], float]
+        self, *, database: Database, logs: LogCalls, clock: Clock, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
         self._logs = logs

@@ -1,4 +1,4 @@
-"""Everything that runs in the background of one replica."""
+"""The background loops of one replica."""
 
 import threading
 import time

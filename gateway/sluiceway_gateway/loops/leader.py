@@ -10,9 +10,8 @@ from collections.abc import Callable
 import structlog
 
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.leases import acquire, current, release
-from sluiceway_gateway.domain.errors import DatabaseUnavailable
-from sluiceway_gateway.domain.lease import Lease
+from sluiceway_gateway.db.leases import Lease, acquire, current, release
+from sluiceway_gateway.errors import DatabaseUnavailable
 
 _log = structlog.get_logger(__name__)
 

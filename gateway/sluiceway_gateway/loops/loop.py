@@ -1,11 +1,11 @@
-"""A thread that does one kind of work again and again, on the replica that leads."""
+"""A background thread that repeats one pass while its replica leads."""
 
 import threading
 from collections.abc import Callable
 
 import structlog
 
-from sluiceway_gateway.domain.errors import SluicewayGatewayError
+from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.loops.leader import Leader
 
 _log = structlog.get_logger(__name__)

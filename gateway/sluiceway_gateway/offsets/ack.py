@@ -1,4 +1,4 @@
-"""Waiting until groups have committed past given offsets: what was written is acknowledged.
+"""Acknowledgement: waiting for groups to commit past given offsets.
 
 One task looks at all groups that are waited for, with one query, so that a thousand writers who
 wait ask the database no oftener than one.
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from anyio import CapacityLimiter, to_thread
 
 from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.service import incarnation
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import DatabaseUnavailable, TooManyWaiters
+from sluiceway_gateway.errors import DatabaseUnavailable, TooManyWaiters
 from sluiceway_gateway.offsets.ack_store import GroupKey, Progress, progress
-from sluiceway_gateway.services.incarnation import incarnation
 
 #: Of the time, how much is spent on looking at most.
 _SHARE = 0.1

@@ -1,4 +1,4 @@
-"""The route that waits until a group has committed past given offsets."""
+"""The route that waits for a group to commit past given offsets."""
 
 import json
 from typing import Any
@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 from sluiceway_gateway.channels.wire import Asked, Uid
 from sluiceway_gateway.endpoints.wire import Ends
 from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.departure import while_connected
 from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.middleware import while_connected
 from sluiceway_gateway.http.params import Name, Wait
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute

@@ -1,4 +1,4 @@
-"""How far the groups have come that somebody waits for."""
+"""Progress of groups towards awaited offsets."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field

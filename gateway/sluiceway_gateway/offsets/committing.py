@@ -1,21 +1,20 @@
-"""Committing: the commits that wait are put into one transaction, each answered on its own."""
+"""Group commit: pending commits share one transaction."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.auth.service import Asker, Tokens, holders, permitted
 from sluiceway_gateway.batching import Convoy
 from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.service import incarnation
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.domain.errors import DatabaseUnavailable, EndpointNotFound
+from sluiceway_gateway.errors import DatabaseUnavailable, EndpointNotFound
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Commit
 from sluiceway_gateway.offsets.store import Outcome
-from sluiceway_gateway.services.incarnation import incarnation
-from sluiceway_gateway.services.leave import Asker, holders, permitted
 
 #: Positions in one transaction, which others wait for.
 _MOST_POSITIONS = 5_000

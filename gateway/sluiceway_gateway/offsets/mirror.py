@@ -1,4 +1,4 @@
-"""Telling Kafka how far groups are, so that Kafka's own tools show them.
+"""Mirror of positions into Kafka's own group offsets.
 
 It goes one way: from the database to Kafka's group offsets, which nobody here ever reads.
 """
@@ -13,8 +13,8 @@ import structlog
 
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import KafkaUnavailable
-from sluiceway_gateway.domain.rejection import Cause, Rejection
+from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.model import Cause, Rejection
 from sluiceway_gateway.offsets.mirror_store import MirroredPosition, committed_since
 
 _log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""The positions that are told to Kafka as well: those of channels whose owners wish it."""
+"""Positions to mirror."""
 
 from dataclasses import dataclass
 from datetime import datetime

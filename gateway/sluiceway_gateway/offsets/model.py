@@ -1,10 +1,11 @@
-"""Positions of groups: how far they have read, and what may move them. Pure."""
+"""Positions of groups, and the rules of a commit. Pure."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, State
+from sluiceway_gateway.errors import (
     GoesBack,
     IllegalTransition,
     NoGroup,
@@ -12,9 +13,7 @@ from sluiceway_gateway.domain.errors import (
     StaleGeneration,
     TopicChanged,
 )
-from sluiceway_gateway.domain.sharing import Member, held, require_share
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, State
-from sluiceway_gateway.groups.model import Group, assigned
+from sluiceway_gateway.groups.model import Group, Member, assigned, held, require_share
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The routes of groups' positions."""
+"""Routes of committed positions."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from sluiceway_gateway.channels.etag import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import Asked, Uid, time_json
-from sluiceway_gateway.domain.request import Answer
+from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import GroupName, ModeWord, PositionBody, position_json
 from sluiceway_gateway.groups.model import Group
@@ -21,7 +21,7 @@ from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, reque
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
 from sluiceway_gateway.offsets.model import Commit, Committed, Position
-from sluiceway_gateway.offsets.service import GroupReport, Reset
+from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset
 from sluiceway_gateway.offsets.store import Outcome
 
 router = APIRouter(
@@ -271,3 +271,44 @@ def _text(body: Any) -> str:
 
 def _sent(body: Any) -> Response:
     return Response(_text(body), media_type="application/json")
+
+
+Before = Annotated[list[PositionPut], Field(max_length=MAX_PARTITIONS), AfterValidator(each_once)]
+
+
+class AdvancePost(Asked):
+    """The body of `POST …/offsets/advance`."""
+
+    uid: Uid = Field(description="Of the channel")
+    topic_id: TopicId
+    positions: Positions
+    before: Before = Field(
+        description="Where the group stands in these partitions, as far as the reader knows; one "
+        "that is left out has no position yet"
+    )
+
+
+@router.post(
+    "/advance",
+    summary="Commit positions without being a member",
+    response_model=GroupOffsets,
+    responses=problems(
+        404, 409, 413, also={200: {"description": "The partitions named", "model": GroupOffsets}}
+    ),
+)
+def advance(
+    name: Name, group: InGroup, body: AdvancePost, principal: Viewer, gateway: Gateway
+) -> Response:
+    """Move all of the positions from where they are said to be, or none of them.
+
+    For readers that name their partitions themselves. Only while no member of the group lives
+    (409 `members_open`), and only forward. 409 `position_moved` where somebody else moved one.
+    A repeat finds the positions where it wants them, and changes nothing.
+    """
+    asked = Advance(
+        positions=tuple(map(position_of, body.positions)),
+        before={each.partition: position_of(each) for each in body.before},
+        topic_id=body.topic_id,
+    )
+    found = gateway.advancing.advance(name, group, asked, uid=body.uid, principal=principal)
+    return report_response(found)

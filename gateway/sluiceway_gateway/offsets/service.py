@@ -1,41 +1,43 @@
-"""How far groups have read: looking, committing, and setting back."""
+"""Read, reset and advance the positions of a group."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Credentials, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.service import incarnation
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.db.idempotency import Answer, Request
+from sluiceway_gateway.endpoints import history
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.model import Event, Mode, Role
+from sluiceway_gateway.errors import (
+    GroupMode,
     GroupNotFound,
     InvalidRequest,
     MembersOpen,
     NotAssigned,
+    PositionMoved,
     Violation,
 )
-from sluiceway_gateway.domain.request import Answer, Request
-from sluiceway_gateway.endpoints import history
-from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.model import Event, Mode, Role
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.model import Group
+from sluiceway_gateway.groups.model import Group, founded
+from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.committing import Asked, Committing
 from sluiceway_gateway.offsets.model import (
     Commit,
     Committed,
     Position,
+    require_forward,
     require_generation,
     require_topic,
 )
-from sluiceway_gateway.offsets.store import Outcome
-from sluiceway_gateway.services.incarnation import incarnation
-from sluiceway_gateway.store import positions, sharing
-from sluiceway_gateway.store.positions import Placed
+from sluiceway_gateway.offsets.store import Outcome, Placed
 
 RESETS_SHOWN = 20
 
@@ -129,7 +131,7 @@ class Offsets:
             _check(reset, channel, found)
             held = _hold_members(tx, found, force=reset.force)
             if reset.positions is None:
-                positions.forget(tx, channel.uid, group, member=member)
+                offsets_store.forget(tx, channel.uid, group, member=member)
             else:
                 whose = (channel.uid, group, -1 if member is None else member)
                 topic_id = str(channel.topic.id)
@@ -137,10 +139,10 @@ class Offsets:
                     Placed(whose=whose, position=each, topic_id=topic_id)
                     for each in reset.positions
                 ]
-                positions.put(tx, placed, now=now)
+                offsets_store.put(tx, placed, now=now)
             if found.dynamic:
                 # Their commits go by their own shares, whatever the generation.
-                sharing.let_go(tx, held)
+                groups_store.let_go(tx, held)
             following = replace(found, generation=found.generation + 1, changed_at=now)
             groups_store.save(tx, following)
             line = Event(
@@ -169,7 +171,7 @@ def _group(tx: ReadTransaction, channel: Channel, name: str) -> Group:
 
 
 def _report(tx: ReadTransaction, group: Group, *, member: int | None) -> GroupReport:
-    found = positions.of(tx, group.channel_uid, group.name, member=member)
+    found = offsets_store.of(tx, group.channel_uid, group.name, member=member)
     resets = history.of_group(tx, group.channel_uid, group.name, limit=RESETS_SHOWN)
     return GroupReport(group=group, positions=tuple(found), resets=tuple(resets))
 
@@ -221,3 +223,113 @@ def _malformed(field: str, message: str) -> InvalidRequest:
     return InvalidRequest(
         f"Malformed: {field}: {message}.", (Violation(pointer=f"/{field}", message=message),)
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advance:
+    """Where positions are to be, and where the reader knows them to be."""
+
+    positions: tuple[Position, ...]
+    before: Mapping[int, Position]
+    """By partition; one that is left out has none."""
+    topic_id: str
+
+
+class Advancing:
+    """Positions of one database's groups, moved by readers that are no members of them."""
+
+    def __init__(self, database: Database, *, clock: Clock = system_clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def advance(
+        self, name: str, group: str, advance: Advance, *, uid: str, principal: Principal
+    ) -> GroupReport:
+        """Move all positions from where they are said to be, or none; a repeat changes nothing.
+
+        The group is made if nobody was ever in it. Raises ChannelNotFound, UidMismatch, Forbidden,
+        TopicChanged, NotAssigned, GroupMode, MembersOpen while a member lives, PositionMoved where
+        somebody else moved one, and GoesBack.
+        """
+        principal.require(Action.READ, name)
+        with self._database.write() as tx:
+            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            require_topic(channel.topic.id, advance.topic_id)
+            _require_there(channel, advance)
+            found = _advancing_group(tx, channel, group)
+            _require_deserted(tx, found)
+            stored = {
+                each.position.partition: each
+                for _, each in offsets_store.of(tx, channel.uid, group, member=-1)
+            }
+            moving = [
+                asked
+                for asked in advance.positions
+                if _moves(asked, stored.get(asked.partition), advance, found)
+            ]
+            whose = (channel.uid, group, -1)
+            placed = [
+                Placed(whose=whose, position=each, topic_id=advance.topic_id) for each in moving
+            ]
+            offsets_store.put(tx, placed, now=self._clock())
+            kept = offsets_store.of(tx, channel.uid, group, member=-1)
+        named = {each.partition for each in advance.positions}
+        return GroupReport(
+            group=found,
+            positions=tuple(each for each in kept if each[1].position.partition in named),
+            resets=(),
+        )
+
+
+def _advancing_group(tx: WriteTransaction, channel: Channel, name: str) -> Group:
+    found = groups_store.find(tx, channel.uid, Role.READER, name)
+    if found is None:
+        found = founded(channel.uid, Role.READER, name, mode=Mode.SHARED, size=None, dynamic=True)
+        groups_store.save(tx, found)
+    if found.mode is Mode.BROADCAST:
+        raise GroupMode(
+            f"The group {name!r} is broadcast: each of its members has positions of its own, and "
+            "nobody else moves them. Take another group."
+        )
+    return found
+
+
+def _require_deserted(tx: WriteTransaction, group: Group) -> None:
+    """Have commits under way end first; raises MembersOpen while a member lives."""
+    members = [
+        each.id for each in endpoints_store.members(tx, group.channel_uid, group.role, group.name)
+    ]
+    living = [each for each in endpoints_store.hold(tx, members).values() if each.lives]
+    if living:
+        raise MembersOpen(
+            f"The group {group.name!r} has members that read, {len(living)} of them: they alone "
+            "commit. Join the group, take another one, or wait until they have closed."
+        )
+
+
+def _require_there(channel: Channel, advance: Advance) -> None:
+    partitions = max(channel.spec.partitions, channel.topic.partitions or 0)
+    beyond = [each.partition for each in advance.positions if each.partition >= partitions]
+    if beyond:
+        raise NotAssigned(
+            f"The channel {channel.name!r} has {partitions} partitions, and no partition "
+            f"{min(beyond)}."
+        )
+
+
+def _moves(asked: Position, stored: Committed | None, advance: Advance, group: Group) -> bool:
+    """Whether the position is to be moved; False where it stands there already."""
+    at = None if stored is None else stored.position
+    if stored is not None and stored.topic_id == advance.topic_id and at == asked:
+        return False
+    before = advance.before.get(asked.partition)
+    if at != before:
+        stands = "nowhere" if at is None else f"at offset {at.offset}, record {at.record}"
+        raise PositionMoved(
+            f"The group {group.name!r} stands {stands} in partition {asked.partition}, and not "
+            "where this reader left it: somebody else reads that partition for the group. Ask "
+            "where it stands, and go on from there, or stop."
+        )
+    if stored is not None:
+        require_forward(asked, stored, group)
+    return True

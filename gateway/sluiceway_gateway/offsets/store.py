@@ -1,25 +1,148 @@
-"""The one place where commits are judged and written, many in one transaction."""
+"""Storage of positions, and the validation of commits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, select, update
+from sqlalchemy import Row, bindparam, delete, select, tuple_, update
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, sessions
-from sluiceway_gateway.db.statements import Each, Recollection
-from sluiceway_gateway.domain.errors import EndpointNotFound, SluicewayGatewayError
-from sluiceway_gateway.domain.sharing import Member
+from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions, sessions
+from sluiceway_gateway.db.statements import Each, Lookup, Recollection, by_dialect
 from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.model import Endpoint
-from sluiceway_gateway.groups.model import Group
-from sluiceway_gateway.groups.store import group_of, of_its_group
-from sluiceway_gateway.offsets.model import Commit, Committed, Standing, counts
-from sluiceway_gateway.store.positions import Placed, Whose, put, stored_at, whose
-from sluiceway_gateway.store.sharing import living
+from sluiceway_gateway.errors import EndpointNotFound, SluicewayGatewayError
+from sluiceway_gateway.groups.model import Group, Member, member_of_positions
+from sluiceway_gateway.groups.store import group_of, living, of_its_group
+from sluiceway_gateway.offsets.model import Commit, Committed, Position, Standing, counts
+
+_WHOSE = ("channel_uid", "group_name", "member_index")
+#: A statement has only so many parameters.
+_KEYS_AT_ONCE = 500
+Whose = tuple[str, str, int]
+"""A channel's uid, a group's name, and the member's index, -1 where members share."""
+
+_OF_GROUP = (
+    select(positions)
+    .where(
+        positions.c.channel_uid == bindparam("channel_uid"),
+        positions.c.group_name == bindparam("group"),
+    )
+    .order_by(positions.c.member_index, positions.c.partition)
+)
+_OF_MEMBER = _OF_GROUP.where(positions.c.member_index == bindparam("member"))
+_STORED = Lookup(
+    select(positions).where(
+        tuple_(*(positions.c[name] for name in (*_WHOSE, "partition"))).in_(
+            bindparam("keys", expanding=True)
+        )
+    ),
+    keys="keys",
+)
+
+
+def _upsert(insert: Any) -> Each:
+    statement = insert(positions)
+    changing = ("next_offset", "record", "topic_id", "epoch", "number", "committed_at")
+    upsert = statement.on_conflict_do_update(
+        index_elements=[*_WHOSE, "partition"],
+        set_={name: statement.excluded[name] for name in changing},
+    )
+    return Each(upsert, columns=[each.name for each in positions.columns])
+
+
+_PUT = by_dialect(_upsert)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """A position to put down, and what puts it there."""
+
+    whose: Whose
+    position: Position
+    topic_id: str
+    epoch: int = 0
+    number: int = 0
+
+
+def whose(endpoint: Endpoint) -> Whose:
+    """Return whose positions the endpoint commits."""
+    member = member_of_positions(endpoint.place, endpoint.mode)
+    return endpoint.channel_uid, endpoint.place.group, member
+
+
+def of(
+    tx: ReadTransaction, channel_uid: str, group: str, *, member: int | None = None
+) -> list[tuple[int, Committed]]:
+    """Return, with whose they are, the positions of a group, or those of one member."""
+    whose = {"channel_uid": channel_uid, "group": group}
+    rows = (
+        tx.execute(_OF_GROUP, whose)
+        if member is None
+        else tx.execute(_OF_MEMBER, {**whose, "member": member})
+    )
+    return [(row.member_index, _committed_of(row)) for row in rows]
+
+
+def at(tx: ReadTransaction, whose: Whose, partitions: Collection[int]) -> Mapping[int, Committed]:
+    """Return what is committed of these partitions, by partition."""
+    if len(partitions) <= _KEYS_AT_ONCE:
+        return stored_at(tx, [(*whose, each) for each in partitions]).get(whose, {})
+    channel_uid, group, member = whose
+    found = {each.position.partition: each for _, each in of(tx, channel_uid, group, member=member)}
+    return {partition: each for partition, each in found.items() if partition in partitions}
+
+
+def stored_at(
+    tx: ReadTransaction, keys: Sequence[tuple[str, str, int, int]]
+) -> dict[Whose, dict[int, Committed]]:
+    """Return what is committed, by whose it is and by partition; each key is both."""
+    found: dict[Whose, dict[int, Committed]] = {}
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        for row in tx.look_up(_STORED, keys[start : start + _KEYS_AT_ONCE]):
+            own = found.setdefault((row.channel_uid, row.group_name, row.member_index), {})
+            own[row.partition] = _committed_of(row)
+    return found
+
+
+def put(tx: WriteTransaction, placed: Sequence[Placed], *, now: datetime) -> None:
+    """Put positions down, wherever they were before."""
+    rows = [
+        dict(zip(_WHOSE, each.whose, strict=True))
+        | {
+            "partition": each.position.partition,
+            "next_offset": each.position.offset,
+            "record": each.position.record,
+            "topic_id": each.topic_id,
+            "epoch": each.epoch,
+            "number": each.number,
+            "committed_at": now,
+        }
+        for each in placed
+    ]
+    tx.run_each(_PUT[tx.dialect], rows)
+
+
+def forget(tx: WriteTransaction, channel_uid: str, group: str, *, member: int | None) -> None:
+    """Forget the positions of a group, or those of one member."""
+    table = positions.c
+    statement = delete(positions).where(table.channel_uid == channel_uid, table.group_name == group)
+    if member is not None:
+        statement = statement.where(table.member_index == member)
+    tx.execute(statement)
+
+
+def _committed_of(row: Row[Any]) -> Committed:
+    return Committed(
+        position=Position(partition=row.partition, offset=row.next_offset, record=row.record),
+        topic_id=row.topic_id,
+        epoch=row.epoch,
+        number=row.number,
+        committed_at=row.committed_at,
+    )
+
 
 _MOST_KEPT = 10_000
 # Commits come so often that their statements are put together once.

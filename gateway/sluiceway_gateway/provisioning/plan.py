@@ -1,4 +1,4 @@
-"""What to do to Kafka so that a channel's topic is as its spec says. Pure.
+"""Plan: the difference between the desired and the observed topic. Pure.
 
 `plan(desired, observed)` compares; carrying out its actions and planning again on what is then
 observed gives no actions. A topic is never deleted or made anew to fit a setting; a topic that is

@@ -1,4 +1,4 @@
-"""What a look at Kafka means for a channel: its phase, its conditions, when to look again. Pure."""
+"""Reconcile result: phase, conditions and next check of a channel. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from sluiceway_gateway.channels.change import followed
 from sluiceway_gateway.channels.model import (
     Channel,
     Condition,
@@ -14,10 +15,8 @@ from sluiceway_gateway.channels.model import (
     may_become,
     with_condition,
 )
-from sluiceway_gateway.domain.adoption import followed
-from sluiceway_gateway.domain.lockout import Lockout, Misfit
-from sluiceway_gateway.domain.rejection import Cause, Rejection
-from sluiceway_gateway.kafka.model import DesiredTopic, ObservedTopic
+from sluiceway_gateway.errors import Lockout, Misfit
+from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.plan import AlterConfig, Plan, Standing
 from sluiceway_gateway.provisioning.topic_config import topic_overrides
 

@@ -1,4 +1,4 @@
-"""The reconciler's view of channels: which are due, and what was seen of them."""
+"""Reconcile queue: due channels, and what was observed of them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from sluiceway_gateway.channels.rows import (
 )
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels
-from sluiceway_gateway.store import kept_schemas
+from sluiceway_gateway.schemas import store as schemas_store
 
 #: Columns of a channel that was just made or changed; it goes before all that wait for a check.
 DUE_AT_ONCE: Mapping[str, Any] = {"due_at": datetime(1970, 1, 1, tzinfo=UTC), "refusals": 0}
@@ -116,7 +116,7 @@ def remove(
 
     Where its topic stays, the schemas of the records in it are kept.
     """
-    kept_schemas.keep(tx, uid, phases=from_phases)
+    schemas_store.keep_for_topic(tx, uid, phases=from_phases)
     removed = tx.execute(delete(channels).where(channels.c.uid == uid, in_phases(from_phases)))
     return removed.rowcount == 1
 

@@ -1,4 +1,4 @@
-"""Which of Kafka's topic settings a channel may set, and to what.
+"""The topic settings that a channel may set.
 
 The list names what is allowed; anything else is refused. A setting that is known but kept from
 users has a reason of its own.

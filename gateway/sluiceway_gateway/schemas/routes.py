@@ -1,4 +1,4 @@
-"""The routes of schemas: the versions of a channel's, and each by the id that messages carry."""
+"""Routes of schemas."""
 
 import json
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""A channel's schemas, by the client's own rules."""
+"""Schema versions of a channel, and their compatibility."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
-from sluiceway.schema.plain_bytes import bytes_schema, holds_messages
+from sluiceway.schema.schema import bytes_schema, holds_messages
 from sluiceway_gateway.channels.model import (
     MAX_SCHEMA_CHARACTERS,
     MAX_SCHEMA_VERSIONS,
@@ -18,12 +18,7 @@ from sluiceway_gateway.channels.model import (
     SchemaVersion,
 )
 from sluiceway_gateway.db.engine import WriteTransaction
-from sluiceway_gateway.domain.errors import (
-    InvalidSchema,
-    SchemaIncompatible,
-    TooManySchemas,
-    Violation,
-)
+from sluiceway_gateway.errors import InvalidSchema, SchemaIncompatible, TooManySchemas, Violation
 from sluiceway_gateway.schemas import store as schemas_store
 
 _POINTER = "/spec/schema"

@@ -1,4 +1,4 @@
-"""How a reader gets on, by the movement of its positions over a window of samples. Pure.
+"""Progress of a reader by the movement of its positions (Burrow's rules). Pure.
 
 The rules are Burrow's ("Consumer Lag Evaluation Rules" in its wiki, and its evaluator): no
 threshold for the lag, but whether it ever was zero, and whether the position moves. Where Burrow

@@ -1,4 +1,4 @@
-"""What is looked at for samples: channels that somebody uses, and how far their readers are."""
+"""Channels to sample, and the positions of their readers."""
 
 import hashlib
 import json
@@ -11,8 +11,8 @@ from sqlalchemy import Row, Select, bindparam, exists, or_, select
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions
-from sluiceway_gateway.domain.tracks import Reading, Stored
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
+from sluiceway_gateway.status.lag import Reading, Stored
 
 _AT_ONCE = 500
 _HERE = ~endpoints.c.superseded

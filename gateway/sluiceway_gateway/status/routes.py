@@ -1,18 +1,31 @@
-"""The routes of status."""
+"""Routes of status: reads and server-sent events."""
 
-from typing import Annotated
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.sse import format_sse_event
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.etag import Precondition
-from sluiceway_gateway.http.auth import Anybody, Viewer
-from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.errors import (
+    ChannelNotFound,
+    DatabaseUnavailable,
+    Forbidden,
+    Unauthenticated,
+)
+from sluiceway_gateway.http.auth import Anybody, Viewer, authenticated
+from sluiceway_gateway.http.deps import Gateway, Parts
 from sluiceway_gateway.http.params import Conditions, Name, Wait, name_before
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
-from sluiceway_gateway.http.status_bodies import StatusBody, StatusList
+from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.status.views import ChannelView, ListView, StatusView, awaited
+from sluiceway_gateway.status.wire import StatusBody, StatusList
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
 
@@ -83,3 +96,129 @@ async def told(view: StatusView, tag: str, precondition: Precondition) -> Respon
         return Response(status_code=304, headers={"ETag": f"W/{tag}"})
     tag, body = await view.body()
     return Response(body, headers={"ETag": f"W/{tag}"}, media_type="application/json")
+
+
+PACE_S = 1.0
+"""The shortest time between two looks, and so between two events."""
+HEARTBEAT_S = 15.0
+"""After how long without an event there is a comment, and a look at whether the token counts."""
+_RETRY_MS = 2000
+
+_STREAM: dict[str, Any] = {
+    "description": "Events, whose data is the answer of the read and whose id is its ETag",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}
+LastEvent = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
+        description="The state that was seen last, an ETag: it is not told again",
+        max_length=500,
+    ),
+]
+
+
+class _Stream(StreamingResponse):
+    """An answer that goes on, and has a place among those that wait for as long as it does."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], watch: Watch) -> None:
+        super().__init__(
+            events,
+            # Proxies are to pass each event on as it comes.
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until there are no more; raises TooManyWaiters before the first."""
+        with self._watch.place():
+            await super().__call__(scope, receive, send)
+
+
+@router.get(
+    "/channels/{name}/status/events",
+    summary="Watch how a channel stands",
+    response_class=Response,
+    responses=problems(404, also={200: _STREAM}),
+)
+async def watch_status(
+    name: Name,
+    request: Request,
+    viewer: Viewer,
+    gateway: Gateway,
+    last_event_id: LastEvent = None,
+) -> Response:
+    """Send the status, and again whenever it is another one, at most every second.
+
+    Ends when the channel is gone, the token does not count any more, or the gateway stops.
+    """
+    view = ChannelView(gateway, name, by=viewer)
+    return await _stream(view, request, gateway, last_event_id)
+
+
+@router.get(
+    "/status/events",
+    summary="Watch how channels stand",
+    response_class=Response,
+    responses=problems(also={200: _STREAM}),
+)
+async def watch_statuses(
+    request: Request,
+    principal: Anybody,
+    gateway: Gateway,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[str | None, Query(max_length=500)] = None,
+    last_event_id: LastEvent = None,
+) -> Response:
+    """Send a page of the list, and again whenever something on it is another, in the same way."""
+    after, prefixes = name_before(cursor), principal.prefixes(Action.VIEW)
+    view = ListView(gateway, limit=limit, after=after, prefixes=prefixes)
+    return await _stream(view, request, gateway, last_event_id)
+
+
+async def _stream(view: StatusView, request: Request, gateway: Parts, last: str | None) -> Response:
+    # A channel that is not there is a problem, and no stream.
+    tag = await view.look()
+    named = Precondition.of(if_match=None, if_none_match=last).names(tag)
+
+    async def check() -> None:
+        await authenticated(gateway.tokens, request.scope)
+
+    events = _events(view, gateway.watch, check=check, seen=tag if named else None)
+    return _Stream(events, gateway.watch)
+
+
+async def _events(
+    view: StatusView, watch: Watch, *, check: Callable[[], Awaitable[None]], seen: str | None
+) -> AsyncIterator[bytes]:
+    """Give what is sent, piece by piece, each when the one before is on its way.
+
+    What is a state of the past by then is left out, so who reads slowly has one event waiting and
+    no queue of them. Before each piece it is checked whether the token still counts.
+    """
+    yield format_sse_event(retry=_RETRY_MS)
+    due_s = time.monotonic() + HEARTBEAT_S
+    while not watch.is_closed:
+        try:
+            tag = await view.look()
+            told = None
+            if tag != seen:
+                seen, body = await view.body()
+                told = format_sse_event(id=f"W/{seen}", data_str=body.decode())
+            elif time.monotonic() >= due_s:
+                told = format_sse_event(comment="")
+            if told is not None:
+                await check()
+        except (ChannelNotFound, Unauthenticated, Forbidden):
+            # Who asks again is told why.
+            return
+        except DatabaseUnavailable:
+            await asyncio.sleep(PACE_S)
+            continue
+        if told is not None:
+            yield told
+            due_s = time.monotonic() + HEARTBEAT_S
+        await asyncio.sleep(PACE_S)
+        await view.changed(due_s - time.monotonic(), placed=True)

@@ -1,21 +1,102 @@
-"""Samples: what was seen of channels from time to time.
+"""Storage of samples.
 
 The last ones stay, and of older ones fewer and fewer: they tell when an offset was written.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import bindparam, delete, func, insert, literal_column, or_, select, update
+from sqlalchemy import Row, bindparam, delete, func, insert, literal_column, or_, select, update
 
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, samples
 from sluiceway_gateway.db.statements import Recollection
-from sluiceway_gateway.status.lag import Outline
-from sluiceway_gateway.status.progress import WINDOW
-from sluiceway_gateway.store.sample_rows import KeptSample, outline_of, sample_of, values_of
+from sluiceway_gateway.status.lag import Outline, Pace, Sample, Track, outline
+from sluiceway_gateway.status.progress import WINDOW, Progress
+
+_PROGRESS = {str(each): each for each in Progress}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptSample:
+    """A sample as it is kept, with what the status shows by it."""
+
+    number: int
+    """Counts the samples of the channel."""
+    sample: Sample
+    counted: str = ""
+    """Tells two states of the endpoints' counters apart."""
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    """By track."""
+    write_rate: float | None = None
+
+
+def sample_of(row: Row[Any]) -> KeptSample:
+    """Return the sample of a row of `samples`."""
+    document = row.document
+    return KeptSample(
+        number=row.number,
+        sample=Sample(
+            at=row.at,
+            starts=document["starts"],
+            ends=document["ends"],
+            tracks={key: Track(**each) for key, each in document["tracks"].items()},
+        ),
+        counted=document["counted"],
+        paces={key: _pace_of(each) for key, each in document["paces"].items()},
+        write_rate=document["outline"]["write_rate"],
+    )
+
+
+def values_of(channel_uid: str, kept: KeptSample) -> dict[str, Any]:
+    """Return the columns of a sample."""
+    sample = kept.sample
+    document = {
+        "starts": sample.starts,
+        "ends": sample.ends,
+        # Not by asdict, which copies every number.
+        "tracks": {
+            key: {"position": t.position, "committed": t.committed, "holder": t.holder}
+            for key, t in sample.tracks.items()
+        },
+        "counted": kept.counted,
+        "paces": {key: vars(each) for key, each in kept.paces.items()},
+        "outline": asdict(outline(kept.paces.values(), kept.write_rate)),
+    }
+    return {
+        "channel_uid": channel_uid,
+        "number": kept.number,
+        "at": sample.at,
+        "document": document,
+    }
+
+
+def outline_of(document: Mapping[str, Any]) -> Outline:
+    """Return the line that a document has."""
+    progress = document["progress"]
+    return Outline(
+        lag_messages=document["lag_messages"],
+        behind_since=document["behind_since"],
+        progress=progress and Progress(progress),
+        write_rate=document["write_rate"],
+    )
+
+
+def _pace_of(document: Mapping[str, Any]) -> Pace:
+    return Pace(
+        lags=document["lags"],
+        since=document["since"],
+        progress=[_PROGRESS.get(each) for each in document["progress"]],
+        lag_messages=document["lag_messages"],
+        behind_since=document["behind_since"],
+        read_rate=document["read_rate"],
+        trend=document["trend"],
+        drain_s=document["drain_s"],
+    )
+
 
 #: Every 8th of the last 80 stays, every 64th of the last 640, and so on: with one in five seconds,
 #: what was written within the last two days is dated to an eighth of its age.

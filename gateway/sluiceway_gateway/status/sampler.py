@@ -1,4 +1,4 @@
-"""Looking at how far writers and readers are, again and again.
+"""Sampler: watermarks and positions of channels in use, at intervals.
 
 Kafka is asked outside of any transaction. Channels at which somebody lives are looked at in every
 pass, and so are those where something changed within the window; the others rarely.
@@ -13,15 +13,13 @@ import structlog
 
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
-from sluiceway_gateway.domain.errors import KafkaUnavailable
-from sluiceway_gateway.domain.tracks import lives, tracks
+from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.status import reading_store, sample_store
-from sluiceway_gateway.status.lag import Offsets, Sample, pace, write_rate
+from sluiceway_gateway.status.lag import Offsets, Sample, lives, pace, tracks, write_rate
 from sluiceway_gateway.status.progress import WINDOW
 from sluiceway_gateway.status.reading_store import Standing, Watched
-from sluiceway_gateway.status.sample_store import Taken, stays
-from sluiceway_gateway.store.sample_rows import KeptSample
+from sluiceway_gateway.status.sample_store import KeptSample, Taken, stays
 
 _log = structlog.get_logger(__name__)
 

@@ -1,14 +1,13 @@
-"""Looking at how channels stand. Nothing is changed by it."""
+"""Read access to the status of channels."""
 
 from dataclasses import dataclass
 
 from sluiceway_gateway.auth.model import Action
-from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.auth.service import Asker, Tokens, holder
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import ChannelNotFound
-from sluiceway_gateway.services.leave import Asker, holder
+from sluiceway_gateway.errors import ChannelNotFound
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.store import Head, Line, Status
 

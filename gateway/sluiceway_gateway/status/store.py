@@ -1,4 +1,4 @@
-"""All that the status of channels shows, of one state of the database."""
+"""The rows of a status, from one state of the database."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,17 +12,15 @@ from sluiceway_gateway.channels.rows import channel_of, selection
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints
-from sluiceway_gateway.db.statements import Recollection
-from sluiceway_gateway.domain.tracks import Reading
+from sluiceway_gateway.db.statements import Recollection, starts_with
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Health, Role, State
+from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag import Outline
+from sluiceway_gateway.status.lag import Outline, Reading
 from sluiceway_gateway.status.reading_store import reading_of
-from sluiceway_gateway.store.endpoint_rows import endpoint_of
-from sluiceway_gateway.store.sample_rows import KeptSample
-from sluiceway_gateway.store.selection import starts_with
+from sluiceway_gateway.status.sample_store import KeptSample
 
 #: A statement has only so many parameters.
 _AT_ONCE = 500

@@ -1,4 +1,4 @@
-"""The status of channels as it is looked at: told apart by tags, waited for, and put together."""
+"""Status views: versioned by ETag, awaited, rendered."""
 
 import hashlib
 import json
@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
+from sluiceway_gateway.auth.service import Asker
 from sluiceway_gateway.channels.etag import Precondition, status_etag
 from sluiceway_gateway.channels.wire import time_json
-from sluiceway_gateway.http.departure import while_connected
 from sluiceway_gateway.http.deps import Parts
+from sluiceway_gateway.http.middleware import while_connected
 from sluiceway_gateway.http.params import cursor_after
-from sluiceway_gateway.services.leave import Asker
 from sluiceway_gateway.status.service import StatusPage
 from sluiceway_gateway.status.store import Head
 from sluiceway_gateway.status.wire import line_json, status_text

@@ -1,7 +1,7 @@
 import pytest
 
 from sluiceway_gateway.auth.bind import check_bind, is_loopback, is_loopback_authority
-from sluiceway_gateway.domain.errors import BindRefused
+from sluiceway_gateway.errors import BindRefused
 
 LOOPBACK = ["127.0.0.1", "127.8.8.8", "::1", "localhost", "::ffff:127.0.0.1"]
 BEYOND = ["0.0.0.0", "::", "", "10.0.0.1", "example.com", "localhost.example.com"]  # noqa: S104

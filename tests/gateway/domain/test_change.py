@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.channels.change import UNSET, Change, changed, created, deleted
+from sluiceway_gateway.channels.change import UNSET, Change, adopting, changed, created, deleted
 from sluiceway_gateway.channels.model import (
     Channel,
     Compatibility,
@@ -15,8 +15,7 @@ from sluiceway_gateway.channels.model import (
     SchemaVersion,
     TopicRef,
 )
-from sluiceway_gateway.domain.adoption import adopting
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.errors import (
     ChannelDeleting,
     ChannelPinned,
     Conflict,

@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
-from sluiceway_gateway.domain.attendance import SHARED, Attendance, Follower, Unread, unread
-from sluiceway_gateway.domain.errors import Conflict
+from sluiceway_gateway.errors import Conflict
 from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.lifecycle.model import closing, drained
+from sluiceway_gateway.lifecycle.model import (
+    SHARED,
+    Attendance,
+    Follower,
+    Unread,
+    closing,
+    drained,
+    unread,
+)
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 import pytest
 from attached import ENDPOINT
 
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, State
+from sluiceway_gateway.errors import (
     Conflict,
     Fenced,
     GoesBack,
@@ -14,7 +15,6 @@ from sluiceway_gateway.domain.errors import (
     StaleGeneration,
     TopicChanged,
 )
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, State
 from sluiceway_gateway.groups.model import founded
 from sluiceway_gateway.offsets.model import Commit, Committed, Position, Standing, counts
 

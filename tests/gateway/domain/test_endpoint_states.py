@@ -6,7 +6,6 @@ from attached import ENDPOINT, NOW
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.domain.errors import Fenced, IllegalTransition
 from sluiceway_gateway.endpoints.model import (
     OPEN,
     TRANSITIONS,
@@ -18,6 +17,7 @@ from sluiceway_gateway.endpoints.model import (
     merged_ends,
     moved,
 )
+from sluiceway_gateway.errors import Fenced, IllegalTransition
 
 LATER = NOW + timedelta(seconds=1)
 STATES = st.sampled_from(State)

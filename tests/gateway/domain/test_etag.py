@@ -4,7 +4,7 @@ import pytest
 from test_change import make
 
 from sluiceway_gateway.channels.etag import Precondition, etag
-from sluiceway_gateway.domain.errors import PreconditionFailed
+from sluiceway_gateway.errors import PreconditionFailed
 
 CHANNEL = replace(make(), generation=2, revision=5)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.domain.errors import GroupMode, GroupSize
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Place, Role
+from sluiceway_gateway.errors import GroupMode, GroupSize
 from sluiceway_gateway.groups.model import (
     assigned,
     check_group,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.domain.name import check_name
+from sluiceway_gateway.channels.model import check_name
 
 
 @pytest.mark.parametrize("name", ["a", "0", "flights", "a.b_c-d", "x" * 200, "sluiceway-x"])

@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.domain.tracks import Reading, Stored, lives, tracks
 from sluiceway_gateway.endpoints.model import Mode
-from sluiceway_gateway.status.lag import Pace, Sample, outline, pace, passed_at, write_rate
+from sluiceway_gateway.status.lag import (
+    Pace,
+    Reading,
+    Sample,
+    Stored,
+    lives,
+    outline,
+    pace,
+    passed_at,
+    tracks,
+    write_rate,
+)
 from sluiceway_gateway.status.progress import WINDOW, Progress, judged
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -1,7 +1,7 @@
 import pytest
 
 from sluiceway_gateway.auth.model import Action, Kind, Principal, Scope, parse_scopes
-from sluiceway_gateway.domain.errors import Forbidden
+from sluiceway_gateway.errors import Forbidden
 
 
 def holder(*scopes: str) -> Principal:

@@ -8,10 +8,13 @@ from attached import ENDPOINT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.domain.errors import StaleGeneration
-from sluiceway_gateway.domain.sharing import (
+from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, Share, State
+from sluiceway_gateway.errors import StaleGeneration
+from sluiceway_gateway.groups.model import (
+    Group,
     Member,
     due,
+    founded,
     held,
     regrouped,
     require_share,
@@ -19,8 +22,6 @@ from sluiceway_gateway.domain.sharing import (
     split,
     taken,
 )
-from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, Share, State
-from sluiceway_gateway.groups.model import Group, founded
 
 PARTITIONS = 5
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

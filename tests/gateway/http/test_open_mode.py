@@ -7,7 +7,7 @@ from pydantic import SecretStr
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import InvalidSettings, WrongRevision
+from sluiceway_gateway.errors import InvalidSettings, WrongRevision
 from sluiceway_gateway.settings import Settings
 
 

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from logging_kept import logging_kept
 from sluiceway_gateway.channels.service import Channels
-from sluiceway_gateway.domain.errors import DatabaseUnavailable
+from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.loops import Leader
 from waiting import until

@@ -1,5 +1,7 @@
-from sluiceway_gateway.domain import errors
-from sluiceway_gateway.domain.errors import SluicewayGatewayError
+import re
+
+from sluiceway_gateway import errors
+from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.http.problems import status_of
 
 
@@ -12,7 +14,7 @@ ALL = [each for each in every(SluicewayGatewayError) if each.__module__ == error
 
 def test_the_tree_that_is_drawn_is_the_tree_that_is_there() -> None:
     drawn = (errors.__doc__ or "").split("`code`")[0]
-    names = {word for word in drawn.replace("─", " ").split() if word.isidentifier()}
+    names = set(re.findall(r"\w+", drawn))
     assert {each.__name__ for each in ALL} <= names
 
 

@@ -11,13 +11,12 @@ from attaching import Site, report, site
 from gateway_rig import Rig, code
 
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.http.rendered import Rendered
+from sluiceway_gateway.http.json import Rendered
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import Pace, Sample, Track
 from sluiceway_gateway.status.progress import Progress
-from sluiceway_gateway.status.sample_store import Taken
+from sluiceway_gateway.status.sample_store import KeptSample, Taken
 from sluiceway_gateway.status.views import ChannelView
-from sluiceway_gateway.store.sample_rows import KeptSample
 from waiting import until
 
 PATH = "/v1/channels/flights/status"

@@ -19,10 +19,10 @@ from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import metadata
-from sluiceway_gateway.domain.errors import DatabaseUnavailable
-from sluiceway_gateway.http import status_events
+from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.provisioning.store import remove
+from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.views import ChannelView
 from waiting import until
 
@@ -32,8 +32,8 @@ BOTH = [PATH, "/v1/status"]
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_events, "PACE_S", 0.01)
-    monkeypatch.setattr(status_events, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(status_routes, "PACE_S", 0.01)
+    monkeypatch.setattr(status_routes, "HEARTBEAT_S", 0.1)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_events_come_at_a_pace_and_the_last_state_is_among_them(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pace_s = 0.3
-    monkeypatch.setattr(status_events, "PACE_S", pace_s)
+    monkeypatch.setattr(status_routes, "PACE_S", pace_s)
     reader = flights.member()
     with watched(flights.rig) as events:
         events.event()
@@ -132,7 +132,7 @@ def test_who_reads_slowly_is_told_the_last_state_and_not_all_before(flights: Sit
 
         async def check() -> None: ...
 
-        events = status_events._events(view, watch, check=check, seen=None)
+        events = status_routes._events(view, watch, check=check, seen=None)
         pieces = [await anext(events) for _ in range(2)]
         for number in range(10):
             flights.beat(report(reader, payload={"number": number}))

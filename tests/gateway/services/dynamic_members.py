@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from sluiceway_gateway.auth.service import LOOPBACK
-from sluiceway_gateway.domain.errors import Conflict, Fenced, IllegalTransition, StaleGeneration
 from sluiceway_gateway.endpoints.heartbeats import Report
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.placement import Asked
 from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.errors import Conflict, Fenced, IllegalTransition, StaleGeneration
 from sluiceway_gateway.groups.service import Sharing, Wish
 from sluiceway_gateway.offsets.model import Commit, Position
 

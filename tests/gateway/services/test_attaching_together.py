@@ -14,11 +14,15 @@ from endpoint_services import PARTITIONS, Services, before_each_commit
 from pydantic import SecretStr
 from sqlalchemy import select, text
 
-from sluiceway_gateway.auth.service import LOOPBACK, Credentials, Tokens
+from sluiceway_gateway.auth.service import LOOPBACK, Asker, Credentials, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.endpoints.attach import Attachment
+from sluiceway_gateway.endpoints.attach_batch import Coming
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
+from sluiceway_gateway.endpoints.placement import Asked, Attached
+from sluiceway_gateway.errors import (
     ChannelNotFound,
     DatabaseUnavailable,
     EndpointIdReused,
@@ -29,12 +33,7 @@ from sluiceway_gateway.domain.errors import (
     UidMismatch,
     Unauthenticated,
 )
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.attach_batch import Coming
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
-from sluiceway_gateway.endpoints.placement import Asked, Attached
 from sluiceway_gateway.offsets.model import Commit, Position
-from sluiceway_gateway.services.leave import Asker
 
 KEY = SecretStr("k" * 40)
 

@@ -14,7 +14,10 @@ from sqlalchemy import text
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import LOOPBACK, Credentials, Tokens
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import (
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.model import Endpoint, Role
+from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.errors import (
     Conflict,
     DatabaseUnavailable,
     Fenced,
@@ -23,9 +26,6 @@ from sluiceway_gateway.domain.errors import (
     StaleGeneration,
     Unauthenticated,
 )
-from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.model import Endpoint, Role
-from sluiceway_gateway.endpoints.placement import Asked
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Offsets

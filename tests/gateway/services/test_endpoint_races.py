@@ -11,12 +11,12 @@ from endpoint_services import PARTITIONS, Services
 
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import Conflict, Fenced, GoesBack, StaleGeneration
-from sluiceway_gateway.domain.request import Answer
+from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.endpoints.heartbeats import Report
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.placement import Asked, Attached
 from sluiceway_gateway.endpoints.store import Slots
+from sluiceway_gateway.errors import Conflict, Fenced, GoesBack, StaleGeneration
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset
 

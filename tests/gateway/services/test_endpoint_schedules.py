@@ -27,19 +27,13 @@ from sqlalchemy import event
 
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import (
-    Conflict,
-    Fenced,
-    GroupSize,
-    MembersOpen,
-    StaleGeneration,
-)
-from sluiceway_gateway.domain.request import Answer, Request
+from sluiceway_gateway.db.idempotency import Answer, Request
 from sluiceway_gateway.endpoints.heartbeats import Report
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.placement import Asked
 from sluiceway_gateway.endpoints.service import Departure
 from sluiceway_gateway.endpoints.store import Slots
+from sluiceway_gateway.errors import Conflict, Fenced, GroupSize, MembersOpen, StaleGeneration
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset
 

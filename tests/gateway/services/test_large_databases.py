@@ -133,7 +133,7 @@ def test_many_that_fall_silent_together_are_written_in_several_passes(
 ) -> None:
     monkeypatch.setattr("sluiceway_gateway.endpoints.liveness._AT_ONCE", 3)
     monkeypatch.setattr("sluiceway_gateway.endpoints.liveness._PASS", 6)
-    monkeypatch.setattr("sluiceway_gateway.store.selection.KEYS_AT_ONCE", 2)
+    monkeypatch.setattr("sluiceway_gateway.db.statements.KEYS_AT_ONCE", 2)
     monkeypatch.setattr("sluiceway_gateway.db.statements._KEYS_AT_ONCE", 2)
     crowd(database, channels=4, endpoints=20)
     looks = Looks(database)

@@ -11,7 +11,6 @@ from sqlalchemy import func, select
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import EndpointNotFound
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints.heartbeats import Report
 from sluiceway_gateway.endpoints.model import Endpoint, Role, State
@@ -19,6 +18,7 @@ from sluiceway_gateway.endpoints.placement import Asked
 from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner
 from sluiceway_gateway.endpoints.service import Departure
 from sluiceway_gateway.endpoints.store import Slots
+from sluiceway_gateway.errors import EndpointNotFound
 from sluiceway_gateway.offsets.model import Commit, Position
 
 DAYS = 30

@@ -9,13 +9,13 @@ from endpoint_services import PARTITIONS, Services
 
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import Fenced, StaleGeneration
 from sluiceway_gateway.endpoints.heartbeats import Report
 from sluiceway_gateway.endpoints.liveness_store import behind
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.placement import Asked
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.errors import Fenced, StaleGeneration
 from sluiceway_gateway.groups.service import Sharing, Wish
 from sluiceway_gateway.offsets.model import Commit, Position
 

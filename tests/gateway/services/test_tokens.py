@@ -9,12 +9,7 @@ from sqlalchemy import text
 from sluiceway_gateway.auth.model import parse_scopes
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import (
-    InvalidRequest,
-    InvalidSettings,
-    NotFound,
-    Unauthenticated,
-)
+from sluiceway_gateway.errors import InvalidRequest, InvalidSettings, NotFound, Unauthenticated
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from gateway_rig import Rig
 
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.schema import endpoints
-from sluiceway_gateway.domain.attendance import SHARED, Attendance
+from sluiceway_gateway.lifecycle.model import SHARED, Attendance
 from sluiceway_gateway.lifecycle.store import attendance
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import event, text
 
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import DatabaseUnavailable, InvalidSettings
+from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
 
 
 @pytest.mark.parametrize(

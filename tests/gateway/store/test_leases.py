@@ -4,8 +4,8 @@ from sqlalchemy import event
 from databases import Postgres
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import DatabaseUnavailable
-from sluiceway_gateway.domain.lease import Lease
+from sluiceway_gateway.db.leases import Lease
+from sluiceway_gateway.errors import DatabaseUnavailable
 
 LONG_MS = 60_000
 

@@ -9,9 +9,9 @@ from sqlalchemy import CheckConstraint, inspect, text
 from databases import Postgres
 from sluiceway_gateway.db import revision
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.db.schema import metadata
-from sluiceway_gateway.domain.errors import WrongRevision
-from sluiceway_gateway.services.migration import migrate
+from sluiceway_gateway.errors import WrongRevision
 
 
 def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
@@ -40,7 +40,7 @@ def test_the_check_of_phases_refuses_what_the_domain_does_not_know(database: Dat
 
 def test_migrating_again_changes_nothing(database: Database, database_url: str) -> None:
     assert migrate(database_url) == revision.head()
-    revision.check(database)
+    revision.check_revision(database)
 
 
 def test_several_that_migrate_at_once_end_well(empty_database_url: str) -> None:
@@ -52,7 +52,7 @@ def test_several_that_migrate_at_once_end_well(empty_database_url: str) -> None:
 def test_a_database_without_tables_is_refused(empty_database_url: str) -> None:
     database = Database(empty_database_url)
     with pytest.raises(WrongRevision, match="sluiceway migrate"):
-        revision.check(database)
+        revision.check_revision(database)
     database.close()
 
 
@@ -60,7 +60,7 @@ def test_a_database_of_a_newer_version_is_refused(database: Database, database_u
     with database.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(WrongRevision, match="newer version"):
-        revision.check(database)
+        revision.check_revision(database)
     with pytest.raises(WrongRevision, match="newer version"):
         migrate(database_url)
 

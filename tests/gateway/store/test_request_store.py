@@ -5,8 +5,8 @@ import pytest
 
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.domain.errors import IdempotencyKeyReused
-from sluiceway_gateway.domain.request import REMEMBERED_FOR, Answer, Request
+from sluiceway_gateway.db.idempotency import REMEMBERED_FOR, Answer, Request
+from sluiceway_gateway.errors import IdempotencyKeyReused
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 REQUEST = Request(key="k", principal="p", digest="d")

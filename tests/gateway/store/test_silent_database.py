@@ -17,8 +17,8 @@ from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.postgresql import connect_arguments
-from sluiceway_gateway.domain.errors import DatabaseUnavailable
 from sluiceway_gateway.endpoints import session_store
+from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.loops import Leader, Loop
 from waiting import until
 

@@ -18,9 +18,9 @@ from sqlalchemy.exc import IntegrityError
 from databases import Databases
 from sluiceway_gateway.db import idempotency, revision
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.idempotency import Request
 from sluiceway_gateway.db.schema import metadata
-from sluiceway_gateway.domain.errors import DatabaseUnavailable, WrongRevision
-from sluiceway_gateway.domain.request import Request
+from sluiceway_gateway.errors import DatabaseUnavailable, WrongRevision
 
 REVISIONS = ("0001", "0002", "0003", "0004")
 TOKEN = {"Authorization": f"Bearer slw_{'0' * 16}_{'1' * 64}"}
@@ -262,7 +262,7 @@ def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
 
 def test_an_older_revision_is_refused_with_the_line_to_run(old: Database, written: str) -> None:
     with pytest.raises(WrongRevision, match=rf"is at revision {written}.*run `sluiceway migrate`"):
-        revision.check(old)
+        revision.check_revision(old)
 
 
 def test_what_a_migration_sets_for_itself_is_not_left_behind(old: Database) -> None:
