@@ -7,8 +7,8 @@ from typing import Any, Literal, Self
 
 from sluiceway import offsets
 from sluiceway.channel_state import ChannelFacts
-from sluiceway.endpoint.handle import Attachment
-from sluiceway.endpoint.heartbeat import Session
+from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.endpoint.waiting import Meeting, WaitedState
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
@@ -406,7 +406,7 @@ class Channel(ChannelCompany):
         while self.status.observed_generation < self.generation:
             self._await_change(deadline_s, "the change is taken, but not in Kafka yet")
 
-    def _readable(self, attachment: Attachment | None) -> Connection:
+    def _readable(self, attachment: EndpointHandle | None) -> Connection:
         if attachment is None:
             return self.connection("read")
         connection = attachment.attached.connection
@@ -414,9 +414,9 @@ class Channel(ChannelCompany):
 
     def _attach(
         self, role: Role, member: Membership | None, timeout_s: float, close_timeout_s: float
-    ) -> Attachment:
-        return Attachment.open(
-            Session.of(self._control.endpoints, grace_s=self._control.grace_s),
+    ) -> EndpointHandle:
+        return EndpointHandle.open(
+            HeartbeatSession.of(self._control.endpoints, grace_s=self._control.grace_s),
             channel=self.name,
             uid=self.uid,
             role=role,

@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any
 
 from sluiceway import offsets
-from sluiceway.endpoint.assignment import EndingOfShare, Share
-from sluiceway.endpoint.handle import Attachment
-from sluiceway.endpoint.stop_condition import Ending, OnLostWriter
+from sluiceway.endpoint.assignment import PartitionAssignment, StopAtAssignmentEnd
+from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition
 from sluiceway.errors import OptionError, StaleGeneration
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 
-__all__ = ["OnPartitions", "SharingReader", "maker"]
+__all__ = ["DynamicGroupReader", "OnPartitions", "maker"]
 
 LOGGER = logging.getLogger("sluiceway.endpoint.assignment")
 
@@ -25,7 +25,7 @@ OnPartitions = Callable[[tuple[int, ...]], object]
 _TURN_S = 0.25
 
 
-class SharingReader(ChannelReader):
+class DynamicGroupReader(ChannelReader):
     """A reader whose partitions change while it reads; made by `Channel.reader(dynamic=True)`.
 
     Between records it lets go of what others are to have, and takes what they have let go of;
@@ -37,7 +37,7 @@ class SharingReader(ChannelReader):
         self,
         connection: Connection,
         *,
-        attachment: Attachment,
+        attachment: EndpointHandle,
         start: offsets.Start,
         on_assign: OnPartitions | None = None,
         on_revoke: OnPartitions | None = None,
@@ -52,7 +52,7 @@ class SharingReader(ChannelReader):
         in `on_revoke` is StaleGeneration then, which is written to the log if it leaves the
         callback, and reading goes on with the new share.
         """
-        self._share = Share(attachment)
+        self._share = PartitionAssignment(attachment)
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._revoked: set[int] = set()
         self._announced = False
@@ -135,11 +135,11 @@ class SharingReader(ChannelReader):
         chosen: Sequence[int],
         writers: int,
         on_lost_writer: OnLostWriter,
-    ) -> Ending:
+    ) -> StopCondition:
         del chosen  # what it has is another thing at every moment
         everything = range(self._share.total)
         whole = super()._made_ending(until, everything, writers, on_lost_writer)
-        return EndingOfShare(whole, self._share)
+        return StopAtAssignmentEnd(whole, self._share)
 
     def _fetched(self, deadline_s: float, *, holding: bool = False) -> bool:
         while True:
@@ -215,7 +215,7 @@ def maker(
 ) -> Callable[..., ChannelReader]:
     """Return what makes the reader that is asked for. Raises OptionError."""
     if dynamic:
-        return partial(SharingReader, on_assign=on_assign, on_revoke=on_revoke)
+        return partial(DynamicGroupReader, on_assign=on_assign, on_revoke=on_revoke)
     if on_assign is not None or on_revoke is not None:
         raise OptionError("on_assign and on_revoke are of dynamic groups: give dynamic=True")
     return ChannelReader

@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from sluiceway import offsets
 from sluiceway.codecs.decoder import decoder_for
-from sluiceway.endpoint.committer import Commits
-from sluiceway.endpoint.handle import Attachment, StatusCallback
-from sluiceway.endpoint.stop_condition import Ending, OnLostWriter, WhenFinished
+from sluiceway.endpoint.committer import OffsetCommitter
+from sluiceway.endpoint.handle import EndpointHandle, StatusCallback
+from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition, WhenFinished
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import MessageStream
-from sluiceway.kafka.fetcher import Intake
+from sluiceway.kafka.fetcher import Fetcher
 from sluiceway.kafka.shared_stream import opened
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
@@ -28,7 +28,7 @@ from sluiceway.schema import Schema
 class Presence:
     """A writer or reader that may be an endpoint of its channel."""
 
-    _attachment: Attachment | None
+    _attachment: EndpointHandle | None
 
     @property
     def endpoint_id(self) -> str | None:
@@ -61,7 +61,7 @@ class Presence:
         self.attachment.listen(callback)
 
     @property
-    def attachment(self) -> Attachment:
+    def attachment(self) -> EndpointHandle:
         """Its life as an endpoint, for what is built upon readers and writers. Raises OptionError.
 
         There is none where nobody knows of it.
@@ -85,7 +85,7 @@ class Presence:
 class Growing(Presence):
     """A reader that may be told to look whether there is more for it to read."""
 
-    _intake: Intake
+    _intake: Fetcher
     _stream: MessageStream
 
     @abstractmethod
@@ -148,7 +148,7 @@ class ChannelReader(Growing):
         timeout_s: float = 30.0,
         config: Mapping[str, object] | None = None,
         refresh: Callable[[], Connection] | None = None,
-        attachment: Attachment | None = None,
+        attachment: EndpointHandle | None = None,
         writers: int = 1,
         on_lost_writer: OnLostWriter = "raise",
         share_connection: bool = False,
@@ -184,7 +184,7 @@ class ChannelReader(Growing):
         self._stream = opened(
             connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
         )
-        self._commits = Commits(attachment, topic_id=connection.topic_id)
+        self._commits = OffsetCommitter(attachment, topic_id=connection.topic_id)
         self._closed = False
         self._failure: SluicewayError | None = None
         try:
@@ -192,7 +192,7 @@ class ChannelReader(Growing):
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
             committed = {} if attachment is None else attachment.attached.positions
             self._ending = self._made_ending(until, chosen, writers, on_lost_writer)
-            self._intake = Intake(
+            self._intake = Fetcher(
                 connection,
                 decoder_for(connection, target=self.schema, refresh=refresh),
                 self._stream,
@@ -371,10 +371,10 @@ class ChannelReader(Growing):
         chosen: Sequence[int],
         writers: int,
         on_lost_writer: OnLostWriter,
-    ) -> Ending:
+    ) -> StopCondition:
         attachment = self._attachment
         if until != "finished" or attachment is None:
-            return Ending(offsets.end_offsets(until, chosen, self._stream), attachment)
+            return StopCondition(offsets.end_offsets(until, chosen, self._stream), attachment)
         partial = attachment.membership is None and len(chosen) < self.connection.partitions
         mine = set(chosen).__contains__ if partial else attachment.owns
         stream = self._stream

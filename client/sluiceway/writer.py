@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sluiceway.codecs import codec
-from sluiceway.endpoint.handle import Attachment
+from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.waiting import wait_until_passed
 from sluiceway.errors import (
     DeliveryFailed,
@@ -16,10 +16,10 @@ from sluiceway.errors import (
     OptionError,
 )
 from sluiceway.fair_lock import FairLock
-from sluiceway.kafka.accumulator import Messages, outgoing
+from sluiceway.kafka.accumulator import Messages, record_accumulator
 from sluiceway.kafka.config import MaskedProperties, producer_config
-from sluiceway.kafka.partitioner import Key, Partitioner, placement
-from sluiceway.kafka.producer import Delivery
+from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
+from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.reader import Presence
 from sluiceway.records import to_batches
@@ -66,7 +66,7 @@ class ChannelWriter(Presence):
         delivery_timeout_s: float = 120.0,
         timeout_s: float = 30.0,
         config: Mapping[str, object] | None = None,
-        attach: Callable[[], Attachment] | None = None,
+        attach: Callable[[], EndpointHandle] | None = None,
     ) -> None:
         """Open a writer.
 
@@ -84,14 +84,14 @@ class ChannelWriter(Presence):
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
         self._timeout_s = timeout_s
-        self._placement = placement(
+        self._placement = partitioning(
             self.schema,
             connection.partitions,
             key=key,
             partitioner=partitioner,
             partition=partition,
         )
-        self._outgoing = outgoing(
+        self._outgoing = record_accumulator(
             codec(connection.format, self.schema, connection.schema_id),
             connection,
             self._placement,
@@ -99,7 +99,7 @@ class ChannelWriter(Presence):
         )
         self._identity = TopicIdentity(connection, config)
         self._identity.verify(timeout_s=timeout_s)
-        self._delivery = Delivery(
+        self._delivery = IdempotentProducer(
             connection.topic_name,
             producer_config(
                 connection.kafka,

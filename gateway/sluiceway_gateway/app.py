@@ -28,8 +28,8 @@ from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import Resizing, Shares
 from sluiceway_gateway.http import health, openapi, problems
 from sluiceway_gateway.http.auth import Authentication
-from sluiceway_gateway.http.deps import Parts
-from sluiceway_gateway.http.json import Fragments, Rendered
+from sluiceway_gateway.http.deps import Services
+from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import BodyLimit, Observation
 from sluiceway_gateway.http.openapi import document
 from sluiceway_gateway.http.shortcut import Shortcut, short_ways
@@ -130,7 +130,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         watch.notify()
         loops.wake()
 
-    parts = Parts(
+    parts = Services(
         settings=settings,
         tokens=tokens,
         channels=Channels(
@@ -148,8 +148,8 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         advancing=Advancing(database, clock=clock),
         acknowledgements=acknowledgements,
         statuses=Statuses(database, tokens),
-        rendered=Rendered(),
-        fragments=Fragments(),
+        rendered=ResponseCache(),
+        fragments=JsonCache(),
         shares=Shares(database, notify=watch.notify),
         resizing=Resizing(database, notify=watch.notify, clock=clock),
         watch=watch,

@@ -10,7 +10,7 @@ Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 
-class Convoy(Generic[Asked, Answer]):
+class Batcher(Generic[Asked, Answer]):
     """Does all that waits with one call, and what comes meanwhile with the next.
 
     Whoever comes alone does not wait for others. `work` gets what is asked, in the order in which

@@ -98,7 +98,7 @@ class Misfit(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lockout:
+class AccessFailure:
     """`words` say what does not fit and what to do, and stay the same as long as that does."""
 
     misfit: Misfit
@@ -128,7 +128,7 @@ class KafkaUnavailable(Unavailable):
     title = "Kafka is not available"
     retry_after_s = 2
 
-    def __init__(self, detail: str, lockout: Lockout | None = None) -> None:
+    def __init__(self, detail: str, lockout: AccessFailure | None = None) -> None:
         super().__init__(detail)
         self.lockout = lockout
 

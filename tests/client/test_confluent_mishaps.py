@@ -17,9 +17,9 @@ from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_unti
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.committer import Committer
-from sluiceway.confluent.fetcher import News
-from sluiceway.confluent.members import Lone, Reader
-from sluiceway.endpoint.heartbeat import Session
+from sluiceway.confluent.fetcher import WakeupEvent
+from sluiceway.confluent.members import ManualConsumer, Reader
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.channels import Control
 from sluiceway.rest.transport import Transport
@@ -226,7 +226,7 @@ def test_a_commit_without_an_answer_may_count_and_the_next_one_makes_up_for_it(
     site: Facade, name: str, way: Relay
 ) -> None:
     control = Control(Transport(way.url, timeout_s=5), grace_s=5)
-    lone = Lone(control, name, "doubtful")
+    lone = ManualConsumer(control, name, "doubtful")
     lone.passing({0: 8})
     way.deaf = True
     with pytest.raises(GatewayUnavailable):
@@ -249,7 +249,7 @@ def test_commits_that_wait_while_the_gateway_is_away_fail_together() -> None:
         began.wait(20)
         raise GatewayUnavailable("nobody there")
 
-    committer = Committer(away, news=News())
+    committer = Committer(away, news=WakeupEvent())
     for number in range(100):
         committer.soon({("c", 0): number})
     began.set()
@@ -268,7 +268,7 @@ def test_a_commit_that_fails_otherwise_is_told_and_the_next_one_is_made() -> Non
         if len(kept) == 1:
             raise ZeroDivisionError
 
-    committer = Committer(keep, news=News())
+    committer = Committer(keep, news=WakeupEvent())
     for _ in range(2):
         committer.soon({("c", 0): 1})
         until(lambda: committer.idle)
@@ -278,7 +278,7 @@ def test_a_commit_that_fails_otherwise_is_told_and_the_next_one_is_made() -> Non
 
 
 def test_news_in_the_middle_of_putting_off_are_not_missed() -> None:
-    news = News()
+    news = WakeupEvent()
     threads = [threading.Thread(target=news.set) for _ in range(20)]
     for each in threads:
         each.start()
@@ -313,7 +313,7 @@ def test_a_consumer_is_forgotten_while_its_session_is_busy(site: Facade, name: s
         assert reader is not None
         reader.assign([at(name, 0, 0)])
         (session,) = {each.attachment.session for each in reader._assignment.readers.values()}
-        assert isinstance(session, Session)
+        assert isinstance(session, HeartbeatSession)
         # As one that a callback of its own refers to.
         reader._callbacks["assign"] = partial(print, reader)
         with session._lock:

@@ -13,14 +13,14 @@ from real_topics import readings
 from scripted_gateway import Script
 
 from sluiceway import Beat, Channel, ChannelReader, ChannelWriter
-from sluiceway.endpoint.heartbeat import Farewell, Forgotten
+from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
 from sluiceway.errors import WriterFailed
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.rest.endpoints import EndpointCalls
 from waiting import until
 
 NewChannel = Callable[..., Channel]
-FAREWELL = Farewell(name="the writer x", channel="a", id="1" * 32, uid="2" * 32, epoch=3)
+FAREWELL = DetachRequest(name="the writer x", channel="a", id="1" * 32, uid="2" * 32, epoch=3)
 
 
 def writer(channel: Channel) -> ChannelWriter:
@@ -130,7 +130,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name.startswith("sluiceway")]
 
 
-def forget(forgotten: Forgotten) -> None:
+def forget(forgotten: AbandonedEndpoints) -> None:
     thing = Thing()
     forgotten.mind(thing, FAREWELL)
     del thing
@@ -139,7 +139,7 @@ def forget(forgotten: Forgotten) -> None:
 def test_it_is_told_once_and_when_the_gateway_is_back(
     script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forgotten = Forgotten()
+    forgotten = AbandonedEndpoints()
     forget(forgotten)
     for _ in range(30):
         script.problem(503, "database_unavailable", retriable=True)
@@ -164,7 +164,7 @@ def test_it_is_told_once_and_when_the_gateway_is_back(
 def test_the_first_of_a_group_that_has_read_all_is_told_of_when_the_others_have_left(
     script: Script, calls: EndpointCalls
 ) -> None:
-    forgotten = Forgotten()
+    forgotten = AbandonedEndpoints()
     things = [Thing(), Thing()]
     for number, thing in enumerate(things):
         forgotten.mind(thing, replace(FAREWELL, id=str(number)))
@@ -188,7 +188,7 @@ def test_the_first_of_a_group_that_has_read_all_is_told_of_when_the_others_have_
 def test_one_that_had_ended_before_is_nobodys_trouble(
     script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
-    forgotten = Forgotten()
+    forgotten = AbandonedEndpoints()
     forget(forgotten)
     script.problem(409, code)
     forgotten.tell(calls)
@@ -197,7 +197,7 @@ def test_one_that_had_ended_before_is_nobodys_trouble(
 
 
 def test_one_that_has_left_is_not_told_of() -> None:
-    forgotten = Forgotten()
+    forgotten = AbandonedEndpoints()
     thing = Thing()
     forgotten.mind(thing, FAREWELL)
     forgotten.release(FAREWELL.id)
@@ -209,7 +209,7 @@ def test_one_that_has_left_is_not_told_of() -> None:
 def test_what_a_forked_process_inherited_is_the_parents_to_tell(
     script: Script, calls: EndpointCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forgotten = Forgotten()
+    forgotten = AbandonedEndpoints()
     thing = Thing()
     forgotten.mind(thing, FAREWELL)
     here = os.getpid()

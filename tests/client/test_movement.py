@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from sluiceway import Position
-from sluiceway.endpoint.handle import Movement
+from sluiceway.endpoint.handle import EndpointMetrics
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 
 def test_counters_have_pypzs_names_and_averages_over_the_last_ten_cycles() -> None:
     clock = Clock()
-    movement = Movement("reader", monotonic=clock)
+    movement = EndpointMetrics("reader", monotonic=clock)
     movement.turn(0)
     assert movement.counters() == {"records": 0, "receivedRecordCount": 0}
     # Slow ones first, which are not counted any more after ten quick ones.
@@ -35,7 +35,7 @@ def test_counters_have_pypzs_names_and_averages_over_the_last_ten_cycles() -> No
 
 def test_a_writers_counters_are_of_its_output() -> None:
     clock = Clock()
-    movement = Movement("writer", monotonic=clock)
+    movement = EndpointMetrics("writer", monotonic=clock)
     movement.turn(5)
     clock.now_s += 0.25
     movement.turn(5)
@@ -59,7 +59,7 @@ class Place:
 
 
 def test_positions_are_told_until_they_are_heard_and_when_they_change() -> None:
-    movement, place = Movement("reader"), Place()
+    movement, place = EndpointMetrics("reader"), Place()
     takes = {"positions"}
     assert "positions" not in movement.news(takes)
     movement.follow(place.look)
@@ -77,7 +77,7 @@ def test_positions_are_told_until_they_are_heard_and_when_they_change() -> None:
 
 
 def test_what_was_forgotten_is_not_kept_alive_and_its_last_place_is_known() -> None:
-    movement, place = Movement("reader"), Place()
+    movement, place = EndpointMetrics("reader"), Place()
     movement.follow(place.look)
     movement.heard()
     assert movement.news(())["counters"]["records"] == 12
@@ -88,6 +88,6 @@ def test_what_was_forgotten_is_not_kept_alive_and_its_last_place_is_known() -> N
 
 
 def test_an_older_gateway_is_told_nothing_that_it_would_refuse() -> None:
-    movement, place = Movement("reader"), Place()
+    movement, place = EndpointMetrics("reader"), Place()
     movement.follow(place.look)
     assert movement.news(()) == movement.last_word(()) == {"counters": movement.counters()}

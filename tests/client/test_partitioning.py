@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.errors import OptionError
-from sluiceway.kafka.partitioner import murmur2, partition_of, partitions_of, placement
+from sluiceway.kafka.partitioner import murmur2, partition_of, partitioning, partitions_of
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
 
@@ -39,7 +39,9 @@ def batch(*texts: str | None) -> pa.RecordBatch:
 
 
 def place(**wishes: Any) -> Any:
-    return placement(SCHEMA, 4, **{"key": None, "partitioner": None, "partition": None, **wishes})
+    return partitioning(
+        SCHEMA, 4, **{"key": None, "partitioner": None, "partition": None, **wishes}
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from real_topics import Topics, readings
 
 from sluiceway import Beat, Channel, ChannelReader, ChannelWriter, Gateway, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
-from sluiceway.endpoint.handle import Attachment
+from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, Fenced, KafkaUnavailable, StaleGeneration
 from sluiceway.kafka import idle_timeout
 from sluiceway.kafka.consumer import OwnStream
@@ -60,7 +60,7 @@ def is_lost(channel: Channel, id_: str) -> bool:
 
 
 @contextmanager
-def lost(channel: Channel, attachment: Attachment) -> Iterator[None]:
+def lost(channel: Channel, attachment: EndpointHandle) -> Iterator[None]:
     """Let no heartbeat out, as of a process that is stopped, until the endpoint is lost."""
     with attachment.session._turn:
         until(lambda: is_lost(channel, attachment.id))
@@ -246,7 +246,7 @@ def name(site: Facade) -> str:
     return site.channel(filled=5, beat=BEAT)
 
 
-def attachment_of(consumer: Consumer) -> Attachment:
+def attachment_of(consumer: Consumer) -> EndpointHandle:
     (reader,) = consumer._assignment.readers.values()
     return reader.attachment
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from scripted_gateway import Script
 
-from sluiceway.endpoint.heartbeat import Session
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable
-from sluiceway.rest.endpoint_models import Heard
+from sluiceway.rest.endpoint_models import HeartbeatResult
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Answer
 from sluiceway.rest.transport import Transport
@@ -24,13 +24,13 @@ class Told:
 
     def __init__(self, number: int) -> None:
         self.id = f"{number:032x}"
-        self.heard: list[Heard] = []
+        self.heard: list[HeartbeatResult] = []
         self.silent = False
 
     def report(self) -> dict[str, Any] | None:
         return None if self.silent else {"id": self.id, "epoch": 1, "state": "opened"}
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: HeartbeatResult) -> None:
         self.heard.append(heard)
 
 
@@ -57,14 +57,16 @@ def calls(script: Script) -> EndpointCalls:
 
 
 @pytest.fixture
-def session(calls: EndpointCalls, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Session:
+def session(
+    calls: EndpointCalls, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> HeartbeatSession:
     """A session whose beats are made by the test."""
-    monkeypatch.setattr(Session, "_run", lambda *_: None)
-    return Session(calls, grace_s=60, monotonic=clock)
+    monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
+    return HeartbeatSession(calls, grace_s=60, monotonic=clock)
 
 
 def test_one_request_a_beat_tells_of_all_members_and_each_hears_its_word(
-    session: Session, calls: EndpointCalls, script: Script
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     first, second, silent = members = [Told(1), Told(2), Told(3)]
     silent.silent = True
@@ -96,7 +98,7 @@ def test_one_request_a_beat_tells_of_all_members_and_each_hears_its_word(
 
 
 def test_more_members_than_a_request_may_name_take_several(
-    session: Session, calls: EndpointCalls, script: Script
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     members = [Told(number) for number in range(1001)]
     for member in members:
@@ -108,7 +110,7 @@ def test_more_members_than_a_request_may_name_take_several(
 
 
 def test_a_request_is_no_larger_than_a_gateway_reads(
-    session: Session, calls: EndpointCalls, script: Script
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     class Wide(Told):
         def report(self) -> dict[str, Any] | None:
@@ -127,7 +129,7 @@ def test_a_request_is_no_larger_than_a_gateway_reads(
 
 
 def test_a_last_word_waits_for_the_beat_that_is_on_its_way(
-    session: Session, calls: EndpointCalls, script: Script
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -152,7 +154,7 @@ def test_a_last_word_waits_for_the_beat_that_is_on_its_way(
 
 
 def test_the_gateways_absence_is_told_once_and_is_trouble_after_the_grace(
-    session: Session,
+    session: HeartbeatSession,
     calls: EndpointCalls,
     script: Script,
     clock: Clock,
@@ -182,7 +184,7 @@ def test_the_gateways_absence_is_told_once_and_is_trouble_after_the_grace(
 
 
 def test_a_member_that_the_program_forgot_beats_no_more(
-    session: Session, calls: EndpointCalls, script: Script
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     kept, forgotten = Told(1), Told(2)
     session.enter(kept)
@@ -195,7 +197,7 @@ def test_a_member_that_the_program_forgot_beats_no_more(
 
 
 def test_a_member_that_is_forgotten_while_the_gateway_is_away_is_held_by_nobody(
-    session: Session, calls: EndpointCalls, script: Script
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     member = Told(1)
     session.enter(member)
@@ -224,7 +226,7 @@ def test_who_leaves_while_a_beat_connects_leaves_no_connection(
     monkeypatch.setattr(socket, "create_connection", connecting)
     before = set(threading.enumerate())
     member = Told(1)
-    session = Session(EndpointCalls(Transport(gateway_url)), grace_s=60)
+    session = HeartbeatSession(EndpointCalls(Transport(gateway_url)), grace_s=60)
     session.enter(member)
     session.hurry()
     assert connects.wait(20)
@@ -237,8 +239,8 @@ def test_who_leaves_while_a_beat_connects_leaves_no_connection(
 
 
 def test_one_process_has_one_session_with_a_gateway_as_one_principal(script: Script) -> None:
-    def of(**options: Any) -> Session:
-        return Session.of(EndpointCalls(script.transport(**options)), grace_s=60)
+    def of(**options: Any) -> HeartbeatSession:
+        return HeartbeatSession.of(EndpointCalls(script.transport(**options)), grace_s=60)
 
     assert of() is of()
     assert of(token="slw_a_b") is of(token="slw_a_b")
@@ -265,7 +267,7 @@ class Along:
 
 
 def test_companions_tell_along_with_the_members_and_without_them(
-    session: Session, calls: EndpointCalls, script: Script
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along = Along()
     session.accompany(along)
@@ -291,7 +293,7 @@ def test_companions_tell_along_with_the_members_and_without_them(
 
 
 def test_what_an_older_gateway_refuses_is_not_told_again_and_members_beat_on(
-    session: Session, calls: EndpointCalls, script: Script
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along, member = Along(), Told(1)
     session.accompany(along)
@@ -306,7 +308,7 @@ def test_what_an_older_gateway_refuses_is_not_told_again_and_members_beat_on(
 
 
 def test_a_companion_goes_on_while_the_gateway_is_away(
-    session: Session, calls: EndpointCalls, script: Script
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along = Along()
     session.accompany(along)
@@ -320,7 +322,7 @@ def test_a_companion_goes_on_while_the_gateway_is_away(
 
 
 def test_beats_go_on_above_the_newest_one_that_the_gateway_took(
-    session: Session, calls: EndpointCalls, script: Script
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     member = Told(1)
     session.enter(member)

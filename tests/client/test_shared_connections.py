@@ -14,7 +14,7 @@ from real_topics import Topics, readings
 
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
 from sluiceway.kafka import shared_consumer as carriers
-from sluiceway.kafka.shared_consumer import Carrier, Seat
+from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer
 from sluiceway.kafka.shared_stream import SharedStream
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
@@ -41,11 +41,11 @@ def stream_of(reader: ChannelReader) -> SharedStream:
     return stream
 
 
-def carrier_of(reader: ChannelReader) -> Carrier:
+def carrier_of(reader: ChannelReader) -> SharedConsumer:
     return stream_of(reader)._carrier()
 
 
-def seat_of(reader: ChannelReader) -> Seat:
+def seat_of(reader: ChannelReader) -> SharedPartitionBuffer:
     return stream_of(reader)._seat
 
 

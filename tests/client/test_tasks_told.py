@@ -7,18 +7,18 @@ import pyarrow as pa
 import pytest
 from scripted_gateway import Script
 
-from sluiceway.endpoint.heartbeat import Session
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.spark import task_heartbeats
-from sluiceway.spark.endpoints import Part, Work
+from sluiceway.spark.endpoints import JobEndpoint, TaskSlice
 from sluiceway.spark.task_heartbeats import TaskReports, reporting
 
 ROWS = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
 
 
 @pytest.fixture
-def part(script: Script) -> Part:
-    work = Work(
+def part(script: Script) -> TaskSlice:
+    work = JobEndpoint(
         gateway_url=script.url,
         channel="flights",
         uid="0" * 32,
@@ -28,15 +28,15 @@ def part(script: Script) -> Part:
         beat_ms=2000,
         took_over=False,
     )
-    return Part(work=work, number=4)
+    return TaskSlice(work=work, number=4)
 
 
 @pytest.fixture
 def reports(
-    script: Script, part: Part, monkeypatch: pytest.MonkeyPatch
+    script: Script, part: TaskSlice, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TaskReports, EndpointCalls]:
     """The reports of this process, whose beats are made by the test."""
-    monkeypatch.setattr(Session, "_run", lambda *_: None)
+    monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
     monkeypatch.setattr(task_heartbeats, "_REPORTS", {})
     return TaskReports.of(part.work.gateway_url), EndpointCalls(script.transport())
 
@@ -54,7 +54,7 @@ def told(script: Script) -> list[Any]:
 
 
 def test_a_task_is_told_while_it_runs_and_its_end_once(
-    reports: tuple[TaskReports, EndpointCalls], part: Part, script: Script
+    reports: tuple[TaskReports, EndpointCalls], part: TaskSlice, script: Script
 ) -> None:
     session, calls = reports[0].session, reports[1]
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_a_task_is_told_while_it_runs_and_its_end_once(
 
 
 def test_a_task_that_failed_says_so_and_one_that_spark_left_is_done(
-    reports: tuple[TaskReports, EndpointCalls], part: Part, script: Script
+    reports: tuple[TaskReports, EndpointCalls], part: TaskSlice, script: Script
 ) -> None:
     with pytest.raises(ValueError, match="broken"), reporting(part):
         raise ValueError("broken")
@@ -80,7 +80,7 @@ def test_a_task_that_failed_says_so_and_one_that_spark_left_is_done(
 
 
 def test_an_endpoint_that_is_over_is_told_no_more(
-    reports: tuple[TaskReports, EndpointCalls], part: Part, script: Script
+    reports: tuple[TaskReports, EndpointCalls], part: TaskSlice, script: Script
 ) -> None:
     script.answer(200, answer("closed"))
     with reporting(part):
@@ -91,7 +91,7 @@ def test_an_endpoint_that_is_over_is_told_no_more(
 
 def test_a_worker_without_a_token_goes_on_and_says_once_that_nobody_sees(
     reports: tuple[TaskReports, EndpointCalls],
-    part: Part,
+    part: TaskSlice,
     script: Script,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -28,11 +28,11 @@ from sluiceway.pypz.config import (
     writer_settings,
 )
 from sluiceway.pypz.heartbeats import Cycles
-from sluiceway.pypz.offsets import Trail
+from sluiceway.pypz.offsets import OffsetHistory
 from sluiceway.pypz.peers import Connected
 from sluiceway.pypz.resources import Resources
 from sluiceway.pypz.status import ChannelStatus as OurStatus
-from sluiceway.pypz.status import Telling
+from sluiceway.pypz.status import StatusPayload
 
 LOGGER = ChannelLogger(logging.getLogger("parts"), "port", "channel")
 WRITER = Endpoint(
@@ -49,7 +49,7 @@ def connected(monitors: list[ChannelStatusMonitor] | None = None) -> Connected:
 
 
 def test_each_status_is_heard_once_and_in_order_by_whoever_comes_when() -> None:
-    telling, early = Telling("pipeline.w", None), connected()
+    telling, early = StatusPayload("pipeline.w", None), connected()
     opened = replace(WRITER, payload=telling.say(OurStatus.Opened, None))
     assert heard(early, opened) == ["Opened"]
     started = replace(opened, state="started", payload=telling.say(OurStatus.Started, None))
@@ -65,13 +65,13 @@ def test_each_status_is_heard_once_and_in_order_by_whoever_comes_when() -> None:
 def test_another_instance_in_a_place_begins_anew_and_is_one_channel_still() -> None:
     seen: list[ChannelStatusMonitor] = []
     there = connected(seen)
-    first = Telling("pipeline.w", None)
+    first = StatusPayload("pipeline.w", None)
     heard(there, replace(WRITER, payload=first.say(OurStatus.Opened, None), state="error"))
     (monitor,) = seen
     assert monitor.is_channel_error()
     assert not monitor.is_channel_healthy()
     again = replace(WRITER, id="2" * 32)
-    told = Telling("pipeline.w", None).say(OurStatus.Opened, None)
+    told = StatusPayload("pipeline.w", None).say(OurStatus.Opened, None)
     assert heard(there, replace(again, payload=told)) == ["Opened"]
     assert seen == [monitor]
     assert monitor.is_channel_opened()
@@ -80,7 +80,7 @@ def test_another_instance_in_a_place_begins_anew_and_is_one_channel_still() -> N
 
 def test_an_error_is_left_by_opened_and_started_alone() -> None:
     seen: list[ChannelStatusMonitor] = []
-    there, telling = connected(seen), Telling("pipeline.w", None)
+    there, telling = connected(seen), StatusPayload("pipeline.w", None)
     for status, error in (
         (OurStatus.Error, True),
         (OurStatus.Stopped, True),
@@ -121,7 +121,7 @@ def test_payloads_of_another_form_do_no_harm(payload: dict[str, Any]) -> None:
 
 
 def test_what_is_told_fits_into_a_payload() -> None:
-    telling = Telling("pipeline.w", None)
+    telling = StatusPayload("pipeline.w", None)
     for number in range(20):
         document = telling.say(OurStatus.Acknowledged, {"at": number})
     numbers = [number for number, _, _ in document["pypz"]["messages"]]
@@ -134,7 +134,7 @@ def test_what_is_told_fits_into_a_payload() -> None:
 
 
 def test_a_trail_of_one_partition_knows_every_count() -> None:
-    trail = Trail(100, {0: Position(offset=100)})
+    trail = OffsetHistory(100, {0: Position(offset=100)})
     for offset in range(101, 151):
         trail.note(1, {0: Position(offset=offset)})
     assert len(trail._runs) == 1
@@ -149,7 +149,7 @@ def test_a_trail_of_one_partition_knows_every_count() -> None:
 
 
 def test_a_trail_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
-    trail = Trail(0, {0: Position(offset=0), 1: Position(offset=0)})
+    trail = OffsetHistory(0, {0: Position(offset=0), 1: Position(offset=0)})
     trail.note(10, {0: Position(offset=6), 1: Position(offset=4)})
     # An offset that holds no record, and a message that holds many.
     trail.note(5, {0: Position(offset=12), 1: Position(offset=4)})

@@ -15,9 +15,9 @@ from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.endpoints import history
 from sluiceway_gateway.endpoints.attach import Attachment
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.service import Departure, Endpoints
-from sluiceway_gateway.lifecycle.idle import IdleCounts, Idler, Uses
+from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper, UsageRecorder
 from sluiceway_gateway.lifecycle.store import touch
 
 IDLE_S = 600
@@ -29,7 +29,7 @@ class Owner:
 
     rig: Rig
     channel: Channel
-    idler: Idler = field(init=False)
+    idler: TtlReaper = field(init=False)
     start: datetime = field(init=False)
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class Owner:
     def succeed(self, kafka: Kafka | None = None) -> None:
         """Have another replica lead, which remembers nothing."""
         self.start = self.rig.clock.now
-        self.idler = Idler(
+        self.idler = TtlReaper(
             database=self.rig.database,
             logs=kafka or self.rig.kafka,
             clock=self.rig.clock,
@@ -126,7 +126,7 @@ def attach(owner: Owner) -> Callable[[], object]:
 
     database = owner.rig.database
     given = {"database": database, "notify": nobody, "clock": owner.rig.clock}
-    asked = Asked(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
+    asked = AttachSpec(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
     where = {"uid": owner.channel.uid, "principal": LOOPBACK}
     tokens = Tokens(database, None)
     attachment = Attachment(tokens=tokens, wake=nobody, **given)  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def test_a_channel_is_in_use_while_somebody_is_there_and_from_then_on_for_its_ti
 
 
 def use_by_connecting(owner: Owner) -> None:
-    Uses(owner.rig.database, clock=owner.rig.clock).note(owner.rig.get(owner.channel))
+    UsageRecorder(owner.rig.database, clock=owner.rig.clock).note(owner.rig.get(owner.channel))
 
 
 def use_by_writing(owner: Owner) -> None:

@@ -11,7 +11,7 @@ from sluiceway_gateway.provisioning.plan import (
     CreateTopic,
     DeleteTopic,
     GrowPartitions,
-    Standing,
+    TopicMatch,
     plan,
 )
 from sluiceway_gateway.provisioning.reconciler import actions
@@ -161,7 +161,7 @@ def test_a_topic_found_under_the_channels_name_is_taken_over() -> None:
     desired = DesiredTopic(name=NAME, id=None, partitions=1)
     observed = ObservedTopic(name=NAME, id="id-1", partitions=1, replication=1)
     found = plan(desired, observed)
-    assert (found.standing, found.actions) == (Standing.FOUND, ())
+    assert (found.standing, found.actions) == (TopicMatch.FOUND, ())
 
 
 def test_a_late_deletion_leaves_a_younger_topic_of_the_same_name_alone() -> None:

@@ -116,13 +116,13 @@ def test_a_late_deletion_meets_no_younger_channel(rig: Rig, operator: Operator) 
     assert younger.topic.name != channel.topic.name
     # The late replica still sees the deleted one's row as it was.
     from sluiceway_gateway.provisioning.plan import plan
-    from sluiceway_gateway.provisioning.reconciler import carry_out
+    from sluiceway_gateway.provisioning.reconciler import apply
     from sluiceway_gateway.provisioning.status import desired_topic
 
     late = desired_topic(replace(channel, phase=Phase.DELETING))
     operator.create(channel.topic.name)
     rig.until_topic(channel, lambda topic: topic is not None)
-    carry_out(rig.kafka, plan(late, rig.topic(channel)).actions)
+    apply(rig.kafka, plan(late, rig.topic(channel)).actions)
     assert rig.topic(channel) is not None
     operator.delete(channel.topic.name)
 

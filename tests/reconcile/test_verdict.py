@@ -10,10 +10,10 @@ from rig import RESYNC_S, Rig, condition, status
 from shared_kafka import SharedKafka
 from sluiceway_gateway.broker import Kafka, Observation
 from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
-from sluiceway_gateway.errors import Lockout, Misfit
+from sluiceway_gateway.errors import AccessFailure, Misfit
 from sluiceway_gateway.kafka.model import Cause, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.plan import plan
-from sluiceway_gateway.provisioning.status import away, desired_topic, judge, unreachable
+from sluiceway_gateway.provisioning.status import away, compute_status, desired_topic, unreachable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAME = "rig.one-00000000"
@@ -56,7 +56,7 @@ def test_a_verdict_is_a_legal_step_and_claims_no_more_than_was_seen(
     channel: Channel, topic: ObservedTopic | None, rejection: Rejection | None, refusals: int
 ) -> None:
     last = plan(desired_topic(channel), topic)
-    verdict = judge(
+    verdict = compute_status(
         channel,
         refusals=refusals,
         first=last,
@@ -86,12 +86,14 @@ def test_a_verdict_is_a_legal_step_and_claims_no_more_than_was_seen(
         assert verdict.again_s is None or 1 <= verdict.again_s <= 60
 
 
-lockouts = st.none() | st.builds(Lockout, misfit=st.sampled_from(Misfit), words=st.just("It is."))
+lockouts = st.none() | st.builds(
+    AccessFailure, misfit=st.sampled_from(Misfit), words=st.just("It is.")
+)
 
 
 @given(channels, lockouts, st.integers(min_value=0, max_value=100))
 def test_an_outage_changes_no_phase_and_is_looked_at_again_soon(
-    channel: Channel, lockout: Lockout | None, refusals: int
+    channel: Channel, lockout: AccessFailure | None, refusals: int
 ) -> None:
     verdict = unreachable(channel, lockout, refusals=refusals, now=NOW)
     assert verdict.channel is not None

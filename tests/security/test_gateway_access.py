@@ -22,7 +22,7 @@ from sluiceway.errors import GatewayAccessFailed
 from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.cli import main
-from sluiceway_gateway.errors import KafkaUnavailable, Lockout, Misfit
+from sluiceway_gateway.errors import AccessFailure, KafkaUnavailable, Misfit
 from sluiceway_gateway.kafka import client
 from waiting import until
 
@@ -127,7 +127,7 @@ def test_what_a_gateway_saw_stands_while_the_broker_is_too_slow_to_tell(
     with closing(Relay(port)) as relay:
         kafka = Kafka(relay.address, properties, timeout_s=1)
 
-        def seen() -> Lockout | None:
+        def seen() -> AccessFailure | None:
             with pytest.raises(KafkaUnavailable) as raised:
                 kafka.describe_cluster()
             return raised.value.lockout

@@ -17,7 +17,7 @@ from relay import Relay
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
 from sluiceway.kafka import diagnosis as complaints
 from sluiceway.kafka.config import admin_config
-from sluiceway.kafka.diagnosis import Complaints, Misfit, diagnosis
+from sluiceway.kafka.diagnosis import AccessProblem, ConnectionErrors, diagnosis
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
@@ -171,7 +171,7 @@ def test_one_that_tells_is_heard_after_one_that_hangs(secured: SecuredKafka) -> 
         servers = f"127.0.0.1:{hung.getsockname()[1]},{telling['bootstrap.servers']}"
         found = diagnosis({**telling, "bootstrap.servers": servers})
     assert found is not None
-    assert found.misfit is Misfit.CERTIFICATE
+    assert found.misfit is AccessProblem.CERTIFICATE
 
 
 def test_a_client_looks_again_at_a_broker_that_was_too_slow_to_tell(
@@ -179,7 +179,7 @@ def test_a_client_looks_again_at_a_broker_that_was_too_slow_to_tell(
 ) -> None:
     given = secured.tls("FOREIGN")
     with contextlib.closing(Relay(int(given["bootstrap.servers"].rpartition(":")[2]))) as relay:
-        heard = Complaints({**given, "bootstrap.servers": relay.address})
+        heard = ConnectionErrors({**given, "bootstrap.servers": relay.address})
         heard.note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
         with relay.still(), monkeypatch.context() as patched:
             patched.setattr(complaints, "diagnosis", partial(diagnosis, timeout_s=0.5))

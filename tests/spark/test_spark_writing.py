@@ -72,9 +72,9 @@ def test_keys_stay_where_readers_look_for_them_when_the_channel_grows(
     channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = []
-    opening = sinks.Outlet._open
+    opening = sinks.TaskWriter._open
 
-    def noted(outlet: sinks.Outlet) -> sinks.Sink:
+    def noted(outlet: sinks.TaskWriter) -> sinks.PooledProducer:
         opened.append(opening(outlet))
         return opened[-1]
 
@@ -85,7 +85,7 @@ def test_keys_stay_where_readers_look_for_them_when_the_channel_grows(
         sink.delivery._producer.list_topics(channel.connection("read").topic_name, timeout=20)
         yield batch(*range(40))
 
-    monkeypatch.setattr(sinks.Outlet, "_open", noted)
+    monkeypatch.setattr(sinks.TaskWriter, "_open", noted)
     assert writer(channel.connection("write"), key="id").write(batches()).records == 80
 
     found = ids_in(channel)

@@ -140,7 +140,7 @@ def test_marked_messages_stay_below_the_topics_limit(gateway: Gateway, name: str
             f"{name}-{kind}", SCHEMA, format=kind, config={"max.message.bytes": "20000"}
         )
         connection = channel.connection("write")
-        outlet = sinks.Outlet(connection, WriteOptions.parse({"path": channel.name}))
+        outlet = sinks.TaskWriter(connection, WriteOptions.parse({"path": channel.name}))
         batch = pa.record_batch([pa.array(range(300)), pa.array(["x" * 1000] * 300)], schema=SCHEMA)
         stamp = writing.Stamp(connection, bytes(16))
 

@@ -30,7 +30,7 @@ from sluiceway.errors import (
 from sluiceway.rest.models import Connection
 from sluiceway.spark.connections import Link
 from sluiceway.spark.datasource import ChannelDataSource
-from sluiceway.spark.microbatch import ChannelStreamReader, Frontier
+from sluiceway.spark.microbatch import ChannelStreamReader, MicroBatchPlanner
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import StreamOptions
 from sluiceway.spark.types import struct_of
@@ -307,7 +307,7 @@ def test_a_query_outlives_its_broker(
     fragile_kafka: Relay, fragile: Connection, produce: Produce
 ) -> None:
     """The broker is away, and comes back, while the query wants to know its end."""
-    frontier = Frontier(Link(fragile, "read"), StreamOptions.parse({"path": "t"}))
+    frontier = MicroBatchPlanner(Link(fragile, "read"), StreamOptions.parse({"path": "t"}))
     produce(fragile, b"1", b"2")
     start = frontier.start()
     before = frontier.end()
@@ -324,7 +324,7 @@ def test_a_broker_that_stays_away_fails_the_query_in_time(
     fragile_kafka: Relay, fragile: Connection
 ) -> None:
     options = StreamOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1500"})
-    frontier = Frontier(Link(fragile, "read"), options)
+    frontier = MicroBatchPlanner(Link(fragile, "read"), options)
     frontier.end()
     fragile_kafka.cut()
 

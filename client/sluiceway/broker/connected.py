@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from sluiceway.broker.admin import Administering, Looking
-from sluiceway.broker.connection import RequestHandler, Way, way_of
+from sluiceway.broker.connection import GatewayAddress, RequestHandler, gateway_address
 from sluiceway.broker.exceptions import SocketDisconnectedError
 from sluiceway.broker.fetch import Fetching
 from sluiceway.broker.groups import Members
@@ -46,7 +46,7 @@ class Connected:
         token: str | Token | None = None,
         listener: str | None = None,
         raise_errors: bool = False,
-        gateway: Way | None = None,
+        gateway: GatewayAddress | None = None,
     ) -> None:
         """Connect to the gateway at `host` and `port`, or at `url`.
 
@@ -61,7 +61,7 @@ class Connected:
         given = Token.of(token)
         del token
         self._id, self._host, self._port = int(id_), host, int(port)
-        self._way = gateway or way_of(
+        self._way = gateway or gateway_address(
             host, self._port, url=url, ssl_config=ssl_config, token=given, listener=listener
         )
         self._timeouts_s = (

@@ -34,7 +34,7 @@ class SslConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class GatewayAddress:
     """A gateway's address and what it is asked with."""
 
     url: str
@@ -47,7 +47,7 @@ class Way:
         return Transport(self.url, token=self.token, ca=self.ca, timeout_s=timeout_s)
 
 
-def way_of(
+def gateway_address(
     host: str,
     port: int,
     *,
@@ -55,7 +55,7 @@ def way_of(
     ssl_config: Any,
     token: Token | None,
     listener: str | None,
-) -> Way:
+) -> GatewayAddress:
     """Return the way to `url`, or to the gateway at this host and port. Raises OptionError."""
     cafile = getattr(ssl_config, "cafile", None)
     if getattr(ssl_config, "certfile", None) is not None:
@@ -68,7 +68,7 @@ def way_of(
             raise OptionError(f"host is {host!r}; it takes the gateway's, and port its port")
         scheme = "http" if ssl_config is None else "https"
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    return Way(
+    return GatewayAddress(
         url=url,
         ca=cafile,
         token=token,
@@ -85,7 +85,7 @@ class RequestHandler:
     `stop()` ends it; what is asked then raises SocketDisconnectedError.
     """
 
-    def __init__(self, way: Way, *, timeout_s: float) -> None:
+    def __init__(self, way: GatewayAddress, *, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self.control = Control(way.transport(timeout_s), listener=way.listener)
         self.running = True
@@ -180,4 +180,4 @@ class RequestHandler:
         )
 
 
-__all__ = ["RequestHandler", "SslConfig", "Way", "way_of"]
+__all__ = ["GatewayAddress", "RequestHandler", "SslConfig", "gateway_address"]

@@ -35,7 +35,7 @@ _LOOK_S = 10.0
 
 
 @dataclass
-class Track:
+class FetchedPartition:
     """A partition that is being fetched: what came and was not asked for yet."""
 
     connection: Connection
@@ -88,9 +88,11 @@ class Client:
     def __init__(self, properties: MaskedProperties) -> None:
         self._process = os.getpid()
         self._consumer = made(Consumer, properties)
-        self._tracks: dict[tuple[str, int], Track] = {}
+        self._tracks: dict[tuple[str, int], FetchedPartition] = {}
 
-    def stand(self, wanted: Mapping[tuple[str, int], tuple[Connection, int]]) -> list[Track]:
+    def stand(
+        self, wanted: Mapping[tuple[str, int], tuple[Connection, int]]
+    ) -> list[FetchedPartition]:
         """Have partitions be fetched from these offsets, and return how they stand."""
         moved = []
         for at, (connection, offset) in wanted.items():
@@ -100,7 +102,9 @@ class Client:
                 track.skip(offset)
             else:
                 moved.append(at)
-                self._tracks[at] = Track(connection=connection, start=offset, next=offset)
+                self._tracks[at] = FetchedPartition(
+                    connection=connection, start=offset, next=offset
+                )
         idle = [
             at
             for at, track in self._tracks.items()
@@ -147,7 +151,7 @@ class Client:
         if os.getpid() == self._process:
             self._consumer.close()
 
-    def _note(self, event: Any, track: Track | None) -> None:
+    def _note(self, event: Any, track: FetchedPartition | None) -> None:
         error = event.error()
         code = error.code()
         if track is None:
@@ -160,7 +164,7 @@ class Client:
         elif not is_unavailable(error):
             track.refusal = of_kafka(error, "fetching")
 
-    def _refuse(self, track: Track, at: Any) -> None:
+    def _refuse(self, track: FetchedPartition, at: Any) -> None:
         """Kafka does not have the offset that was to be fetched next, or an earlier one."""
         low, high = with_retries(
             lambda left_s: self._consumer.get_watermark_offsets(at, timeout=left_s),
@@ -275,13 +279,13 @@ class Fetching:
 
     def _standing(
         self, found: Mapping[Any, tuple[Any, Connection]]
-    ) -> dict[Any, tuple[Client, Track]]:
+    ) -> dict[Any, tuple[Client, FetchedPartition]]:
         by_client: dict[MaskedProperties, dict[tuple[str, int], tuple[Connection, int]]] = {}
         for request, connection in found.values():
             wanted = by_client.setdefault(consumer_config(connection.kafka), {})
             at = (connection.topic_name, request.partition_id)
             wanted[at] = connection, request.offset
-        standing: dict[tuple[str, int], tuple[Client, Track]] = {}
+        standing: dict[tuple[str, int], tuple[Client, FetchedPartition]] = {}
         for properties, wanted in by_client.items():
             client = self._clients.get(properties)
             if client is None:
@@ -294,7 +298,7 @@ class Fetching:
         }
 
     def _answer(
-        self, asked: tuple[Any, Connection], client: Client, track: Track
+        self, asked: tuple[Any, Connection], client: Client, track: FetchedPartition
     ) -> FetchPartitionResponse:
         request, connection = asked
         at = (connection.topic_name, request.partition_id)
@@ -315,7 +319,7 @@ class Fetching:
 
 
 def _enough(
-    standing: Mapping[Any, tuple[Any, Track]],
+    standing: Mapping[Any, tuple[Any, FetchedPartition]],
     found: Mapping[Any, tuple[Any, Connection]],
     least: int,
 ) -> bool:
@@ -330,7 +334,8 @@ def _enough(
 
 
 def _settle(
-    standing: Mapping[Any, tuple[Client, Track]], found: Mapping[Any, tuple[Any, Connection]]
+    standing: Mapping[Any, tuple[Client, FetchedPartition]],
+    found: Mapping[Any, tuple[Any, Connection]],
 ) -> None:
     """Take what is on its way already, for a moment."""
     deadline_s = time.monotonic() + _SETTLE_S
@@ -358,4 +363,4 @@ def _message(taken: Any) -> Message:
     )
 
 
-__all__ = ["Client", "Fetching", "Track"]
+__all__ = ["Client", "FetchedPartition", "Fetching"]

@@ -51,7 +51,7 @@ class Seat:
             self.known |= places
 
 
-class Alone:
+class StandaloneCommitter:
     """Who commits for a group without having joined it: this process, as far as it knows.
 
     What stands is compared with what this process knows of it, so that two that read one partition
@@ -134,7 +134,7 @@ def beyond(
     )
 
 
-ALONE = Alone()
+ALONE = StandaloneCommitter()
 
 
 @dataclass(kw_only=True)
@@ -179,7 +179,7 @@ class Registry:
 MEMBERS = Registry()
 
 
-class Reach:
+class FetchedOffsets:
     """By topic id and partition, the offset up to which messages were fetched or asked for.
 
     One for the process: what fetches and what commits may be two Brokers.
@@ -201,6 +201,6 @@ class Reach:
             return dict(self._furthest.get((os.getpid(), topic_id), {}))
 
 
-REACH = Reach()
+REACH = FetchedOffsets()
 
-__all__ = ["ALONE", "MEMBERS", "Member", "Reach", "Seat", "beyond"]
+__all__ = ["ALONE", "MEMBERS", "FetchedOffsets", "Member", "Seat", "beyond"]

@@ -17,9 +17,9 @@ from sluiceway.broker.errors import Refusal, of_kafka, of_topic
 from sluiceway.broker.exceptions import InvalidMessageError, MessageSizeTooLarge, RequestTimedOut
 from sluiceway.broker.requests import ByName, CompressionType, in_bytes
 from sluiceway.broker.responses import ProducePartitionResponse, ProduceResponse
-from sluiceway.codecs.wire import WireBytes
-from sluiceway.endpoint.handle import Attachment
-from sluiceway.endpoint.heartbeat import Session
+from sluiceway.codecs.wire import WireFormatValidator
+from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import DeliveryFailed, KafkaFailure, OptionError, SluicewayError, TopicGone
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import made
@@ -43,7 +43,7 @@ class Outlets:
         self._process = os.getpid()
         self._lost: dict[str, tuple[int, str]] = {}
         self._lock = threading.Lock()
-        self._writers: dict[str, tuple[Connection, Attachment]] = {}
+        self._writers: dict[str, tuple[Connection, EndpointHandle]] = {}
 
     def open(self, connection: Connection) -> None:
         """Have a writer at the channel; raises GatewayError, EndpointClosed."""
@@ -54,8 +54,8 @@ class Outlets:
                 # It has the partitions that the channel has got since.
                 self._writers[connection.channel_uid] = connection, known[1]
                 return
-            attachment = Attachment.open(
-                Session.of(self.handler.control.endpoints, grace_s=_GRACE_S),
+            attachment = EndpointHandle.open(
+                HeartbeatSession.of(self.handler.control.endpoints, grace_s=_GRACE_S),
                 channel=connection.channel_name,
                 uid=connection.channel_uid,
                 role="writer",
@@ -103,7 +103,7 @@ class Outlets:
     def _leave(
         self,
         connection: Connection,
-        attachment: Attachment,
+        attachment: EndpointHandle,
         error: BaseException | None,
         timeout_s: float,
     ) -> None:
@@ -188,7 +188,7 @@ class Producing:
         self._outlets = outlets
         self._lock = threading.Lock()
         self._producers: dict[MaskedProperties, Any] = {}
-        self._checks: dict[str, WireBytes] = {}
+        self._checks: dict[str, WireFormatValidator] = {}
         outlets.flush = self.flush
 
     def produce(self, request: Any) -> ProduceResponse | None:
@@ -251,7 +251,7 @@ class Producing:
             return of_topic(error)
         check = self._checks.get(place.channel_uid) or self._checks.setdefault(
             place.channel_uid,
-            WireBytes(place, refresh=lambda: self._handler.connection(topic, fresh=True)),
+            WireFormatValidator(place, refresh=lambda: self._handler.connection(topic, fresh=True)),
         )
         for index, each in enumerate(messages):
             size = len(each.value or b"") + len(each.partition_key or b"")

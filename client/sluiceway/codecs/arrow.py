@@ -28,7 +28,7 @@ import pyarrow as pa
 from sluiceway.codecs.base import Corrupt, Decoded, Encoded
 from sluiceway.errors import RecordTooLarge
 from sluiceway.records.tables import with_offsets
-from sluiceway.records.validation import Unfit, check_column
+from sluiceway.records.validation import ValueMismatch, check_column
 
 if TYPE_CHECKING:
     from sluiceway.schema import Schema
@@ -319,7 +319,7 @@ class ArrowCodec:
         try:
             for array, field in zip(batch.columns, self._schema.record.fields, strict=True):
                 check_column(array, field.type, field.name)
-        except Unfit as error:
+        except ValueMismatch as error:
             raise Unacceptable(
                 f"record {error.position}, field {error.path!r} is not the schema's: {error.reason}"
             ) from error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sluiceway.codecs.physical import Remaking
+from sluiceway.codecs.physical import BatchTransform
 from sluiceway.records.tables import relabelled
 from sluiceway.schema.arrow import to_arrow
 from sluiceway.schema.rendering import definition
@@ -84,8 +84,8 @@ class Lookalikes:
 
     def __init__(self, record: Record) -> None:
         self.record = lookalike(record)
-        self.put_on = Remaking(record, to_arrow(self.record), _is_made, _numbers).of
-        self.take_off = Remaking(record, to_arrow(record), _is_made, _bytes).of
+        self.put_on = BatchTransform(record, to_arrow(self.record), _is_made, _numbers).of
+        self.take_off = BatchTransform(record, to_arrow(record), _is_made, _bytes).of
 
 
 def _is_made(leaf: Leaf) -> bool:

@@ -86,7 +86,7 @@ IsMade: TypeAlias = Callable[[Leaf], bool]
 Making: TypeAlias = Callable[[pa.Array, Leaf], pa.Array]
 
 
-class Remaking:
+class BatchTransform:
     """Makes batches of `record` into batches of `schema`, which differ in some leaves.
 
     `making` gives the array of a leaf for which `is_made` another form. It is given whole arrays,
@@ -271,8 +271,8 @@ class Storage:
     def __init__(self, record: Record) -> None:
         self.record = plain(record)
         self.arrow = to_arrow(self.record)
-        self._store = Remaking(record, self.arrow, _is_made, _stored)
-        self._load = Remaking(record, to_arrow(record), _is_made, _loaded)
+        self._store = BatchTransform(record, self.arrow, _is_made, _stored)
+        self._load = BatchTransform(record, to_arrow(record), _is_made, _loaded)
 
     def store(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Turn a batch of the record's Arrow form into one of the plain record's, `arrow`."""

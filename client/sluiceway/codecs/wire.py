@@ -77,7 +77,7 @@ _PREFIX_BYTES: Final = 5
 _MOST_STRANGERS: Final = 1000
 
 
-class WireBytes:
+class WireFormatValidator:
     """Looks at values before they are produced as they are.
 
     A value of an `avro` channel begins with the byte 0 and one of the channel's schema ids as four
@@ -158,4 +158,4 @@ def _prefix(id_: int) -> bytes | None:
     return b"\0" + id_.to_bytes(4, "big") if 0 <= id_ < 2**32 else None
 
 
-__all__ = ["WireBytes"]
+__all__ = ["WireFormatValidator"]

@@ -13,8 +13,8 @@ from confluent_kafka import (
 
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
-from sluiceway.confluent.fetcher import Fetcher, News, Part
-from sluiceway.confluent.members import Lone, Reader, Sharer, Subscription, committed
+from sluiceway.confluent.fetcher import Fetcher, Part, WakeupEvent
+from sluiceway.confluent.members import GroupMember, ManualConsumer, Reader, Subscription, committed
 from sluiceway.errors import SluicewayError
 from sluiceway.rest.channels import Control
 
@@ -28,7 +28,7 @@ class Assignment:
     the partitions that have come, and `chosen` those of them that it has said the beginning of.
     """
 
-    def __init__(self, settings: ConsumerSettings, *, news: News) -> None:
+    def __init__(self, settings: ConsumerSettings, *, news: WakeupEvent) -> None:
         self._settings = settings
         self._control = settings.control
         self._news = news
@@ -40,16 +40,16 @@ class Assignment:
         self.coming: tuple[Part, ...] | None = None
         self.chosen: set[Part] = set()
 
-    def sharers(self) -> list[Sharer]:
+    def sharers(self) -> list[GroupMember]:
         """Return its memberships."""
-        return [each for each in self.readers.values() if isinstance(each, Sharer)]
+        return [each for each in self.readers.values() if isinstance(each, GroupMember)]
 
     def lone_parts(self) -> list[Part]:
         """Return the partitions that it named itself."""
-        lone = {name for name, each in self.readers.items() if isinstance(each, Lone)}
+        lone = {name for name, each in self.readers.items() if isinstance(each, ManualConsumer)}
         return [part for part in self.fetcher.begun if part[0] in lone]
 
-    def unwanted(self) -> list[Sharer]:
+    def unwanted(self) -> list[GroupMember]:
         """Return its memberships of channels that are not subscribed to any more."""
         return [each for each in self.sharers() if not self.subscription.wants(each.channel)]
 
@@ -74,7 +74,7 @@ class Assignment:
                 raise refused(INVALID_ARG, f"there is no offset {given} to begin at")
             elif at is not None:
                 places[part] = at.offset
-            elif isinstance(reader, Sharer) and part[1] >= reader.first_total:
+            elif isinstance(reader, GroupMember) and part[1] >= reader.first_total:
                 # It came when the channel grew: all that is in it is new.
                 places[part] = OFFSET_BEGINNING
             elif self._settings.reset in _RESET:
@@ -191,7 +191,7 @@ class Assignment:
             del self.readers[each.channel]
             each.attachment.leave()
 
-    def lose(self, reader: Sharer) -> None:
+    def lose(self, reader: GroupMember) -> None:
         """End a membership that is none any more; the channel is not joined again by itself."""
         self.drop([part for part in self.fetcher.begun if part[0] == reader.channel])
         del self.readers[reader.channel]
@@ -215,15 +215,15 @@ class Assignment:
     def _lone(self, channel: str, places: Mapping[int, int]) -> Reader:
         """Return who reads a channel by itself, knowing where the group stands there now."""
         reader = self.readers.get(channel)
-        if isinstance(reader, Lone):
+        if isinstance(reader, ManualConsumer):
             stored = [p for p, given in places.items() if given in (OFFSET_INVALID, OFFSET_STORED)]
             if stored:
                 reader.learn(stored)
             return reader
-        return self._met(Lone(self._control, channel, self._settings.group))
+        return self._met(ManualConsumer(self._control, channel, self._settings.group))
 
     def _join(self, channel: str) -> None:
-        self._met(Sharer(self._control, channel, self._settings.group, news=self._news))
+        self._met(GroupMember(self._control, channel, self._settings.group, news=self._news))
 
     def _met(self, reader: Reader) -> Reader:
         try:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from sluiceway.codecs.wire import WireBytes
+from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import CONFLICT, STATE, TIMED_OUT, kafkas_names, refused
 from sluiceway.confluent.members import attached
@@ -52,7 +52,7 @@ class Outlet:
             self.failures = 0
             self.identity = TopicIdentity(self.connection, settings.kafka)
             self.identity.verify(timeout_s=_TIMEOUT_S)
-            self.wire = WireBytes(
+            self.wire = WireFormatValidator(
                 self.connection, refresh=lambda: control.connection(channel, "write")
             )
             self.checks = not self.wire.takes_any

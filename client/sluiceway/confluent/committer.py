@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from confluent_kafka import KafkaError, TopicPartition
 
 from sluiceway.confluent.errors import FAIL, kafka_error
-from sluiceway.confluent.fetcher import News, Part, listed
+from sluiceway.confluent.fetcher import Part, WakeupEvent, listed
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 
 __all__ = ["Committer"]
@@ -25,7 +25,9 @@ class Committer:
     request gets its own report. `reports` are handed out by who polls.
     """
 
-    def __init__(self, keep: Callable[[str, Mapping[int, int]], None], *, news: News) -> None:
+    def __init__(
+        self, keep: Callable[[str, Mapping[int, int]], None], *, news: WakeupEvent
+    ) -> None:
         self._keep = keep
         self._news = news
         self._turn = threading.Lock()

@@ -14,7 +14,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from sluiceway.confluent.coordinator import OnPartitions, Turns, in_turn
+from sluiceway.confluent.coordinator import ConsumerCoordinator, OnPartitions, in_turn
 from sluiceway.confluent.errors import (
     CONFLICT,
     INVALID_ARG,
@@ -26,7 +26,7 @@ from sluiceway.confluent.errors import (
 from sluiceway.confluent.fetcher import listed, parts_of
 
 
-class Asking(Turns):
+class Asking(ConsumerCoordinator):
     """The questions of Consumer, which change nothing."""
 
     def committed(

@@ -23,12 +23,12 @@ from sluiceway.confluent.errors import (
     kafkas_names,
     refused,
 )
-from sluiceway.confluent.fetcher import News, Part, listed, parts_of, when_forgotten
-from sluiceway.confluent.members import Lone, Sharer
+from sluiceway.confluent.fetcher import Part, WakeupEvent, listed, parts_of, when_forgotten
+from sluiceway.confluent.members import GroupMember, ManualConsumer
 from sluiceway.errors import SluicewayError
 from sluiceway.fair_lock import FairLock
 
-__all__ = ["OnPartitions", "Turns", "in_turn"]
+__all__ = ["ConsumerCoordinator", "OnPartitions", "in_turn"]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
@@ -50,7 +50,7 @@ def in_turn(method: Method) -> Method:
     return cast("Method", called)
 
 
-class Turns:
+class ConsumerCoordinator:
     """The part of Consumer that nobody calls: it is done by the calls that read.
 
     Threads that share a consumer take messages side by side. All else is done by one at a time,
@@ -61,7 +61,7 @@ class Turns:
         settings = self._settings = consumer_settings(config, named)
         self._process = os.getpid()
         self._turn = FairLock()
-        self._news = News()
+        self._news = WakeupEvent()
         self._assignment = Assignment(settings, news=self._news)
         self._committer = Committer(self._assignment.keep, news=self._news)
         self._events: collections.deque[Message] = collections.deque()
@@ -122,7 +122,7 @@ class Turns:
             with kafkas_names():
                 self._follow(reader)
 
-    def _follow(self, reader: Sharer) -> None:
+    def _follow(self, reader: GroupMember) -> None:
         share = reader.share
         if share.due:
             lost = share.look()
@@ -136,7 +136,7 @@ class Turns:
         if came:
             self._receive(reader, came)
 
-    def _receive(self, reader: Sharer, came: Sequence[Part]) -> None:
+    def _receive(self, reader: GroupMember, came: Sequence[Part]) -> None:
         """Begin with partitions that have come, also where `on_assign` raises, as with Kafka's."""
         known = {p: at for p, at in reader.share.positions.items() if (reader.channel, p) in came}
         reader.learn(known)
@@ -146,7 +146,7 @@ class Turns:
         finally:
             self._begin_rest(reader, came)
 
-    def _begin_rest(self, reader: Sharer, came: Sequence[Part]) -> None:
+    def _begin_rest(self, reader: GroupMember, came: Sequence[Part]) -> None:
         """Begin with what `on_assign` has said nothing of."""
         assignment = self._assignment
         rest = [part for part in came if part not in assignment.chosen]
@@ -155,7 +155,7 @@ class Turns:
         reader.held = tuple(sorted({*reader.held, *(p for _, p in came)}))
         self._events.extend(events)
 
-    def _revoke(self, reader: Sharer, lost: Collection[int], how: str) -> None:
+    def _revoke(self, reader: GroupMember, lost: Collection[int], how: str) -> None:
         """Let go of partitions, committed and announced before; also where a callback raises."""
         parts = [(reader.channel, p) for p in lost]
         if not parts:
@@ -174,7 +174,7 @@ class Turns:
             self._assignment.drop(parts)
             reader.held = tuple(p for p in reader.held if p not in lost)
 
-    def _lose(self, reader: Sharer, error: SluicewayError) -> None:
+    def _lose(self, reader: GroupMember, error: SluicewayError) -> None:
         """End a membership that the gateway does not know any more."""
         event = Message(topic=reader.channel, error=kafka_error(error, fatal=True))
         try:
@@ -183,7 +183,7 @@ class Turns:
             self._events.append(event)
             self._assignment.lose(reader)
 
-    def _part(self, reader: Sharer) -> None:
+    def _part(self, reader: GroupMember) -> None:
         """Leave a group in good order."""
         try:
             self._revoke(reader, reader.held, "revoke")
@@ -218,7 +218,7 @@ class Turns:
         return self._assignment.lone_parts()
 
     def _give_up_lone(self) -> None:
-        if any(isinstance(each, Lone) for each in self._assignment.readers.values()):
+        if any(isinstance(each, ManualConsumer) for each in self._assignment.readers.values()):
             self._begin_with({})
 
     def _commit_automatically(self, parts: Collection[Part]) -> None:

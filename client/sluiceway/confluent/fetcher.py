@@ -276,7 +276,7 @@ def parts_of(given: Sequence[TopicPartition]) -> dict[Part, int]:
     return {(each.topic, each.partition): each.offset for each in given}
 
 
-class News(threading.Event):
+class WakeupEvent(threading.Event):
     """Set when something has come up, from any thread; `turn_s` is when to look in any case.
 
     Whoever reads compares one number a message: it is 0 while it is set. In seconds, monotonic.
@@ -300,7 +300,7 @@ class News(threading.Event):
             self.turn_s = turn_s
 
 
-def aside(work: Callable[[], object]) -> None:
+def run_detached(work: Callable[[], object]) -> None:
     """Do it in a thread of its own, which the process waits for; at its end, at once."""
     # Then no thread is waited for any more, and none holds a lock either.
     if threading.main_thread().is_alive():
@@ -321,7 +321,7 @@ def when_forgotten(
 
 def _begin(process: int, work: Callable[..., object], given: tuple[Any, ...]) -> None:
     if os.getpid() == process:
-        aside(lambda: work(*given))
+        run_detached(lambda: work(*given))
 
 
-__all__ = ["News", "aside", "when_forgotten"]
+__all__ = ["WakeupEvent", "run_detached", "when_forgotten"]

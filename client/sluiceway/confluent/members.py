@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sluiceway.confluent.errors import INVALID_ARG, refused
-from sluiceway.confluent.fetcher import News
-from sluiceway.endpoint.assignment import Share
-from sluiceway.endpoint.committer import Commits
-from sluiceway.endpoint.handle import Attachment
-from sluiceway.endpoint.heartbeat import Session
+from sluiceway.confluent.fetcher import WakeupEvent
+from sluiceway.endpoint.assignment import PartitionAssignment
+from sluiceway.endpoint.committer import OffsetCommitter
+from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CommitBeyondRead, GatewayUnavailable, SluicewayError, StaleGeneration
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import Heard, Membership, Position
+from sluiceway.rest.endpoint_models import HeartbeatResult, Membership, Position
 from sluiceway.rest.models import Connection
 
 _ATTACH_S = 30.0
@@ -25,7 +25,7 @@ _CLOSE_S = 30.0
 class Reader(ABC):
     """An endpoint of a channel that keeps offsets for a group; see its two kinds."""
 
-    def __init__(self, attachment: Attachment, group: str) -> None:
+    def __init__(self, attachment: EndpointHandle, group: str) -> None:
         self.attachment = attachment
         self.connection: Connection = attachment.attached.connection
         self.held: tuple[int, ...] = ()
@@ -80,21 +80,21 @@ class Reader(ABC):
         """Return what is known to be committed, without asking."""
 
 
-class Sharer(Reader):
+class GroupMember(Reader):
     """A member of a dynamic group: the gateway says which partitions are its own.
 
     `news` is set when a beat has brought something.
     """
 
-    def __init__(self, control: Control, channel: str, group: str, *, news: News) -> None:
+    def __init__(self, control: Control, channel: str, group: str, *, news: WakeupEvent) -> None:
         attachment = attached(control, channel, Membership(group=group, index=None, size=None))
         super().__init__(attachment, group)
         try:
-            self._commits = Commits(attachment, topic_id=self.connection.topic_id)
-            self.share = Share(attachment)
+            self._commits = OffsetCommitter(attachment, topic_id=self.connection.topic_id)
+            self.share = PartitionAssignment(attachment)
             hear = self.share.hear
 
-            def heard(word: Heard) -> None:
+            def heard(word: HeartbeatResult) -> None:
                 hear(word)
                 news.set()
 
@@ -141,7 +141,7 @@ class Sharer(Reader):
         return self._known.get(partition)
 
 
-class Lone(Reader):
+class ManualConsumer(Reader):
     """A reader that names its partitions itself, and keeps its place under a group's name.
 
     Its commits say where they come from, so that of two who read one partition, the second is
@@ -220,10 +220,10 @@ def committed(control: Control, channel: str, group: str) -> dict[int, Position]
 
 def attached(
     control: Control, channel: str, membership: Membership | None, role: Any = "reader"
-) -> Attachment:
+) -> EndpointHandle:
     """Attach to a channel that is there. Raises GatewayError."""
-    return Attachment.open(
-        Session.of(control.endpoints, grace_s=control.grace_s),
+    return EndpointHandle.open(
+        HeartbeatSession.of(control.endpoints, grace_s=control.grace_s),
         channel=channel,
         uid=control.channel(channel).uid,
         role=role,
@@ -329,4 +329,12 @@ class Subscription:
         return [name]
 
 
-__all__ = ["Lone", "Reader", "Sharer", "Subscription", "attached", "committed", "positions_at"]
+__all__ = [
+    "GroupMember",
+    "ManualConsumer",
+    "Reader",
+    "Subscription",
+    "attached",
+    "committed",
+    "positions_at",
+]

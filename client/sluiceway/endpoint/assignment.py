@@ -6,17 +6,17 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sluiceway.endpoint.handle import Attachment
-from sluiceway.endpoint.stop_condition import Ending
+from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import GatewayUnavailable, StaleGeneration
-from sluiceway.rest.endpoint_models import Heard, Position, ShareAnswer
+from sluiceway.rest.endpoint_models import HeartbeatResult, Position, ShareAnswer
 
-__all__ = ["EndingOfShare", "Share"]
+__all__ = ["PartitionAssignment", "StopAtAssignmentEnd"]
 
 LOGGER = logging.getLogger("sluiceway.endpoint.assignment")
 
 
-class Share:
+class PartitionAssignment:
     """The share of one reader. Beats, in their thread, say when it is to be taken anew.
 
     `partitions` are the reader's; `pending` become so when another lets go of them. `positions`
@@ -25,7 +25,7 @@ class Share:
     to let go, or the group was reset. All its partitions are given up, and take no commit.
     """
 
-    def __init__(self, attachment: Attachment) -> None:
+    def __init__(self, attachment: EndpointHandle) -> None:
         self._attachment = attachment
         self.partitions: tuple[int, ...] = ()
         self.pending: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class Share:
         self._needed = 0
         hear = weakref.WeakMethod(self.hear)
 
-        def heard(word: Heard) -> None:
+        def heard(word: HeartbeatResult) -> None:
             if (told := hear()) is not None:
                 told(word)
 
@@ -144,17 +144,17 @@ class Share:
             attachment.inquire()
         return calls.sync(attachment.channel, attachment.id, {**body, **wish})
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: HeartbeatResult) -> None:
         """Take what a beat brought; called in the thread of the beats."""
         if heard.generation is not None:
             self._heard = heard.generation
         self._again.set()
 
 
-class EndingOfShare(Ending):
+class StopAtAssignmentEnd(StopCondition):
     """Ends where another ending does, for the partitions that are the reader's at the moment."""
 
-    def __init__(self, whole: Ending, share: Share) -> None:
+    def __init__(self, whole: StopCondition, share: PartitionAssignment) -> None:
         super().__init__(None)
         self._whole = whole
         self._share = share

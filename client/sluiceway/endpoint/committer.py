@@ -3,16 +3,16 @@
 import threading
 from collections.abc import Callable, Collection, Mapping
 
-from sluiceway.endpoint.handle import Attachment
+from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, Fenced, OptionError
 from sluiceway.rest.endpoint_models import Position
 
-__all__ = ["Commits"]
+__all__ = ["OffsetCommitter"]
 
 Places = Mapping[int, Position | int]
 
 
-class Commits:
+class OffsetCommitter:
     """The commits of one reader, numbered, so that one that is late undoes none that came after.
 
     A commit that heard no answer may count or not; the next one makes up for it.
@@ -21,7 +21,7 @@ class Commits:
     What else there is waits for no commit: reading goes on while the gateway is away.
     """
 
-    def __init__(self, attachment: Attachment | None, *, topic_id: str | None) -> None:
+    def __init__(self, attachment: EndpointHandle | None, *, topic_id: str | None) -> None:
         self._attachment = attachment
         self._topic_id = topic_id
         self._number = 0
@@ -60,7 +60,7 @@ class Commits:
 
     def _commit(
         self,
-        attachment: Attachment,
+        attachment: EndpointHandle,
         group: str,
         places: Places | None,
         handed_out: Mapping[int, Position],
@@ -97,7 +97,7 @@ class Commits:
         found = attachment.session.calls.committed(attachment.channel, group, index=index)
         return {p: place for p, place in found.items() if attachment.owns(p)}
 
-    def _group(self) -> tuple[Attachment, str]:
+    def _group(self) -> tuple[EndpointHandle, str]:
         attachment = self._attachment
         if attachment is None or attachment.membership is None:
             raise OptionError(

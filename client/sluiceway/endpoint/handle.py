@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sluiceway.endpoint.heartbeat import Farewell, Session
+from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
 from sluiceway.errors import (
     ChannelNotFound,
     ChannelNotReady,
@@ -26,13 +26,13 @@ from sluiceway.errors import (
 from sluiceway.rest.endpoint_models import (
     Attached,
     Endpoint,
-    Heard,
+    HeartbeatResult,
     Membership,
     Position,
     Role,
     checked_payload,
 )
-from sluiceway.rest.transport import Pauses
+from sluiceway.rest.transport import Backoff
 
 _CYCLES = 10
 """That averages are taken over."""
@@ -44,7 +44,7 @@ _NAMES = {
 }
 
 
-class Movement:
+class EndpointMetrics:
     """Counts records and the time between calls, and finds out the positions.
 
     What the thread of the beats reads is put in its place as a whole, and never changed there.
@@ -133,7 +133,7 @@ _MAX_CAUSE_CHARACTERS = 1000
 _LAST_WORD_S = 5.0
 
 
-class Attachment:
+class EndpointHandle:
     """A writer or reader that the gateway knows, with an id and an epoch of its own.
 
     Its session beats for it in another thread; what the gateway says comes to `counterparts`,
@@ -144,7 +144,7 @@ class Attachment:
 
     def __init__(
         self,
-        session: Session,
+        session: HeartbeatSession,
         *,
         channel: str,
         uid: str,
@@ -162,10 +162,10 @@ class Attachment:
         self.membership = membership
         self.session = session
         self.attached: Attached
-        self.movement = Movement(role)
+        self.movement = EndpointMetrics(role)
         self.counterparts: tuple[Endpoint, ...] | None = None
         self.finish_requested = False
-        self.on_heard: Callable[[Heard], None] | None = None
+        self.on_heard: Callable[[HeartbeatResult], None] | None = None
         self._state = "opened"
         self._listening = False
         self._seen: int | None = None
@@ -180,7 +180,7 @@ class Attachment:
     @classmethod
     def open(
         cls,
-        session: Session,
+        session: HeartbeatSession,
         *,
         channel: str,
         uid: str,
@@ -188,7 +188,7 @@ class Attachment:
         membership: Membership | None,
         timeout_s: float,
         close_timeout_s: float,
-    ) -> "Attachment":
+    ) -> "EndpointHandle":
         """Attach a new instance; where its group makes the channel grow, wait for that.
 
         Raises Conflict, ChannelClosed, ChannelNotFound, and ChannelNotReady after `timeout_s`.
@@ -306,7 +306,7 @@ class Attachment:
         }
         return told | ({"seen": self._seen} if self._listening else {})
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: HeartbeatResult) -> None:
         """Take the answer to a beat; callbacks are called here."""
         if not self._present:
             return
@@ -353,7 +353,7 @@ class Attachment:
             # Nobody knows it any more: there is nothing to leave.
             return
         self._state = "stopped"
-        pauses = Pauses(self._close_timeout_s)
+        pauses = Backoff(self._close_timeout_s)
         while True:
             try:
                 self._detach("closed", cause=None, ends=ends, timeout_s=self.session.grace_s)
@@ -384,7 +384,7 @@ class Attachment:
             self._give_up(cause_of(error), None)
 
     def _attach(self, timeout_s: float) -> None:
-        pauses = Pauses(timeout_s)
+        pauses = Backoff(timeout_s)
         while True:
             try:
                 self.attached = self.session.calls.attach(
@@ -400,7 +400,7 @@ class Attachment:
                     raise
             else:
                 self._present = True
-                self.session.mind(self, Farewell.of(self, self.attached.epoch))
+                self.session.mind(self, DetachRequest.of(self, self.attached.epoch))
                 self.session.expect(self.attached.beat_ms)
                 return
 
@@ -442,4 +442,4 @@ class Attachment:
             LOGGER.exception("on_status of %s failed", self.name)
 
 
-__all__ = ["Attachment", "Movement", "StatusCallback"]
+__all__ = ["EndpointHandle", "EndpointMetrics", "StatusCallback"]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
 from sluiceway.rest.auth import forget_frames
-from sluiceway.rest.endpoint_models import Heard
+from sluiceway.rest.endpoint_models import HeartbeatResult
 from sluiceway.rest.endpoints import BeatAnswer, EndpointCalls
 from sluiceway.rest.models import Answer
 
@@ -33,7 +33,7 @@ class Leaver(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Farewell:
+class DetachRequest:
     """What there is to say of an endpoint of which nothing else is left.
 
     `done`: it is a reader that has read all there was for it to read, which is no failure.
@@ -49,7 +49,7 @@ class Farewell:
     pristine: bool = False
 
     @classmethod
-    def of(cls, leaver: Leaver, epoch: int) -> "Farewell":
+    def of(cls, leaver: Leaver, epoch: int) -> "DetachRequest":
         """Return that of an endpoint with this epoch."""
         return cls(
             name=leaver.name, channel=leaver.channel, id=leaver.id, uid=leaver.uid, epoch=epoch
@@ -64,7 +64,7 @@ class Farewell:
         return {"uid": self.uid, "epoch": self.epoch, **ending}
 
 
-class Forgotten:
+class AbandonedEndpoints:
     """The endpoints of a session that Python collected while they were open.
 
     That happens in the middle of whatever some thread does, which may hold any lock. So it is only
@@ -72,7 +72,7 @@ class Forgotten:
     """
 
     def __init__(self) -> None:
-        self._noted: deque[Farewell] = deque()
+        self._noted: deque[DetachRequest] = deque()
         self._minded: dict[str, Any] = {}
 
     @property
@@ -80,7 +80,7 @@ class Forgotten:
         """Whether there is a member that has not left, or one to tell of."""
         return bool(self._minded)
 
-    def mind(self, member: object, farewell: Farewell) -> None:
+    def mind(self, member: object, farewell: DetachRequest) -> None:
         """Note the farewell when `member` is collected before it is released."""
         minded = weakref.finalize(member, _note, self._noted, farewell, os.getpid())
         # A process that ends is silent as a whole, and found lost by that.
@@ -126,7 +126,7 @@ class Forgotten:
             self._minded.pop(farewell.id, None)
 
 
-def _note(noted: deque[Farewell], farewell: Farewell, process: int) -> None:
+def _note(noted: deque[DetachRequest], farewell: DetachRequest, process: int) -> None:
     if os.getpid() == process:
         noted.append(farewell)
 
@@ -139,7 +139,7 @@ _MOST_BYTES = 500_000
 """About half of what a gateway reads of one request by default."""
 _FIRST_PAUSE_S = 2.0
 _SHORTEST_S, _LONGEST_S = 0.05, 60.0
-_SESSIONS: dict[Hashable, "Session"] = {}
+_SESSIONS: dict[Hashable, "HeartbeatSession"] = {}
 
 
 class Member(Protocol):
@@ -150,7 +150,7 @@ class Member(Protocol):
     def report(self) -> dict[str, Any] | None:
         """Return what a beat says of it; None while it is not attached."""
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: HeartbeatResult) -> None:
         """Take the gateway's word to it."""
 
 
@@ -167,7 +167,7 @@ class Companion(Protocol):
         """Learn that the gateway does not take what was told; the session asks no more."""
 
 
-class Session:
+class HeartbeatSession:
     """Beats for its members, from the first that enters until the last has left.
 
     Members are held weakly: the beat does not keep alive what the program has forgotten, and tells
@@ -189,7 +189,7 @@ class Session:
         self._lock = threading.Lock()
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
         self._companions: set[Companion] = set()
-        self._forgotten = Forgotten()
+        self._forgotten = AbandonedEndpoints()
         self._calls: EndpointCalls | None = None
         self._turn = threading.Lock()
         self._wake = threading.Event()
@@ -199,7 +199,7 @@ class Session:
         self._failure: GatewayError | None = None
 
     @classmethod
-    def of(cls, calls: EndpointCalls, *, grace_s: float) -> "Session":
+    def of(cls, calls: EndpointCalls, *, grace_s: float) -> "HeartbeatSession":
         """Return this process's session with the gateway that `calls` speak to.
 
         A process that was forked has one of its own.
@@ -236,7 +236,7 @@ class Session:
             self._members.add(member)
             self._begin()
 
-    def mind(self, member: Member, farewell: Farewell) -> None:
+    def mind(self, member: Member, farewell: DetachRequest) -> None:
         """Tell the gateway that a member failed, if it is collected before it leaves."""
         self._forgotten.mind(member, farewell)
 
@@ -413,4 +413,4 @@ def _pieces(reports: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, 
         yield piece
 
 
-__all__ = ["Companion", "Farewell", "Forgotten", "Member", "Session"]
+__all__ = ["AbandonedEndpoints", "Companion", "DetachRequest", "HeartbeatSession", "Member"]

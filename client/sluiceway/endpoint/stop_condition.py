@@ -7,11 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sluiceway.endpoint.handle import Attachment
+from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CounterpartError, OptionError, WriterFailed, WriterLost
 from sluiceway.rest.endpoint_models import Endpoint
 
-__all__ = ["Ending", "LostWriterPolicy", "OnLostWriter", "Outcome", "WhenFinished", "outcome"]
+__all__ = [
+    "LostWriterPolicy",
+    "OnLostWriter",
+    "Outcome",
+    "StopCondition",
+    "WhenFinished",
+    "outcome",
+]
 
 LOGGER = logging.getLogger("sluiceway.endpoint.stop_condition")
 
@@ -140,11 +147,11 @@ def outcome(
     )
 
 
-class Ending:
+class StopCondition:
     """Ends at offsets that are known from the start, or never (None)."""
 
     def __init__(
-        self, ends: Mapping[int, int] | None, attachment: Attachment | None = None
+        self, ends: Mapping[int, int] | None, attachment: EndpointHandle | None = None
     ) -> None:
         self._ends = ends
         self._attachment = attachment
@@ -165,7 +172,7 @@ class Ending:
         """Everything up to the ends was handed out: raise if that is not all there should be."""
 
 
-class WhenFinished(Ending):
+class WhenFinished(StopCondition):
     """Ends when at least `writers` have come, none is at work, and all they wrote is read.
 
     When the channel closes, those that have come are all, and what is in it is all there is. What
@@ -176,7 +183,7 @@ class WhenFinished(Ending):
 
     def __init__(
         self,
-        attachment: Attachment,
+        attachment: EndpointHandle,
         *,
         watermarks: Callable[[], Mapping[int, int]],
         mine: Callable[[int], bool],

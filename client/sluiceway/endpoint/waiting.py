@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from sluiceway.errors import OptionError, SluicewayTimeout
-from sluiceway.rest.endpoint_models import Endpoint, Passage
+from sluiceway.rest.endpoint_models import CommitProgress, Endpoint
 from sluiceway.rest.endpoints import EndpointCalls
 
 WaitedState = Literal["opened", "started", "closed"]
@@ -149,7 +149,7 @@ def wait_until_passed(
         )
 
 
-def _told(passage: Passage) -> str:
+def _told(passage: CommitProgress) -> str:
     if not passage.known:
         return "nobody has been in it yet"
     parts = [

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from sluiceway.codecs import Codec, Envelope
 from sluiceway.errors import RecordTooLarge
-from sluiceway.kafka.partitioner import Placement
+from sluiceway.kafka.partitioner import Partitioning
 from sluiceway.rest.models import Connection
 
-__all__ = ["Messages", "Outgoing", "outgoing"]
+__all__ = ["Messages", "RecordAccumulator", "record_accumulator"]
 
 _FRAMING_BYTES = 128
 """What Kafka adds to a lone message: the batch's header of 61 bytes and the record's own."""
@@ -34,7 +34,7 @@ class Messages:
     records: int = 0
 
 
-class Outgoing(Protocol):
+class RecordAccumulator(Protocol):
     """Makes messages of a writer's batches. A call that raises has changed nothing.
 
     Not thread-safe: rows wait here, and messages name the partitions in turn.
@@ -53,9 +53,9 @@ class Outgoing(Protocol):
         """Return how many records a message made here holds."""
 
 
-def outgoing(
-    codec: Codec, connection: Connection, placement: Placement, *, batch_records: int
-) -> Outgoing:
+def record_accumulator(
+    codec: Codec, connection: Connection, placement: Partitioning, *, batch_records: int
+) -> RecordAccumulator:
     """Return the maker of messages for the connection's format."""
     limit_bytes = connection.max_message_bytes - _FRAMING_BYTES
     if connection.format == "arrow":
@@ -66,7 +66,7 @@ def outgoing(
 class _RecordMessages:
     """Each record is a message."""
 
-    def __init__(self, codec: Codec, placement: Placement, limit_bytes: int) -> None:
+    def __init__(self, codec: Codec, placement: Partitioning, limit_bytes: int) -> None:
         self._codec = codec
         self._placement = placement
         self._limit_bytes = limit_bytes
@@ -124,7 +124,7 @@ class _BatchMessages:
     """
 
     def __init__(
-        self, codec: Codec, placement: Placement, limit_bytes: int, batch_records: int
+        self, codec: Codec, placement: Partitioning, limit_bytes: int, batch_records: int
     ) -> None:
         self._codec = codec
         self._placement = placement

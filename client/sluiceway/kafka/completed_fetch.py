@@ -14,13 +14,13 @@ from sluiceway.errors import OptionError
 from sluiceway.records import to_records
 from sluiceway.rest.endpoint_models import Position
 
-__all__ = ["Chunk"]
+__all__ = ["CompletedFetch"]
 
 _ROWS: Final = 8192
 """Records are made of so many rows at once: a message of 1 MB may hold millions."""
 
 
-class Chunk:
+class CompletedFetch:
     """Decoded messages of several partitions, in the order in which they came.
 
     Records are handed out from the front, one by one or by batches, and `settle` says what that
@@ -59,7 +59,7 @@ class Chunk:
         self._extend()
 
     @classmethod
-    def nothing(cls) -> "Chunk":
+    def nothing(cls) -> "CompletedFetch":
         """Return a chunk without messages."""
         return cls((), Decoded(batches=[], counts=None, corrupt=[]), {}, skip=False)
 

@@ -32,7 +32,7 @@ _UNKNOWN_MECHANISM = 33
 _CERTIFICATES = ("ssl.certificate.pem", "ssl.certificate.location", "ssl.keystore.location")
 
 
-class Misfit(StrEnum):
+class AccessProblem(StrEnum):
     """What of the Kafka properties and the broker does not go together."""
 
     CREDENTIALS = "credentials"
@@ -44,7 +44,7 @@ class Misfit(StrEnum):
 class Finding:
     """What keeps Kafka shut; `words` say it and what to do, alike as long as it is the same."""
 
-    misfit: Misfit
+    misfit: AccessProblem
     words: str
 
 
@@ -125,7 +125,7 @@ class _Door:
                 return self._understood(_greeted(secured))
         except ssl.SSLCertVerificationError as error:
             words = certificate_fault(error, self._place, "ssl.ca.pem or ssl.ca.location")
-            return Finding(misfit=Misfit.CERTIFICATE, words=words)
+            return Finding(misfit=AccessProblem.CERTIFICATE, words=words)
         except OSError as error:
             return self._broken_off(error)
 
@@ -150,7 +150,7 @@ class _Door:
             f"{self._place} {does} ({error.reason}); give one that it trusts, with its key, in "
             "ssl.certificate.pem and ssl.key.pem"
         )
-        return Finding(misfit=Misfit.CERTIFICATE, words=words)
+        return Finding(misfit=AccessProblem.CERTIFICATE, words=words)
 
     def _understood(self, answer: bytes) -> Finding | None:
         """Say what is wrong by a broker's answer; nothing, if there was none."""
@@ -182,7 +182,7 @@ class _Door:
 
 
 def _protocol(words: str) -> Finding:
-    return Finding(misfit=Misfit.PROTOCOL, words=words)
+    return Finding(misfit=AccessProblem.PROTOCOL, words=words)
 
 
 def _context(properties: Mapping[str, object]) -> ssl.SSLContext:
@@ -229,7 +229,7 @@ _WHENCE = (
 )
 
 
-class Complaints:
+class ConnectionErrors:
     """The errors of one client's connections; pass `note` as its `error_cb`, and serve it.
 
     Brokers that are away come back. That no broker lets the client in does not heal by itself:
@@ -284,4 +284,4 @@ class Complaints:
         )
 
 
-__all__ = ["Complaints", "Finding", "Misfit", "diagnosis"]
+__all__ = ["AccessProblem", "ConnectionErrors", "Finding", "diagnosis"]

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OptionError, TopicGone
 from sluiceway.rest.auth import forget_frames
-from sluiceway.rest.transport import Pauses
+from sluiceway.rest.transport import Backoff
 
 __all__ = ["LOGGER", "is_gone", "is_unavailable", "made", "translated", "with_retries"]
 
@@ -115,7 +115,7 @@ def with_retries(
     failures that are `retriable`. `call` is given the seconds that are left, and so is `refresh`,
     which runs before each further call. Raises the last error.
     """
-    pauses = Pauses(timeout_s)
+    pauses = Backoff(timeout_s)
     while True:
         try:
             return call(max(_SHORTEST_CALL_S, pauses.left_s))

@@ -12,16 +12,16 @@ from confluent_kafka import Message
 
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.decoder import refusal
-from sluiceway.endpoint.stop_condition import Ending
+from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.fair_lock import FairLock
-from sluiceway.kafka.completed_fetch import Chunk
+from sluiceway.kafka.completed_fetch import CompletedFetch
 from sluiceway.kafka.consumer import MessageStream, Taken
-from sluiceway.kafka.idle_timeout import Silence
+from sluiceway.kafka.idle_timeout import IdleTimeout
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 
-__all__ = ["Intake"]
+__all__ = ["Fetcher"]
 
 _CHUNK_MESSAGES = {"avro": 8192, "arrow": 32, "bytes": 8192}
 """What lies ready is taken at once, up to so many; `arrow` messages hold many records each."""
@@ -29,7 +29,7 @@ _SLICE_S = 0.25
 _IDENTITY_MAX_AGE_S = 5.0
 
 
-class Intake:
+class Fetcher:
     """Fetches chunk after chunk, up to the ends, and keeps the positions.
 
     A position moves only when records are handed out, or when it is certain that none lie
@@ -48,7 +48,7 @@ class Intake:
         stream: MessageStream,
         *,
         positions: Mapping[int, Position],
-        ending: Ending,
+        ending: StopCondition,
         skip_corrupt: bool,
         timeout_s: float,
     ) -> None:
@@ -70,8 +70,8 @@ class Intake:
         self._refused = False
         # Where reading stood before the records that a `read` under way has in hand.
         self._held_from: dict[int, Position] | None = None
-        self._silence = Silence(connection.topic_name, timeout_s=timeout_s)
-        self.chunk = Chunk.nothing()
+        self._silence = IdleTimeout(connection.topic_name, timeout_s=timeout_s)
+        self.chunk = CompletedFetch.nothing()
         self._records = 0
         self._skipped = 0
         self._restart()
@@ -297,13 +297,13 @@ class Intake:
 
     def _drop(self, positions: Mapping[int, Position]) -> None:
         """Have nothing in hand, and these positions."""
-        self._replace(Chunk.nothing())
+        self._replace(CompletedFetch.nothing())
         self._failure = None
         self._positions = dict(positions)
         self._next = {p: position.offset for p, position in positions.items()}
         self._open = set(self._next)
 
-    def _replace(self, chunk: Chunk) -> None:
+    def _replace(self, chunk: CompletedFetch) -> None:
         self.chunk.take_back()
         self._records += self.chunk.handed_out
         self._skipped += self.chunk.skipped_messages
@@ -340,7 +340,7 @@ class Intake:
         ends = self._ends
         if ends is not None and any(reached[p] > ends[p] for p in last):
             messages = [each for each in messages if each.offset() < ends[each.partition()]]
-        chunk: Chunk | None = None
+        chunk: CompletedFetch | None = None
         failure: SluicewayError | None = None
         if messages:
             try:
@@ -369,9 +369,9 @@ class Intake:
         # No more than there is, or the last call would wait for what never comes.
         return min(limit, sum(self._ends[p] - self._next[p] for p in self._open))
 
-    def _decoded(self, messages: list[Message]) -> Chunk:
+    def _decoded(self, messages: list[Message]) -> CompletedFetch:
         decoded = self._decoder.decode([message.value() for message in messages])
-        return Chunk(messages, decoded, self._positions, skip=self._skip_corrupt)
+        return CompletedFetch(messages, decoded, self._positions, skip=self._skip_corrupt)
 
     def _end(
         self, partitions: set[int], failure: SluicewayError | None = None

@@ -5,12 +5,12 @@ import time
 from sluiceway.errors import KafkaUnavailable
 from sluiceway.kafka.consumer import MessageStream
 
-__all__ = ["Silence"]
+__all__ = ["IdleTimeout"]
 
 _PROBE_S = 2.0
 
 
-class Silence:
+class IdleTimeout:
     """How long nothing has come; asks for the cause now and then, and gives up in the end."""
 
     def __init__(self, topic: str, *, timeout_s: float) -> None:

@@ -101,7 +101,7 @@ class Places:
     partitions: Sequence[int | None] | None = None
 
 
-class Placement:
+class Partitioning:
     """Round robin over all partitions: each record, or message, goes to the next one.
 
     The first partition is drawn by lot, so that many short writers spread out.
@@ -156,7 +156,7 @@ class Placement:
         return Places(keys=keys, partitions=partitions_of(keys, self.partitions))
 
 
-class _Fixed(Placement):
+class _Fixed(Partitioning):
     def __init__(self, partitions: int, partition: int) -> None:
         super().__init__(partitions)
         if type(partition) is not int or not 0 <= partition < partitions:
@@ -166,7 +166,7 @@ class _Fixed(Placement):
         self.turns = itertools.repeat(partition)
 
 
-class _ByField(Placement):
+class _ByField(Partitioning):
     def __init__(self, partitions: int, field: str, schema: Schema) -> None:
         super().__init__(partitions)
         names = schema.arrow.names
@@ -195,7 +195,7 @@ class _ByField(Placement):
         return self._by_key([None if each is None else to_bytes(each) for each in values])
 
 
-class _ByKeyFunction(Placement):
+class _ByKeyFunction(Partitioning):
     def __init__(self, partitions: int, function: Callable[[Record], Any]) -> None:
         super().__init__(partitions)
         self._function = function
@@ -218,7 +218,7 @@ class _ByKeyFunction(Placement):
         return self._by_key(keys)
 
 
-class _ByPartitioner(Placement):
+class _ByPartitioner(Partitioning):
     def __init__(self, partitions: int, function: Partitioner) -> None:
         super().__init__(partitions)
         self._function = function
@@ -236,14 +236,14 @@ class _ByPartitioner(Placement):
         return Places(partitions=chosen)
 
 
-def placement(
+def partitioning(
     schema: Schema,
     partitions: int,
     *,
     key: Key | None,
     partitioner: Partitioner | None,
     partition: int | None,
-) -> Placement:
+) -> Partitioning:
     """Return how records are placed; without any wish they go round. Raises OptionError."""
     wishes = {"key": key, "partitioner": partitioner, "partition": partition}
     given = [name for name, wish in wishes.items() if wish is not None]
@@ -261,15 +261,15 @@ def placement(
         if not callable(key):
             raise OptionError(f"key is {key!r}; it takes a field's name or a function")
         return _ByKeyFunction(partitions, key)
-    return Placement(partitions)
+    return Partitioning(partitions)
 
 
 __all__ = [
     "Key",
     "Partitioner",
-    "Placement",
+    "Partitioning",
     "murmur2",
     "partition_of",
+    "partitioning",
     "partitions_of",
-    "placement",
 ]

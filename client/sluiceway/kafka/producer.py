@@ -14,7 +14,7 @@ from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.errors import made, translated
 
-__all__ = ["Delivery"]
+__all__ = ["IdempotentProducer"]
 
 _STRIDE = 10_000
 _SLICE_S = 0.25
@@ -24,7 +24,7 @@ _Header = tuple[str, bytes]
 _Placed = tuple[bytes | None, bytes | None, int, _Header | None]
 
 
-class Delivery:
+class IdempotentProducer:
     """An idempotent producer of one topic.
 
     Each message is produced once and waits for the acknowledgement of all replicas. The first

@@ -27,7 +27,7 @@ class _Run:
     size: int
 
 
-class Seat:
+class SharedPartitionBuffer:
     """A reader's place at a carrier, which guards it; not for use by several threads at once.
 
     `next` has the partitions that are read, each with the offset after what came of it last.
@@ -110,7 +110,7 @@ _OF_A_PARTITION = frozenset(
 )
 
 
-class Carrier:
+class SharedConsumer:
     """A consumer, and the seats of those that it fetches for.
 
     It has no thread: of those who wait for messages one consumes for all, hands out what came,
@@ -125,11 +125,11 @@ class Carrier:
     def __init__(self, properties: MaskedProperties) -> None:
         self._consumer = made(Consumer, properties)
         self._lock = threading.Lock()
-        self._seats: dict[Seat, None] = {}
-        self._routes: dict[tuple[str, int], Seat] = {}
+        self._seats: dict[SharedPartitionBuffer, None] = {}
+        self._routes: dict[tuple[str, int], SharedPartitionBuffer] = {}
         # The id of each topic, and how many partitions of it the consumer knows.
         self._topics: dict[str, tuple[str | None, int]] = {}
-        self._waiting: dict[Seat, threading.Condition] = {}
+        self._waiting: dict[SharedPartitionBuffer, threading.Condition] = {}
         self._consuming = False
         # Whether something may be consumed and not handed out: an interrupt came in between.
         self._owing = False
@@ -141,7 +141,9 @@ class Carrier:
         """Whether nobody has a seat here."""
         return not self._seats
 
-    def assign(self, seat: Seat, offsets: Mapping[int, int], *, timeout_s: float) -> bool:
+    def assign(
+        self, seat: SharedPartitionBuffer, offsets: Mapping[int, int], *, timeout_s: float
+    ) -> bool:
         """Read these partitions for a seat, and no others; what came before is dropped.
 
         False, and nothing is changed, if one of them is read for another seat already.
@@ -163,25 +165,25 @@ class Carrier:
             self._routes.update(((seat.topic, p), seat) for p in offsets)
             return True
 
-    def drop(self, seat: Seat, partitions: Collection[int]) -> None:
+    def drop(self, seat: SharedPartitionBuffer, partitions: Collection[int]) -> None:
         """Read no more of these partitions, and throw away what came of them."""
         with self._lock:
             self._drop(seat, partitions)
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: SharedPartitionBuffer) -> None:
         """Read nothing for this seat any more."""
         with self._lock:
             self._give_up(seat)
             self._seats.pop(seat, None)
 
-    def meet(self, seat: Seat, *, timeout_s: float) -> int:
+    def meet(self, seat: SharedPartitionBuffer, *, timeout_s: float) -> int:
         """Learn how many partitions the topic of this seat has by now."""
         with self._lock:
             seat.partitions = self._count(seat.topic, timeout_s)
             self._topics[seat.topic] = (seat.topic_id, seat.partitions)
             return seat.partitions
 
-    def take(self, seat: Seat, limit: int, wait_s: float) -> list[Message]:
+    def take(self, seat: SharedPartitionBuffer, limit: int, wait_s: float) -> list[Message]:
         """Return up to `limit` messages and events for a seat, as soon as there are some."""
         deadline_s = time.monotonic() + wait_s
         with self._lock:
@@ -207,7 +209,7 @@ class Carrier:
         """Let go of the connections."""
         self._consumer.close()
 
-    def _wait(self, seat: Seat, timeout_s: float) -> None:
+    def _wait(self, seat: SharedPartitionBuffer, timeout_s: float) -> None:
         self._waiting[seat] = condition = threading.Condition(self._lock)
         try:
             condition.wait(timeout_s)
@@ -258,7 +260,7 @@ class Carrier:
             if seat.size > _SEAT_BYTES and not seat.held:
                 self._bound(seat)
 
-    def _bound(self, seat: Seat) -> None:
+    def _bound(self, seat: SharedPartitionBuffer) -> None:
         if sum(each.size for each in self._seats) > _ALL_BYTES:
             self._unassign(seat, seat.next)
             seat.held = True
@@ -277,7 +279,7 @@ class Carrier:
                     seat.failures.append(error)
                     self._wake(seat)
 
-    def _wake(self, seat: Seat) -> None:
+    def _wake(self, seat: SharedPartitionBuffer) -> None:
         if seat in self._waiting:
             self._waiting[seat].notify()
 
@@ -289,16 +291,16 @@ class Carrier:
                 self._fetch_again(seat, seat.next)
         self._owing = False
 
-    def _fetch_again(self, seat: Seat, offsets: Mapping[int, int]) -> None:
+    def _fetch_again(self, seat: SharedPartitionBuffer, offsets: Mapping[int, int]) -> None:
         self._unassign(seat, offsets)
         self._assign(seat, offsets)
 
-    def _give_up(self, seat: Seat) -> None:
+    def _give_up(self, seat: SharedPartitionBuffer) -> None:
         self._drop(seat, [*seat.next])
         seat.failures.clear()
         seat.held = False
 
-    def _drop(self, seat: Seat, partitions: Collection[int]) -> None:
+    def _drop(self, seat: SharedPartitionBuffer, partitions: Collection[int]) -> None:
         places = {p: seat.next.pop(p) for p in partitions if p in seat.next}
         for partition in places:
             self._routes.pop((seat.topic, partition), None)
@@ -306,11 +308,11 @@ class Carrier:
         if not seat.held:
             self._unassign(seat, places)
 
-    def _assign(self, seat: Seat, offsets: Mapping[int, int]) -> None:
+    def _assign(self, seat: SharedPartitionBuffer, offsets: Mapping[int, int]) -> None:
         if offsets:
             self._consumer.incremental_assign(_places(seat.topic, offsets))
 
-    def _unassign(self, seat: Seat, offsets: Mapping[int, int]) -> None:
+    def _unassign(self, seat: SharedPartitionBuffer, offsets: Mapping[int, int]) -> None:
         if offsets:
             self._left.update((seat.topic, p) for p in offsets)
             self._consumer.incremental_unassign(_places(seat.topic, offsets))
@@ -324,4 +326,4 @@ def _places(topic: str, offsets: Mapping[int, int]) -> list[TopicPartition]:
     return [TopicPartition(topic, p, offset) for p, offset in offsets.items()]
 
 
-__all__ = ["Carrier", "Seat"]
+__all__ = ["SharedConsumer", "SharedPartitionBuffer"]

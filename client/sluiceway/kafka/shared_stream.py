@@ -11,7 +11,7 @@ from confluent_kafka import Message
 from sluiceway.errors import EndpointClosed, OptionError
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.consumer import MessageStream, OwnStream
-from sluiceway.kafka.shared_consumer import Carrier, Seat
+from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer
 from sluiceway.rest.models import Connection
 
 # How long a broker waits for messages. It answers one request after the other, and a partition
@@ -29,16 +29,18 @@ class _Carriers:
     def __init__(self, properties: MaskedProperties) -> None:
         self._properties = properties
         self._lock = threading.Lock()
-        self._carriers: list[Carrier] = []
-        self._by_seat: dict[Seat, Carrier] = {}
+        self._carriers: list[SharedConsumer] = []
+        self._by_seat: dict[SharedPartitionBuffer, SharedConsumer] = {}
         # Seats of streams that were let go of without a word; whoever comes next clears up.
-        self.gone: deque[Seat] = deque()
+        self.gone: deque[SharedPartitionBuffer] = deque()
 
-    def of(self, seat: Seat) -> Carrier | None:
+    def of(self, seat: SharedPartitionBuffer) -> SharedConsumer | None:
         """Return the carrier that a seat is at, if it is at one."""
         return self._by_seat.get(seat)
 
-    def assign(self, seat: Seat, offsets: Mapping[int, int], *, timeout_s: float) -> None:
+    def assign(
+        self, seat: SharedPartitionBuffer, offsets: Mapping[int, int], *, timeout_s: float
+    ) -> None:
         """Have a carrier read these partitions for a seat, in the place of those before."""
         with self._lock:
             present = self._by_seat.get(seat)
@@ -48,13 +50,13 @@ class _Carriers:
                 self._leave(seat)
             for carrier in [*self._carriers, None]:
                 if carrier is None:
-                    carrier = Carrier(self._properties)
+                    carrier = SharedConsumer(self._properties)
                     self._carriers.append(carrier)
                 self._by_seat[seat] = carrier
                 if carrier.assign(seat, offsets, timeout_s=timeout_s):
                     return
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: SharedPartitionBuffer) -> None:
         """Give up a seat. May be repeated."""
         with self._lock:
             self._leave(seat)
@@ -64,7 +66,7 @@ class _Carriers:
         while self.gone:
             self.leave(self.gone.popleft())
 
-    def _leave(self, seat: Seat) -> None:
+    def _leave(self, seat: SharedPartitionBuffer) -> None:
         carrier = self._by_seat.pop(seat, None)
         if carrier is None:
             return
@@ -100,7 +102,9 @@ class SharedStream(MessageStream):
         self._committed = properties.get("isolation.level") != "read_uncommitted"
         key = (self._process, properties)
         self._carriers = _CARRIERS.get(key) or _CARRIERS.setdefault(key, _Carriers(properties))
-        self._seat = Seat(connection.topic_name, connection.topic_id, connection.partitions)
+        self._seat = SharedPartitionBuffer(
+            connection.topic_name, connection.topic_id, connection.partitions
+        )
         weakref.finalize(self, self._carriers.gone.append, self._seat).atexit = False
 
     def meet_new_partitions(self) -> int:
@@ -140,7 +144,7 @@ class SharedStream(MessageStream):
         self._here()
         return self._identity.offsets(times, timeout_s=self._timeout_s, committed=self._committed)
 
-    def _carrier(self) -> Carrier:
+    def _carrier(self) -> SharedConsumer:
         self._here()
         carrier = self._carriers.of(self._seat)
         if carrier is None:

@@ -21,10 +21,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.config import MaskedProperties, admin_config
-from sluiceway.kafka.diagnosis import Complaints
+from sluiceway.kafka.diagnosis import ConnectionErrors
 from sluiceway.kafka.errors import is_gone, is_unavailable, made, translated, with_retries
 from sluiceway.rest.models import Connection
-from sluiceway.rest.transport import Pauses
+from sluiceway.rest.transport import Backoff
 
 __all__ = ["EARLIEST", "LATEST", "TopicIdentity"]
 
@@ -63,7 +63,7 @@ class _Inquiry:
     def __init__(self, properties: MaskedProperties) -> None:
         self.looks: dict[str, _Look] = {}
         self.turn = threading.Lock()
-        self.complaints = Complaints(properties)
+        self.complaints = ConnectionErrors(properties)
         self.admin = made(AdminClient, properties.over({"error_cb": self.complaints.note}))
 
 
@@ -240,7 +240,7 @@ class TopicIdentity:
         """Describe the topic; a new one may not have come to every broker's ears yet."""
         name = self._connection.topic_name
         grace_s = 0.0 if self._verified else _SPREAD_S
-        pauses = Pauses(min(grace_s, timeout_s), longest_s=_PAUSE_S)
+        pauses = Backoff(min(grace_s, timeout_s), longest_s=_PAUSE_S)
         while True:
             try:
                 described = self._admin.describe_topics(

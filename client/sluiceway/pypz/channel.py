@@ -14,7 +14,7 @@ from sluiceway.pypz.heartbeats import Link, Loop
 from sluiceway.pypz.peers import ChannelCompany, ChannelStatusMonitor, Connected
 from sluiceway.pypz.resources import Resources
 from sluiceway.pypz.status import ChannelStatus as OurStatus
-from sluiceway.pypz.status import NameSeparator, Telling
+from sluiceway.pypz.status import NameSeparator, StatusPayload
 from sluiceway.pypz.statuses import ChannelStatus, ChannelStatusMessage
 from sluiceway.rest.endpoint_models import Endpoint, Role
 
@@ -22,7 +22,7 @@ StatusCallback = Callable[[list[ChannelStatusMessage]], object]
 _COUNTED = ("receivedRecordCount", "sentRecordCount")
 
 
-class ChannelVoice(ChannelCompany):
+class StatusExchange(ChannelCompany):
     """Tells statuses with the beats of the channel's endpoint, and hears those of the others."""
 
     StatusConsumerTimeoutInMs = 1000
@@ -44,7 +44,7 @@ class ChannelVoice(ChannelCompany):
         self._connected = Connected(
             channel_name, self._logger, lambda monitor: self.on_new_channel_status_monitor(monitor)
         )
-        self._telling = Telling(str(context.get_full_name()), context.get_group_name())
+        self._telling = StatusPayload(str(context.get_full_name()), context.get_group_name())
 
     def get_logger(self) -> ChannelLogger:
         """Return the channel's log."""
@@ -133,7 +133,7 @@ class ChannelVoice(ChannelCompany):
                 self._logger.exception("Error at status message callback")
 
 
-class ChannelBase(ChannelVoice, ABC):
+class ChannelBase(StatusExchange, ABC):
     """A channel of one port (`context`), driven by it: created, opened, started, and so on.
 
     The methods named `invoke_…` return whether they are done; who calls them calls again until
@@ -328,4 +328,4 @@ class ChannelBase(ChannelVoice, ABC):
         self._resources.release()
 
 
-__all__ = ["ChannelBase", "ChannelVoice", "StatusCallback"]
+__all__ = ["ChannelBase", "StatusCallback", "StatusExchange"]

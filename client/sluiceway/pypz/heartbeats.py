@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from sluiceway.reader import Presence
-from sluiceway.rest.endpoint_models import Endpoint, Heard
+from sluiceway.rest.endpoint_models import Endpoint, HeartbeatResult
 
 LOGGER = logging.getLogger("sluiceway.pypz")
 _LAST_TURN_S = 5.0
@@ -96,7 +96,7 @@ class Link:
         left_s = max(0.0, deadline_s - time.monotonic())
         self._answers.wait_for(lambda: self._answered > before, left_s)
 
-    def _hear(self, heard: Heard) -> None:
+    def _hear(self, heard: HeartbeatResult) -> None:
         with self._answers:
             self._answered += 1
             if heard.counterparts is not None:

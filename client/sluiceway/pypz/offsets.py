@@ -21,7 +21,7 @@ class _Run:
     partition: int | None
     before: Mapping[int, Position]
 
-    def leads_to(self, partition: int, trail: "Trail") -> bool:
+    def leads_to(self, partition: int, trail: "OffsetHistory") -> bool:
         return self.partition == partition and self.at(trail.count) == trail.now
 
     def at(self, count: int) -> Mapping[int, Position]:
@@ -31,7 +31,7 @@ class _Run:
         return {**self.before, self.partition: Position(offset=offset)}
 
 
-class Trail:
+class OffsetHistory:
     """Remembers where a reader stood when it had read so many records.
 
     Where it reads one partition without gaps, every count has its position. Where it reads
@@ -100,7 +100,7 @@ class ChannelOffsets:
         self._read_record_offset = self.NotInitialized
         self._initial_input_record_offset = 0
         self._last_offset_committed = 0
-        self._trail: Trail | None = None
+        self._trail: OffsetHistory | None = None
         self._begun: dict[int, Position] = {}
 
     @abstractmethod
@@ -201,7 +201,7 @@ class ChannelOffsets:
             reader.seek(moved)
         return sum(place.offset for place in places.values())
 
-    def _know_offset(self) -> Trail:
+    def _know_offset(self) -> OffsetHistory:
         """Return the trail; where nobody set an offset, it begins at what is committed."""
         if self._trail is None:
             self.set_initial_record_offset_auto()
@@ -213,7 +213,7 @@ class ChannelOffsets:
         if self._trail is not None:
             self._trail.forget(offset)
 
-    def _moved(self, reader: ChannelReader, offset: int) -> Trail:
+    def _moved(self, reader: ChannelReader, offset: int) -> OffsetHistory:
         """Let the reader stand at this offset, and begin a trail there."""
         positions = reader.position()
         if offset != sum(place.offset for place in positions.values()):
@@ -223,7 +223,7 @@ class ChannelOffsets:
                     "where the group has committed: set_initial_record_offset_auto()"
                 )
             reader.seek(dict.fromkeys(positions, offset))
-        return Trail(offset, reader.position())
+        return OffsetHistory(offset, reader.position())
 
 
-__all__ = ["ChannelOffsets", "Trail"]
+__all__ = ["ChannelOffsets", "OffsetHistory"]

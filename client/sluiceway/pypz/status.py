@@ -80,7 +80,7 @@ _ROOM_BYTES = 4000
 """A payload takes 4,096 bytes at most."""
 
 
-class Telling:
+class StatusPayload:
     """Makes the payload of one endpoint. Statuses are numbered, so that none is heard twice."""
 
     def __init__(self, context: str, group: str | None) -> None:
@@ -162,7 +162,7 @@ __all__ = [
     "ChannelStatusMessage",
     "NameSeparator",
     "Said",
-    "Telling",
+    "StatusPayload",
     "now_ms",
     "said",
 ]

@@ -13,7 +13,14 @@ from pyarrow import types
 
 from sluiceway.errors import SchemaMismatch
 from sluiceway.records.columns import spread
-from sluiceway.records.validation import NULL, TooMuch, Unfit, check_column, contents, shown
+from sluiceway.records.validation import (
+    NULL,
+    ArrayOverflow,
+    ValueMismatch,
+    check_column,
+    contents,
+    shown,
+)
 from sluiceway.schema.arrow import arrow_type, is_list
 from sluiceway.schema.types import (
     INSTANTS,
@@ -118,7 +125,7 @@ def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
         check_column(array, type_, path)
         return array
     if array.null_count and not isinstance(type_, Nullable):
-        raise Unfit(int(np.flatnonzero(array.is_null())[0]), path, NULL)
+        raise ValueMismatch(int(np.flatnonzero(array.is_null())[0]), path, NULL)
     if types.is_null(array.type):
         return pa.nulls(len(array), target)
     if not isinstance(present, Record | Array | Map):
@@ -129,7 +136,7 @@ def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
     places = valid.tolist()
     try:
         return spread(_nested(array.take(pa.array(valid)), present, path), places, len(array))
-    except Unfit as error:
+    except ValueMismatch as error:
         raise error.moved(places[error.position]) from error
 
 
@@ -144,16 +151,16 @@ def _leaves(array: pa.Array, leaf: Leaf, path: str) -> pa.Array:
     except pa.ArrowInvalid as error:
         position, why = _culprit(array, pa.binary(16) if isinstance(leaf, Uuid) else target)
         public = f"it cannot be carried as {target}"
-        raise Unfit(position, path, f"{public}: {why}", public_reason=public) from error
+        raise ValueMismatch(position, path, f"{public}: {why}", public_reason=public) from error
     if isinstance(made, pa.ChunkedArray):
-        raise TooMuch
+        raise ArrayOverflow
     if leaf == _FLOAT and pc.any(pc.is_inf(made)).as_py():
         finite = pc.is_finite(array.cast(pa.float64()))
         lost = pc.fill_null(pc.and_(pc.is_inf(made), finite), False)
         for position in np.flatnonzero(lost).tolist():
             large = "is too large for a float"
             reason = f"{shown(array[position].as_py())} {large}"
-            raise Unfit(position, path, reason, public_reason=f"it {large}")
+            raise ValueMismatch(position, path, reason, public_reason=f"it {large}")
     check_column(made, Nullable(item=leaf), path)
     return made
 
@@ -231,14 +238,14 @@ def _structs(array: pa.Array, record: Record, path: str) -> pa.Array:
 def _inside(values: pa.Array, type_: Type, path: str, offsets: Any) -> pa.Array:
     try:
         return cast(values, type_, path)
-    except Unfit as error:
+    except ValueMismatch as error:
         row = int(np.searchsorted(offsets, error.position, side="right")) - 1
         raise error.moved(row) from error
 
 
 def _narrow(offsets: Any) -> pa.Array:
     if offsets[-1] > 2**31 - 1:
-        raise TooMuch
+        raise ArrayOverflow
     return pa.array(offsets.astype(np.int32))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluiceway.records.scalars import scalars
-from sluiceway.records.validation import NULL, TooMuch, Unfit
+from sluiceway.records.validation import NULL, ArrayOverflow, ValueMismatch
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.defaults import as_python
 from sluiceway.schema.types import Array, Field, Kind, Map, Nullable, Record, Scalar, Type, below
@@ -84,13 +84,15 @@ def _shallow(row: Any) -> dict[str, Any]:
     return {member.name: getattr(row, member.name) for member in dataclasses.fields(row)}
 
 
-def _missing(position: int, path: str) -> Unfit:
-    return Unfit(position, path, "it is missing, and the schema has no default for it; add it")
+def _missing(position: int, path: str) -> ValueMismatch:
+    return ValueMismatch(
+        position, path, "it is missing, and the schema has no default for it; add it"
+    )
 
 
-def _unknown(position: int, name: object, record: Record, path: str) -> Unfit:
+def _unknown(position: int, name: object, record: Record, path: str) -> ValueMismatch:
     known = ", ".join(field.name for field in record.fields[:20])
-    return Unfit(
+    return ValueMismatch(
         position,
         below(path, str(name)),
         f"the schema has no such field; it has {known}",
@@ -111,7 +113,7 @@ def column(values: Sequence[Any], type_: Type, path: str) -> pa.Array:
     kinds = set(map(type, values))
     if type(None) in kinds:
         if not isinstance(type_, Nullable):
-            raise Unfit(next(i for i, v in enumerate(values) if v is None), path, NULL)
+            raise ValueMismatch(next(i for i, v in enumerate(values) if v is None), path, NULL)
         kinds.discard(type(None))
     match type_.item if isinstance(type_, Nullable) else type_:
         case Array() as array:
@@ -145,7 +147,7 @@ def _records(values: Sequence[Any], kinds: set[type], record: Record, path: str)
         return pa.StructArray.from_arrays(arrays, fields=members)
     try:
         arrays = columns([values[place] for place in places], kinds, record, path)
-    except Unfit as error:
+    except ValueMismatch as error:
         raise error.moved(places[error.position]) from error
     return spread(pa.StructArray.from_arrays(arrays, fields=members), places, len(values))
 
@@ -165,7 +167,7 @@ def _lists(values: Sequence[Any], kinds: set[type], type_: Array, path: str) -> 
     flat: list[Any] = list(chain.from_iterable(value for value in values if value is not None))
     try:
         items = column(flat, type_.items, f"{path}[]")
-    except Unfit as error:
+    except ValueMismatch as error:
         row = _row(offsets, error.position)
         inside = f"{path}[{error.position - offsets[row]}]"
         raise error.moved(row, inside + error.path[len(path) + 2 :]) from error
@@ -182,7 +184,7 @@ def _maps(values: Sequence[Any], kinds: set[type], type_: Map, path: str) -> pa.
     try:
         key_array = column(keys, Scalar(kind=Kind.STRING), f"{path}{{}}")
         items = column(flat, type_.values, f"{path}{{}}")
-    except Unfit as error:
+    except ValueMismatch as error:
         inside = f"{path}[{keys[error.position]!r}]" + error.path[len(path) + 2 :]
         raise error.moved(_row(offsets, error.position), inside) from error
     bounds = _with_nulls(offsets, values)
@@ -198,7 +200,7 @@ def list_offsets(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] > _OFFSET_MAX:
-        raise TooMuch
+        raise ArrayOverflow
     return offsets
 
 
@@ -218,7 +220,7 @@ def _check_kinds(
     for kind in kinds:
         if not allowed(kind):
             position = next(i for i, value in enumerate(values) if type(value) is kind)
-            raise Unfit.of_value(position, path, wanted, values[position])
+            raise ValueMismatch.of_value(position, path, wanted, values[position])
 
 
 def _is_mapping(kind: type) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from sluiceway.errors import OptionError
 from sluiceway.records.columns import columns
 from sluiceway.records.tables import frame_batches, is_frame, table_batches
-from sluiceway.records.validation import TooMuch, Unfit, shown
+from sluiceway.records.validation import ArrayOverflow, ValueMismatch, shown
 
 if TYPE_CHECKING:
     from sluiceway.schema import Schema
@@ -64,16 +64,18 @@ def _batches(rows: Sequence[Any], start: int, schema: Schema) -> list[pa.RecordB
     for kind in kinds:
         if not issubclass(kind, Mapping) and not is_dataclass(kind):
             position = next(i for i, row in enumerate(rows) if type(row) is kind)
-            unfit = Unfit.of_value(position, "", "a dict or a dataclass instance", rows[position])
+            unfit = ValueMismatch.of_value(
+                position, "", "a dict or a dataclass instance", rows[position]
+            )
             raise unfit.in_write(start)
     try:
         arrays = columns(rows, kinds, schema.record, "")
-    except Unfit as error:
+    except ValueMismatch as error:
         raise error.in_write(start) from error
-    except TooMuch:
+    except ArrayOverflow:
         if len(rows) == 1:
             reason = "it is larger than 2 GiB, which no message can hold; make it smaller"
-            raise Unfit(0, "", reason).in_write(start) from None
+            raise ValueMismatch(0, "", reason).in_write(start) from None
         half = len(rows) // 2
         first = _batches(rows[:half], start, schema)
         return first + _batches(rows[half:], start + half, schema)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluiceway.records.validation import TooMuch, Unfit, senseless, shown, wanted
+from sluiceway.records.validation import ArrayOverflow, ValueMismatch, senseless, shown, wanted
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.defaults import symbol
 from sluiceway.schema.types import (
@@ -106,9 +106,9 @@ def _converted(values: Sequence[Any], leaf: Leaf, path: str) -> pa.Array:
                 pa.array([value], target)
             except _ERRORS:
                 raise _unfit(position, path, leaf, value) from error
-        raise TooMuch from error
+        raise ArrayOverflow from error
     if isinstance(array, pa.ChunkedArray):
-        raise TooMuch
+        raise ArrayOverflow
     return array
 
 
@@ -147,7 +147,7 @@ def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: Scalar, path: s
             "value.replace(tzinfo=datetime.UTC)"
         )
         told = f"{shown(values[position])} {reason}"
-        raise Unfit(position, path, told, public_reason=f"it {reason}")
+        raise ValueMismatch(position, path, told, public_reason=f"it {reason}")
     if kind not in INSTANTS and zones - {None}:
         position = _first(values, lambda v: v is not None and v.tzinfo is not None)
         raise _unfit(position, path, leaf, values[position])
@@ -167,8 +167,8 @@ def _check_overflow(array: pa.Array, values: Sequence[Any], path: str) -> None:
             raise _unfit(position, path, _FLOAT, values[position])
 
 
-def _unfit(position: int, path: str, leaf: Leaf, value: object) -> Unfit:
-    return Unfit.of_value(position, path, wanted(leaf), value)
+def _unfit(position: int, path: str, leaf: Leaf, value: object) -> ValueMismatch:
+    return ValueMismatch.of_value(position, path, wanted(leaf), value)
 
 
 def _first(values: Sequence[Any], condition: Callable[[Any], bool]) -> int:

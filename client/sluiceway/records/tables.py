@@ -12,7 +12,7 @@ from pyarrow import types
 from sluiceway.errors import SchemaMismatch
 from sluiceway.records.casts import cast
 from sluiceway.records.columns import column
-from sluiceway.records.validation import TooMuch, Unfit
+from sluiceway.records.validation import ArrayOverflow, ValueMismatch
 from sluiceway.schema.defaults import as_python
 from sluiceway.schema.types import Field, Nullable
 
@@ -123,13 +123,13 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
         public = "the Arrow data is broken"
-        unfit = Unfit(0, "", f"{public}: {error}", public_reason=public)
+        unfit = ValueMismatch(0, "", f"{public}: {error}", public_reason=public)
         raise unfit.in_write(start) from error
     try:
         arrays = [_column(batch, field) for field in schema.record.fields]
-    except Unfit as error:
+    except ValueMismatch as error:
         raise error.in_write(start) from error
-    except TooMuch:
+    except ArrayOverflow:
         half = batch.num_rows // 2
         first = _adapted(batch.slice(0, half), start, schema)
         return first + _adapted(batch.slice(half), start + half, schema)
@@ -179,8 +179,8 @@ def _array(series: Any, field: Field) -> Any:
         values = series.astype(object).where(~missing, None).tolist()
         try:
             return column(values, field.type, field.name)
-        except Unfit as error:
+        except ValueMismatch as error:
             raise error.in_write() from error
-        except TooMuch:
+        except ArrayOverflow:
             return pa.array(series, from_pandas=True)
     return pa.array(series, from_pandas=isinstance(field.type, Nullable))

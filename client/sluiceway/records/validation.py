@@ -55,7 +55,7 @@ _WANTED: Final = {
 }
 
 
-class Unfit(Exception):
+class ValueMismatch(Exception):
     """The value at `position` of a column does not fit: `path` names the field, `reason` says why.
 
     Raised with positions within the column at hand; each level above turns them into its own.
@@ -80,15 +80,15 @@ class Unfit(Exception):
         self.schema_path = path if schema_path is None else schema_path
 
     @classmethod
-    def of_value(cls, position: int, path: str, wanted: str, value: object) -> Unfit:
+    def of_value(cls, position: int, path: str, wanted: str, value: object) -> ValueMismatch:
         """Return it for a value that is not what is wanted; its type alone is public."""
         must = f"it must be {wanted}, and is"
         public = f"{must} {type(value).__name__}"
         return cls(position, path, f"{must} {shown(value)}", public_reason=public)
 
-    def moved(self, position: int, path: str | None = None) -> Unfit:
+    def moved(self, position: int, path: str | None = None) -> ValueMismatch:
         """Return the same for the level above: the value's position there, and its path."""
-        return Unfit(
+        return ValueMismatch(
             position,
             self.path if path is None else path,
             self.reason,
@@ -107,7 +107,7 @@ class Unfit(Exception):
         )
 
 
-class TooMuch(Exception):
+class ArrayOverflow(Exception):
     """So much text or so many bytes that one Arrow array cannot hold them: halve the records."""
 
 
@@ -156,14 +156,16 @@ def check_column(array: pa.Array, type_: Type, path: str) -> None:
     for positions, child, child_type, child_path in _walk(array, type_, path):
         if child.null_count and not isinstance(child_type, Nullable):
             first = int(np.flatnonzero(child.is_null())[0])
-            raise Unfit(_outer(positions, first), child_path, NULL)
+            raise ValueMismatch(_outer(positions, first), child_path, NULL)
         if _is_map(child_type) and len(rows := _rows_with_duplicates(child)):
             reason = "a key is there twice; keep one"
-            raise Unfit(_outer(positions, int(rows[0])), child_path, reason)
+            raise ValueMismatch(_outer(positions, int(rows[0])), child_path, reason)
         if len(rows := senseless(child, child_type)):
             first = int(rows[0])
             value = child[first].as_py()
-            raise Unfit.of_value(_outer(positions, first), child_path, wanted(child_type), value)
+            raise ValueMismatch.of_value(
+                _outer(positions, first), child_path, wanted(child_type), value
+            )
 
 
 def misfits(batch: pa.RecordBatch, record: Record) -> set[int]:

@@ -202,7 +202,7 @@ class Attached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
+class HeartbeatResult:
     """What a beat brought to one endpoint; `counterparts` None: they are as they were."""
 
     status: str
@@ -213,7 +213,7 @@ class Heard:
     counterparts: tuple[Endpoint, ...] | None
 
     @classmethod
-    def parse(cls, read: Answer) -> "Heard":
+    def parse(cls, read: Answer) -> "HeartbeatResult":
         """Read the JSON of one endpoint in the answer to a beat."""
         counterparts = read.given("counterparts")
         known = counterparts is not None and counterparts.value is not None
@@ -302,7 +302,7 @@ def _given(read: Answer, key: str, kind: type[Any]) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lack:
+class PartitionShortfall:
     """Where a group is not there yet; `index` is that of a broadcast group's member."""
 
     index: int | None
@@ -312,16 +312,16 @@ class Lack:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passage:
+class CommitProgress:
     """Whether a group has committed as far as was asked; `lacking` counts what is missing."""
 
     passed: bool
     known: bool
     lacking: int
-    missing: tuple[Lack, ...]
+    missing: tuple[PartitionShortfall, ...]
 
     @classmethod
-    def parse(cls, answer: object) -> "Passage":
+    def parse(cls, answer: object) -> "CommitProgress":
         """Read the JSON of the answer."""
         read = Answer(answer, "passed")
         return cls(
@@ -329,7 +329,7 @@ class Passage:
             known=read.flag("known"),
             lacking=read.number("lacking"),
             missing=tuple(
-                Lack(
+                PartitionShortfall(
                     index=each.optional(each.number, "index"),
                     partition=each.number("partition"),
                     committed=each.optional(each.number, "committed"),
@@ -342,12 +342,12 @@ class Passage:
 
 __all__ = [
     "Attached",
+    "CommitProgress",
     "Endpoint",
-    "Heard",
-    "Lack",
+    "HeartbeatResult",
     "Membership",
     "Mode",
-    "Passage",
+    "PartitionShortfall",
     "Position",
     "Role",
     "ShareAnswer",

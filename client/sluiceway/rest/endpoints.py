@@ -9,10 +9,10 @@ from typing import Any
 from sluiceway.errors import Conflict
 from sluiceway.rest.endpoint_models import (
     Attached,
+    CommitProgress,
     Endpoint,
-    Heard,
+    HeartbeatResult,
     Membership,
-    Passage,
     Position,
     Role,
     ShareAnswer,
@@ -33,7 +33,7 @@ class BeatAnswer:
     next_ms: int
     newest: int
     """The number of the session's newest beat that counted."""
-    heard: Mapping[str, Heard]
+    heard: Mapping[str, HeartbeatResult]
     answer: Answer = field(compare=False)
 
 
@@ -132,7 +132,9 @@ class EndpointCalls:
         return BeatAnswer(
             next_ms=read.number("next_ms"),
             newest=0 if newest is None else newest.number(),
-            heard={each.text("id"): Heard.parse(each) for each in read.items("endpoints")},
+            heard={
+                each.text("id"): HeartbeatResult.parse(each) for each in read.items("endpoints")
+            },
             answer=read,
         )
 
@@ -207,7 +209,7 @@ class EndpointCalls:
 
     def passed(
         self, channel: str, group: str, body: Mapping[str, Any], *, wait_s: float
-    ) -> Passage:
+    ) -> CommitProgress:
         """Ask whether a group has committed so far; the answer waits for it, up to `wait_s`."""
         response = self._transport.request(
             "POST",
@@ -216,7 +218,7 @@ class EndpointCalls:
             body=dict(body),
             wait_s=wait_s,
         )
-        return Passage.parse(self._transport.answer(response))
+        return CommitProgress.parse(self._transport.answer(response))
 
     def reset(
         self,

@@ -353,7 +353,7 @@ def _retry_after_s(answer: httpx.Response) -> float:
         return 0.0
 
 
-class Pauses:
+class Backoff:
     """The pauses between tries of one thing, for `timeout_s` in all from now on."""
 
     def __init__(self, timeout_s: float, *, first_s: float = 0.05, longest_s: float = 1.0) -> None:
@@ -400,4 +400,4 @@ def group_path(channel: str, group: str) -> str:
     return f"{channel_path(channel)}/groups/{group}"
 
 
-__all__ = ["Pauses", "Transport", "channel_path", "group_path"]
+__all__ = ["Backoff", "Transport", "channel_path", "group_path"]

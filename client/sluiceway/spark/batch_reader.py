@@ -20,7 +20,7 @@ from sluiceway.kafka.consumer import MessageStream, OwnStream, Taken
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.connections import Known, Link
-from sluiceway.spark.endpoints import Job, Part, Work
+from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
 from sluiceway.spark.metadata_columns import MessageColumns
 from sluiceway.spark.offsets import (
     DEFAULT_MAX_MESSAGES,
@@ -36,13 +36,13 @@ from sluiceway.spark.options import ReadOptions, SourceOptions
 from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.task_heartbeats import reporting
 from sluiceway.spark.types import chosen, held
-from sluiceway.spark.worker import ClientPool, settle
+from sluiceway.spark.worker import ClientPool, prepare_worker
 
 _ASK_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class InputSplit:
     """What one task reads, and what is known of the channel.
 
     Where that is current, it is younger than the offsets' end, so it has the schema of every
@@ -51,11 +51,11 @@ class Share:
 
     known: Known
     offsets: OffsetRange
-    part: Part | None = None
+    part: TaskSlice | None = None
     """Of a read that others see."""
 
 
-def plan(link: Link, options: ReadOptions) -> list[Share]:
+def plan(link: Link, options: ReadOptions) -> list[InputSplit]:
     """Return the pieces to read, one a task; none where there is nothing to read.
 
     The end is fixed here: messages that arrive later are not read. Raises TopicGone,
@@ -83,24 +83,26 @@ def plan(link: Link, options: ReadOptions) -> list[Share]:
         link.close()
 
 
-def seen(shares: list[Share], job: Job | None, gateway_url: str | None) -> list[Share]:
+def seen(shares: list[InputSplit], job: Job | None, gateway_url: str | None) -> list[InputSplit]:
     """Return the pieces as parts of a read that others see; as they are where nobody does."""
     if not shares or gateway_url is None:
         return shares
-    work = Work.attach(job, gateway_url, shares[0].known.connection, "reader")
+    work = JobEndpoint.attach(job, gateway_url, shares[0].known.connection, "reader")
     if work is None:
         return shares
     return [
-        replace(share, part=Part(work=work, number=number, parts=len(shares)))
+        replace(share, part=TaskSlice(work=work, number=number, parts=len(shares)))
         for number, share in enumerate(shares)
     ]
 
 
-def shares(known: Known, ranges: tuple[OffsetRange, ...], options: SourceOptions) -> list[Share]:
+def shares(
+    known: Known, ranges: tuple[OffsetRange, ...], options: SourceOptions
+) -> list[InputSplit]:
     """Cut ranges into what tasks read; `known` was asked for when their ends were there."""
     max_messages = options.max_messages or DEFAULT_MAX_MESSAGES[known.connection.format]
     return [
-        Share(known=known, offsets=piece)
+        InputSplit(known=known, offsets=piece)
         for piece in split(ranges, max_messages=max_messages, min_splits=options.min_splits)
     ]
 
@@ -267,19 +269,21 @@ class ChannelDataReader(Shipped, DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Give the records of one piece, in order; what `records` raises fails the task."""
         if partition is not None:  # Spark's word for a plan without pieces
-            share: Share = partition.value
+            share: InputSplit = partition.value
             with reporting(share.part) as report:
                 yield from report.counted(records(share, self._options, self._columns))
 
 
-def records(share: Share, options: SourceOptions, columns: StructType) -> Iterator[pa.RecordBatch]:
+def records(
+    share: InputSplit, options: SourceOptions, columns: StructType
+) -> Iterator[pa.RecordBatch]:
     """Give the records of a task's share, in order, with `columns`.
 
     Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for messages of a schema that may have
     come while the gateway was away, GatewayUnavailable. Runs in a Python worker, whose Kafka
     clients it uses.
     """
-    settle()
+    prepare_worker()
     connection = share.known.connection
     # Tasks never ask the gateway: the driver did, after it took the watermarks, or could not.
     known = share.known

@@ -27,7 +27,7 @@ from sluiceway.spark.microbatch import stream_reader
 from sluiceway.spark.options import ReadOptions, SourceOptions, StreamOptions, WriteOptions
 from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.types import require_readable, require_writable, struct_of
-from sluiceway.spark.worker import settle
+from sluiceway.spark.worker import prepare_worker
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter
 
 _REFRESH_EVERY_S: Final = 5.0
@@ -60,20 +60,20 @@ class ChannelDataSource(Shipped, DataSource):
 
     def schema(self) -> StructType:
         """Return the channel's columns, and those beside them that were asked for."""
-        settle()
+        prepare_worker()
         options = SourceOptions.parse(self.options)
         columns = struct_of(_schema(self._read_link(options.channel).last).arrow)
         return MessageColumns(options).added_to(columns, options.channel)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read of the columns of `schema`, all of the channel's or a choice of them."""
-        settle()
+        prepare_worker()
         options = ReadOptions.parse(self.options)
         return ChannelDataReader(self._checked_link(options, schema), options, schema, self.job)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Plan a stream of the columns of `schema`, all of the channel's or a choice of them."""
-        settle()
+        prepare_worker()
         options = StreamOptions.parse(self.options)
         return stream_reader(self._checked_link(options, schema), options, schema)
 
@@ -84,7 +84,7 @@ class ChannelDataSource(Shipped, DataSource):
                 'a channel cannot be overwritten: write with .mode("append"); to begin anew, '
                 "delete the channel and create it again"
             )
-        settle()
+        prepare_worker()
         options = WriteOptions.parse(self.options)
         link = self._write_link(options, schema)
         require_writable(schema, options.channel, _schema(link.last))
@@ -100,7 +100,7 @@ class ChannelDataSource(Shipped, DataSource):
         which is added to the channel, as Kafka's connector adds it to a topic.
         """
         del overwrite
-        settle()
+        prepare_worker()
         options = WriteOptions.parse(self.options, streaming=True)
         connection = self._open_link(options, schema)
         require_writable(schema, options.channel, _schema(connection))

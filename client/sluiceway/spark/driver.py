@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from sluiceway.endpoint.heartbeat import Session
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, OptionError, SluicewayError
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import EndpointCalls
@@ -28,7 +28,7 @@ from sluiceway.spark.queries import NotYet, Queries, QueryListener, Sink
 _WRITES_TO_A_TABLE = "WriteToMicroBatchDataSource"
 
 
-class InsideSpark:
+class SparkInternals:
     """One Spark session, of this process's Spark or, over Spark Connect, of a server's."""
 
     def __init__(self, spark: SparkSession, control: Control) -> None:
@@ -164,10 +164,10 @@ class Application:
         control = Control(Transport(gateway_url), listener=listener, grace_s=_GRACE_S)
         self.listener: QueryListener
         self.gateway_url = gateway_url
-        self.session = Session.of(control.endpoints, grace_s=control.grace_s)
+        self.session = HeartbeatSession.of(control.endpoints, grace_s=control.grace_s)
         transport = Transport(gateway_url, timeout_s=_TIMEOUT_S)
         self._calls = EndpointCalls(transport, listener=listener)
-        self._inside = InsideSpark(spark, Control(transport, listener=listener))
+        self._inside = SparkInternals(spark, Control(transport, listener=listener))
         self._monotonic = monotonic
         self._heard: dict[str, tuple[str | None, float]] = {}
         self._ending = self._retired = False
@@ -266,4 +266,4 @@ class Application:
         self._calls.close()
 
 
-__all__ = ["Application", "InsideSpark"]
+__all__ = ["Application", "SparkInternals"]

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluiceway.endpoint.heartbeat import Session
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
 from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.rest.endpoint_models import Attached, Heard, Membership, Role
+from sluiceway.rest.endpoint_models import Attached, HeartbeatResult, Membership, Role
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
@@ -40,7 +40,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class JobEndpoint:
     """An endpoint as those know it that work for it; plain data, shipped to tasks.
 
     That the gateway does not hear of something is written to the log, and is no failure of the
@@ -64,7 +64,7 @@ class Work:
         connection: Connection,
         role: Role,
         group: str | None = None,
-    ) -> "Work | None":
+    ) -> "JobEndpoint | None":
         """Attach an endpoint for a job; None where nobody sees it, for the reason in the log.
 
         A writer with a `group` has the place of the one before that had it.
@@ -137,10 +137,10 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class TaskSlice:
     """A part of an endpoint's work; plain data. `parts`: of how many, where that is planned."""
 
-    work: Work
+    work: JobEndpoint
     number: int
     parts: int | None = None
 
@@ -165,7 +165,7 @@ class QueryEndpoint:
 
     def __init__(
         self,
-        session: Session,
+        session: HeartbeatSession,
         calls: EndpointCalls,
         *,
         channel: str,
@@ -235,7 +235,7 @@ class QueryEndpoint:
             told |= self._positions(attached)
         return told
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: HeartbeatResult) -> None:
         """Take the answer to a beat."""
         if heard.status in ("fenced", "gone") and not self._over:
             LOGGER.warning(
@@ -290,4 +290,4 @@ class QueryEndpoint:
         return {"positions": {str(p): [offset, 0] for p, offset in self.offsets.items()}}
 
 
-__all__ = ["Job", "Part", "QueryEndpoint", "Work"]
+__all__ = ["Job", "JobEndpoint", "QueryEndpoint", "TaskSlice"]

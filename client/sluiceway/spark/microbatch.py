@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from sluiceway.errors import OptionError
 from sluiceway.kafka.consumer import OwnStream
-from sluiceway.spark.batch_reader import Share, at_time, loss_handler, records, shares
+from sluiceway.spark.batch_reader import InputSplit, at_time, loss_handler, records, shares
 from sluiceway.spark.connections import Link
 from sluiceway.spark.offsets import StreamOffset, offsets_at, ranges_between
 from sluiceway.spark.options import StreamOptions
@@ -29,7 +29,7 @@ _TUNING: Final[dict[str, object]] = {
 }
 
 
-class Frontier:
+class MicroBatchPlanner:
     """The offsets of a channel as a streaming query plans by them; one for each query.
 
     Spark asks for the end every few milliseconds while a query is idle: one request to the brokers,
@@ -79,7 +79,7 @@ class Frontier:
         ends = self._stream.ends(range(connection.partitions))
         return StreamOffset.at(connection, ends, self._options.group)
 
-    def shares(self, start: StreamOffset, end: StreamOffset) -> list[Share]:
+    def shares(self, start: StreamOffset, end: StreamOffset) -> list[InputSplit]:
         """Return what the tasks of a batch read, from `start` up to `end`.
 
         Partitions that `start` does not know are new, and begin at 0. Raises CheckpointMismatch
@@ -120,13 +120,13 @@ class ChannelStreamReader(Shipped, DataSourceStreamReader):
         self._link = link
         self._options = options
         self._columns = columns
-        self._frontier: Frontier | None = None
+        self._frontier: MicroBatchPlanner | None = None
 
     @property
-    def frontier(self) -> Frontier:
+    def frontier(self) -> MicroBatchPlanner:
         """What plans the batches; made when it is first used, which is never in a task."""
         if self._frontier is None:
-            self._frontier = Frontier(self._link, self._options)
+            self._frontier = MicroBatchPlanner(self._link, self._options)
         return self._frontier
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name

@@ -27,7 +27,7 @@ def batch_key(query_id: uuid.UUID, batch: int) -> bytes:
     return hashed.digest()
 
 
-class Stamp:
+class ProvenanceMarker:
     """Marks the messages of one attempt at one task's part of a batch.
 
     The attempt's id is drawn here. Sequences count the attempt's records in each partition from 0.

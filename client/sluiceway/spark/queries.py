@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from sluiceway.endpoint.heartbeat import Session
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CheckpointMismatch, GatewayError
 from sluiceway.rest.endpoint_models import Role
 from sluiceway.rest.endpoints import EndpointCalls
@@ -97,7 +97,7 @@ class Queries:
 
     def __init__(
         self,
-        session: Session,
+        session: HeartbeatSession,
         calls: EndpointCalls,
         *,
         spark: "Inside",

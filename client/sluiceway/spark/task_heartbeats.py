@@ -12,12 +12,12 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sluiceway.endpoint.heartbeat import Session
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.rest.channels import Control
 from sluiceway.rest.models import Answer
 from sluiceway.rest.transport import Transport
-from sluiceway.spark.endpoints import Part
+from sluiceway.spark.endpoints import TaskSlice
 
 __all__ = ["TaskReport", "TaskReports", "reporting"]
 
@@ -32,7 +32,7 @@ _REPORTS: Final[dict[tuple[int, str], "TaskReports"]] = {}
 class TaskReport:
     """How an attempt at a part stands; its task counts, the thread of the beats reads."""
 
-    part: Part | None
+    part: TaskSlice | None
     attempt: int = 0
     state: Literal["running", "done", "failed"] = "running"
     records: int = 0
@@ -45,7 +45,7 @@ class TaskReport:
             self.bytes += batch.nbytes
             yield batch
 
-    def to_json(self, part: Part) -> dict[str, Any]:
+    def to_json(self, part: TaskSlice) -> dict[str, Any]:
         """Return what a beat says of it."""
         return {
             "endpoint": part.work.endpoint,
@@ -59,7 +59,7 @@ class TaskReport:
 
 
 @contextmanager
-def reporting(part: Part | None) -> Iterator[TaskReport]:
+def reporting(part: TaskSlice | None) -> Iterator[TaskReport]:
     """Have a task's report go along with the beats of its process; nothing waits for that.
 
     Without a part, and where the gateway takes no reports, it is for the task alone.
@@ -98,7 +98,7 @@ class TaskReports:
         control = Control(
             Transport(gateway_url), listener=os.environ.get("SLUICEWAY_LISTENER"), grace_s=_GRACE_S
         )
-        self.session = Session.of(control.endpoints, grace_s=control.grace_s)
+        self.session = HeartbeatSession.of(control.endpoints, grace_s=control.grace_s)
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._reports: list[TaskReport] = []

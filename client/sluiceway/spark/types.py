@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from sluiceway.codecs.physical import Remaking
+from sluiceway.codecs.physical import BatchTransform
 from sluiceway.errors import SchemaMismatch, ValueOutOfRange
 from sluiceway.schema import Schema
 from sluiceway.schema.types import Fixed, Kind, Leaf, Scalar, Uuid
@@ -232,7 +232,7 @@ def held(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     wanted = pa.schema([_held_field(field) for field in arrow])
     if wanted.equals(arrow):
         return lambda batch: batch
-    return Remaking(schema.record, wanted, _is_cast, _cast).of
+    return BatchTransform(schema.record, wanted, _is_cast, _cast).of
 
 
 def _is_cast(leaf: Leaf) -> bool:

@@ -34,7 +34,7 @@ _trim: Callable[[int], int] | None = (
 _settled_pid: int | None = None
 
 
-def settle() -> None:
+def prepare_worker() -> None:
     """Spare this worker process, before its next task, what Spark's worker does between tasks.
 
     Before each task, Spark invalidates Python's import caches: the index of an archive is read

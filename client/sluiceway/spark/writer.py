@@ -17,20 +17,20 @@ from pyspark.sql.datasource import (
 
 from sluiceway.codecs import Envelope, codec
 from sluiceway.errors import DeliveryFailed, RecordError, SluicewayError
-from sluiceway.kafka.accumulator import Messages, Outgoing, outgoing
+from sluiceway.kafka.accumulator import Messages, RecordAccumulator, record_accumulator
 from sluiceway.kafka.config import MaskedProperties, producer_config
-from sluiceway.kafka.partitioner import placement
-from sluiceway.kafka.producer import Delivery
+from sluiceway.kafka.partitioner import partitioning
+from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.records import to_batches
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway.spark.endpoints import Job, Part, Work
+from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.provenance import STAMP_BYTES, Stamp, batch_key
+from sluiceway.spark.provenance import STAMP_BYTES, ProvenanceMarker, batch_key
 from sluiceway.spark.shipping import Shipped
 from sluiceway.spark.task_heartbeats import reporting
-from sluiceway.spark.worker import ClientPool, settle
+from sluiceway.spark.worker import ClientPool, prepare_worker
 
 _VERIFY_TIMEOUT_S: Final = 30.0
 _VERIFY_EVERY_S: Final = 30.0
@@ -44,10 +44,10 @@ _BATCH_RECORDS: Final = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sink:
+class PooledProducer:
     """What a worker process keeps of a topic that it writes to."""
 
-    delivery: Delivery
+    delivery: IdempotentProducer
     identity: TopicIdentity
 
     def close(self) -> None:
@@ -55,10 +55,10 @@ class Sink:
         self.delivery.discard()
 
 
-SINKS: ClientPool[Sink] = ClientPool(close=Sink.close)
+SINKS: ClientPool[PooledProducer] = ClientPool(close=PooledProducer.close)
 
 
-class Outlet:
+class TaskWriter:
     """Writes the batches of a task; plain data, pickled with what Spark sends to tasks.
 
     A task writes to one Kafka partition, its own number modulo the channel's, in the order of
@@ -78,13 +78,15 @@ class Outlet:
         with SINKS.borrow(self._key(), self._open) as sink:
             return sink.identity.ends(range(self.connection.partitions), timeout_s=_ENDS_TIMEOUT_S)
 
-    def write(self, iterator: Iterator[pa.RecordBatch], stamp: Stamp | None = None) -> int:
+    def write(
+        self, iterator: Iterator[pa.RecordBatch], stamp: ProvenanceMarker | None = None
+    ) -> int:
         """Write a task's batches, wait for their acknowledgement, and return how many records.
 
         With a `stamp` each message tells who wrote it. Raises InvalidRecord, RecordTooLarge,
         DeliveryFailed, TopicGone, KafkaUnavailable; the task fails with each of them.
         """
-        settle()
+        prepare_worker()
         first = next(iterator, None)
         if first is None:  # Spark runs a task without rows where there is nothing else
             return 0
@@ -110,7 +112,7 @@ class Outlet:
                 ) from error
         return records
 
-    def _outgoing(self, schema: Schema, *, stamped: bool) -> Outgoing:
+    def _outgoing(self, schema: Schema, *, stamped: bool) -> RecordAccumulator:
         connection, key = self.connection, self._options.key
         task = TaskContext.get()
         number = 0 if task is None else task.partitionId()
@@ -118,10 +120,10 @@ class Outlet:
         if stamped:
             room_bytes = connection.max_message_bytes - STAMP_BYTES
             connection = replace(connection, max_message_bytes=room_bytes)
-        return outgoing(
+        return record_accumulator(
             codec(connection.format, schema, connection.schema_id),
             connection,
-            placement(
+            partitioning(
                 schema, connection.partitions, key=key, partitioner=None, partition=partition
             ),
             batch_records=_BATCH_RECORDS,
@@ -135,14 +137,14 @@ class Outlet:
             *(connection.format, options.delivery_timeout_ms, properties),
         )
 
-    def _open(self) -> Sink:
+    def _open(self) -> PooledProducer:
         connection, options = self.connection, self._options
         identity = TopicIdentity(connection, options.kafka)
         # Before there is a producer, which says of a wrong password that nobody answers.
         identity.verify(timeout_s=_VERIFY_TIMEOUT_S)
-        return Sink(
+        return PooledProducer(
             identity=identity,
-            delivery=Delivery(
+            delivery=IdempotentProducer(
                 connection.topic_name,
                 producer_config(
                     connection.kafka,
@@ -161,7 +163,9 @@ def _unmarked(messages: Messages) -> Messages:
     return messages
 
 
-def _made(messages: Outgoing, batch: pa.RecordBatch, schema: Schema, *, before: int) -> Messages:
+def _made(
+    messages: RecordAccumulator, batch: pa.RecordBatch, schema: Schema, *, before: int
+) -> Messages:
     """Check and encode a batch of Spark's, or raise before any of it is sent."""
     try:
         return messages.add(to_batches(batch, schema))
@@ -212,15 +216,15 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
     """A batch write. Task retries may write records again: it is at least once."""
 
     def __init__(self, connection: Connection, options: WriteOptions) -> None:
-        self._outlet = Outlet(connection, options)
+        self._outlet = TaskWriter(connection, options)
         self._group = options.group
-        self._work: Work | None = None
+        self._work: JobEndpoint | None = None
 
     def attach(self, job: Job | None, gateway_url: str | None) -> None:
         """Let others see the write."""
         if gateway_url is not None:
             connection = self._outlet.connection
-            self._work = Work.attach(job, gateway_url, connection, "writer", self._group)
+            self._work = JobEndpoint.attach(job, gateway_url, connection, "writer", self._group)
 
     def check(self) -> None:
         """Raise OptionError for a key that the channel's records do not have."""
@@ -230,13 +234,13 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
         """Write a task's batches; what `Outlet.write` raises fails the task."""
         task = TaskContext.get()
         work, number = self._work, 0 if task is None else task.partitionId()
-        with reporting(None if work is None else Part(work=work, number=number)) as report:
+        with reporting(None if work is None else TaskSlice(work=work, number=number)) as report:
             records = self._outlet.write(report.counted(iterator))
         return TaskWrote(records=records, ends=self._ends() if work and records else None)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report where the records end; every task waited for its acknowledgements."""
-        settle()
+        prepare_worker()
         if self._work is not None:
             wrote = [each for each in messages if isinstance(each, TaskWrote)]
             self._work.close(
@@ -281,7 +285,7 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
     """
 
     def __init__(self, connection: Connection, options: WriteOptions) -> None:
-        self._outlet = Outlet(connection, options)
+        self._outlet = TaskWriter(connection, options)
 
     def check(self) -> None:
         """Raise OptionError for a key that the channel's records do not have."""
@@ -290,14 +294,14 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptWrote:
         """Write a task's batches; what `Outlet.write` raises fails the task."""
         batch_id = _batch_id()
-        stamp = Stamp(self._outlet.connection, batch_id)
+        stamp = ProvenanceMarker(self._outlet.connection, batch_id)
         records = self._outlet.write(iterator, stamp)
         return AttemptWrote(records=records, batch_id=batch_id, attempt_id=stamp.attempt_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing is left to do: every task waited for its acknowledgements."""
         del messages, batchId
-        settle()
+        prepare_worker()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing can be taken back: what other tasks wrote stays in the channel."""

@@ -250,7 +250,7 @@ def holders(tokens: Tokens, tx: ReadTransaction, askers: Iterable[Asker]) -> Hol
     return found
 
 
-def holder(tokens: Tokens, tx: ReadTransaction, asker: Asker) -> Principal:
+def authenticate(tokens: Tokens, tx: ReadTransaction, asker: Asker) -> Principal:
     """Return who it is; raises Unauthenticated."""
     found = holders(tokens, tx, [asker])[asker]
     if isinstance(found, SluicewayGatewayError):
@@ -258,7 +258,7 @@ def holder(tokens: Tokens, tx: ReadTransaction, asker: Asker) -> Principal:
     return found
 
 
-def permitted(
+def authorize(
     holder: Principal | SluicewayGatewayError, channel: str, *actions: Action
 ) -> Principal | SluicewayGatewayError:
     """Return who asks if they may do all of that to the channel, else what stands against it."""

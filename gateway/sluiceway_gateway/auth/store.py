@@ -9,7 +9,7 @@ from sqlalchemy import Row, bindparam, func, select, update
 from sluiceway_gateway.auth.model import Scope, Token
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import tokens
-from sluiceway_gateway.db.statements import Recollection
+from sluiceway_gateway.db.statements import CachedSelect
 
 _MOST_KEPT = 10_000
 # Asked with every request, so it is put together once.
@@ -74,7 +74,7 @@ def _token_of(row: Row[Any]) -> Token:
 
 # Asked with every request too: a row is read each time, and made into a token when it is not as it
 # was.
-_OF_IDS = Recollection(
+_OF_IDS = CachedSelect(
     select(tokens).where(tokens.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
     make=_token_of,

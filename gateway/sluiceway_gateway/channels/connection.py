@@ -11,7 +11,7 @@ from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.etag import etag
 from sluiceway_gateway.channels.model import Channel, SchemaVersion
 from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.deps import Gateway, Parts
+from sluiceway_gateway.http.deps import Gateway, Services
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
@@ -98,7 +98,7 @@ def get_connection(
 
 
 def connection_text(
-    gateway: Parts, channel: Channel, versions: Sequence[SchemaVersion], *, listener: str | None
+    gateway: Services, channel: Channel, versions: Sequence[SchemaVersion], *, listener: str | None
 ) -> str:
     """Return the connection as it is sent, put together once for each state of the channel.
 

@@ -112,7 +112,7 @@ def _with_format(change: Change, before: KeptTopic | None, topic: str) -> Change
     return replace(change, format=before.format)
 
 
-class Survey:
+class Preflight:
     """Looks at Kafka for what a new channel asks of it; of one that is there it asks nothing."""
 
     def __init__(self, database: Database, cluster: ClusterCalls, *, timeout_s: float) -> None:

@@ -22,7 +22,7 @@ from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.errors import ConfigNotAllowed, Violation
 from sluiceway_gateway.http.auth import Anybody, Manager, Viewer
 from sluiceway_gateway.http.deps import Gateway
-from sluiceway_gateway.http.middleware import while_connected
+from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import (
     Conditions,
     IdempotencyKey,
@@ -114,7 +114,7 @@ async def get_channel(
     channel = await run_in_threadpool(gateway.channels.get, name)
     if wait and precondition.unchanged(channel):
         changed = gateway.watch.changed(channel, timeout_s=wait)
-        if await while_connected(request, changed):
+        if await unless_disconnected(request, changed):
             channel = await run_in_threadpool(gateway.channels.get, name)
     if precondition.unchanged(channel):
         return Response(status_code=304, headers={"ETag": etag(channel)})

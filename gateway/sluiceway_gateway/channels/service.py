@@ -7,7 +7,7 @@ from datetime import timedelta
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import UNSET, Change, changed, deleted, require_changeable
-from sluiceway_gateway.channels.create import Survey, create
+from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.etag import Precondition
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion, sources
 from sluiceway_gateway.channels.selector import Selector
@@ -26,14 +26,14 @@ from sluiceway_gateway.errors import (
 )
 from sluiceway_gateway.kafka.calls import ClusterCalls
 from sluiceway_gateway.lifecycle.drain import Leaving, require_deserted
-from sluiceway_gateway.lifecycle.idle import Uses
+from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
-from sluiceway_gateway.lifecycle.store import attendance, touch
+from sluiceway_gateway.lifecycle.store import touch, usage_of_channel
 from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.schemas.service import ParsedSchema, is_same, schema_for, version_of
 
 
-def incarnation(name: str, channel: Channel | None, uid: str | None) -> Channel:
+def require_channel(name: str, channel: Channel | None, uid: str | None) -> Channel:
     """Return the channel if it is there and is the one of this uid.
 
     Raises ChannelNotFound and UidMismatch.
@@ -91,9 +91,9 @@ class Channels:
     ) -> None:
         """`wake` is called after each commit that changed a channel."""
         self._database = database
-        self._survey = Survey(database, cluster, timeout_s=kafka_timeout_s)
+        self._survey = Preflight(database, cluster, timeout_s=kafka_timeout_s)
         self._leaving = Leaving(database, cluster)
-        self._uses = Uses(database, clock=clock)
+        self._uses = UsageRecorder(database, clock=clock)
         self._topic_prefix = topic_prefix
         self._wake = wake
         self._clock = clock
@@ -140,7 +140,7 @@ class Channels:
                         f"Another channel took the topic of {name!r} at the same time; send the "
                         "request again."
                     )
-            channel = incarnation(name, channel, uid)
+            channel = require_channel(name, channel, uid)
             precondition.check(channel)
             require_changeable(channel)
             version = None if schema is None else self._version(tx, channel, change, schema)
@@ -170,7 +170,7 @@ class Channels:
         marks = None if force or keep_topic else self._leaving.marks(name, request)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
-            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            channel = require_channel(name, channels_store.hold(tx, name), uid)
             precondition.check(channel)
             if not (force or channel.phase is Phase.DELETING):
                 require_deserted(tx, channel, keeps_topic=keep_topic, marks=marks)
@@ -195,9 +195,9 @@ class Channels:
         """
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
-            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            channel = require_channel(name, channels_store.hold(tx, name), uid)
             precondition.check(channel)
-            present = attendance(tx, channel)
+            present = usage_of_channel(tx, channel)
             following = closing(channel, present, force=force, now=self._clock())
             if following is not channel:
                 # Whoever waits for writers that are still to come should hear of it.
@@ -209,7 +209,7 @@ class Channels:
     def get(self, name: str) -> Channel:
         """Return the channel; raises ChannelNotFound."""
         with self._database.read() as tx:
-            return incarnation(name, channels_store.find(tx, name), None)
+            return require_channel(name, channels_store.find(tx, name), None)
 
     def connected(self, name: str, *, writes: bool) -> tuple[Channel, tuple[SchemaVersion, ...]]:
         """Return the channel, if it can be used now, and all schemas that its records may have.
@@ -217,7 +217,7 @@ class Channels:
         Raises ChannelNotReady saying why not, ChannelClosed for a writer of one that is closed.
         """
         with self._database.read() as tx:
-            channel = incarnation(name, channels_store.find(tx, name), None)
+            channel = require_channel(name, channels_store.find(tx, name), None)
             versions = schemas_store.versions(tx, channel.uid)
         require_usable(channel, writes=writes)
         self._uses.note(channel)
@@ -226,7 +226,7 @@ class Channels:
     def versions(self, name: str) -> tuple[SchemaVersion, ...]:
         """Return all schemas that the channel keeps, the oldest first; raises ChannelNotFound."""
         with self._database.read() as tx:
-            channel = incarnation(name, channels_store.find(tx, name), None)
+            channel = require_channel(name, channels_store.find(tx, name), None)
             return schemas_store.versions(tx, channel.uid)
 
     def schema(self, schema_id: int, principal: Principal) -> str:

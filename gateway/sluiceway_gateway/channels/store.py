@@ -17,14 +17,14 @@ from sluiceway_gateway.channels.rows import (
 from sluiceway_gateway.channels.selector import Selector
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels
-from sluiceway_gateway.db.statements import Lookup, by_dialect, chunks, matches, starts_with
+from sluiceway_gateway.db.statements import PreparedSelect, by_dialect, chunks, matches, starts_with
 from sluiceway_gateway.provisioning.store import DUE_AT_ONCE
 
 # What every request asks is put together once.
 _NAMED = selection().where(channels.c.name == bindparam("name"))
 # What refers to the row may still be added: commits of positions need not wait for this.
 _HOLD = _NAMED.with_for_update(of=channels, key_share=True)
-_HOLD_FREE = Lookup(
+_HOLD_FREE = PreparedSelect(
     selection()
     .where(channels.c.name.in_(bindparam("names", expanding=True)))
     .order_by(channels.c.uid)

@@ -32,7 +32,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sluiceway_gateway.db.breaker import CircuitBreaker
 from sluiceway_gateway.db.postgresql import Connector, connect_arguments
 from sluiceway_gateway.db.sqlite import SqliteWriter, set_up
-from sluiceway_gateway.db.statements import Each, Lookup
+from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
 
 # Errors of these kinds are mistakes of ours, not the database's state.
@@ -120,7 +120,7 @@ class ReadTransaction:
         """Run one statement with `values` for its parameters, or once for each of many."""
         return self._connection.execute(statement, values)
 
-    def look_up(self, lookup: Lookup, keys: Sequence[Any]) -> list[Any]:
+    def look_up(self, lookup: PreparedSelect, keys: Sequence[Any]) -> list[Any]:
         """Return the rows of these keys, of which there may be none; a key may come twice."""
         return lookup.rows(self._connection, keys) if keys else []
 
@@ -128,7 +128,7 @@ class ReadTransaction:
 class WriteTransaction(ReadTransaction):
     """A transaction that may change the database."""
 
-    def run_each(self, each: Each, rows: Sequence[Mapping[str, Any]]) -> int:
+    def run_each(self, each: PreparedDml, rows: Sequence[Mapping[str, Any]]) -> int:
         """Run a statement for each of these parameters; return how many rows it changed."""
         return each.run(self._connection, rows) if rows else 0
 

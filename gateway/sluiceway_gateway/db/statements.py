@@ -67,7 +67,7 @@ class _Made:
     read: tuple[tuple[int, _Convert], ...]
 
 
-class Lookup:
+class PreparedSelect:
     """A select by `column IN keys`, where a key is a value or a tuple of values."""
 
     def __init__(self, statement: Select[Any], *, keys: str) -> None:
@@ -126,7 +126,7 @@ class Lookup:
         )
 
 
-class Recollection(Lookup):
+class CachedSelect(PreparedSelect):
     """A lookup of rows that are mostly as they were: what is made of one is kept until it differs.
 
     Its first column tells one row from the others.
@@ -156,7 +156,7 @@ class Recollection(Lookup):
         return results
 
 
-class Each:
+class PreparedDml:
     """A statement that changes something, once for each of many rows of parameters."""
 
     def __init__(self, statement: Insert | Update | Delete, *, columns: Sequence[str] = ()) -> None:

@@ -6,17 +6,17 @@ from datetime import datetime
 from typing import Any
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Tokens, holders, permitted
-from sluiceway_gateway.batching import Convoy
+from sluiceway_gateway.auth.service import Tokens, authorize, holders
+from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, changed
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.service import incarnation, require_usable
+from sluiceway_gateway.channels.service import require_channel, require_usable
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.endpoints import history, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.attach_batch import Coming, arrive
+from sluiceway_gateway.endpoints.attach_batch import AttachRequest, attach_batch
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     MAX_GROUP_SIZE,
@@ -27,8 +27,8 @@ from sluiceway_gateway.endpoints.model import (
     event,
 )
 from sluiceway_gateway.endpoints.placement import (
-    Asked,
     Attached,
+    AttachSpec,
     new_endpoint,
     own_partitions,
     superseded,
@@ -79,7 +79,7 @@ class Attachment:
         self._wake = wake
         self._notify = notify
         self._clock = clock
-        self._convoy = Convoy(
+        self._convoy = Batcher(
             self._together, name="attach", key=lambda coming: coming.place, most=_MOST
         )
         self._patient = ThreadPoolExecutor(_PATIENT, thread_name_prefix="patient-attach")
@@ -89,17 +89,17 @@ class Attachment:
         self._convoy.close()
         self._patient.shutdown()
 
-    def attach(self, name: str, asked: Asked, *, uid: str, principal: Principal) -> Attached:
+    def attach(self, name: str, asked: AttachSpec, *, uid: str, principal: Principal) -> Attached:
         """Give the instance its place and an epoch above all others of its group.
 
         Repeated, however late, it changes nothing. Raises ChannelNotFound, UidMismatch,
         ChannelNotReady (also while the channel grows with the group), ChannelClosed, Fenced,
         EndpointIdReused, GroupSize, GroupMode, GroupLargerThanPinned, TopicChanged and Forbidden.
         """
-        coming = Coming(channel=name, uid=uid, asked=asked, by=principal)
+        coming = AttachRequest(channel=name, uid=uid, asked=asked, by=principal)
         return self.attach_soon(coming).result()
 
-    def attach_soon(self, coming: Coming) -> "Future[Attached]":
+    def attach_soon(self, coming: AttachRequest) -> "Future[Attached]":
         """Attach in the same way, together with those that wait.
 
         Raises Unauthenticated as well, as credentials are looked at in the transaction.
@@ -109,7 +109,7 @@ class Attachment:
         return self._convoy.join(coming)
 
     def _together(
-        self, coming: Sequence[Coming]
+        self, coming: Sequence[AttachRequest]
     ) -> "list[Attached | Future[Attached] | Exception]":
         try:
             with self._database.write() as tx:
@@ -120,7 +120,7 @@ class Attachment:
                     for each, by in zip(coming, asking, strict=True)
                     if isinstance(by, Principal)
                 ]
-                arrived = iter(arrive(tx, allowed, now=self._clock()) if allowed else ())
+                arrived = iter(attach_batch(tx, allowed, now=self._clock()) if allowed else ())
         except DatabaseUnavailable:
             raise
         except Exception:
@@ -134,7 +134,7 @@ class Attachment:
             self._notify()
         return answers
 
-    def _by_itself(self, coming: Coming) -> Attached:
+    def _by_itself(self, coming: AttachRequest) -> Attached:
         if isinstance(coming.by, Principal):
             found = _permitted(coming.by, coming)
         else:
@@ -144,12 +144,12 @@ class Attachment:
             raise found
         return self._alone(coming.channel, coming.asked, uid=coming.uid, principal=found)
 
-    def _alone(self, name: str, asked: Asked, *, uid: str, principal: Principal) -> Attached:
+    def _alone(self, name: str, asked: AttachSpec, *, uid: str, principal: Principal) -> Attached:
         with self._database.write() as tx:
             now = self._clock()
             session_store.begin(tx, [asked.opening(principal)], now=now)
             session_store.require_own(tx, asked.session, principal)
-            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            channel = require_channel(name, channels_store.hold(tx, name), uid)
             known = endpoints_store.find(tx, asked.id)
             if known is not None:
                 _require_same(known, channel, asked)
@@ -182,13 +182,13 @@ class Attachment:
 
 
 def _permitted(
-    holder: Principal | SluicewayGatewayError, coming: Coming
+    holder: Principal | SluicewayGatewayError, coming: AttachRequest
 ) -> Principal | SluicewayGatewayError:
     action = Action.READ if coming.asked.role is Role.READER else Action.WRITE
-    return permitted(holder, coming.channel, Action.VIEW, action)
+    return authorize(holder, coming.channel, Action.VIEW, action)
 
 
-def _require_same(known: Endpoint, channel: Channel, asked: Asked) -> None:
+def _require_same(known: Endpoint, channel: Channel, asked: AttachSpec) -> None:
     """Raise EndpointIdReused where a known id comes with other content."""
     index = known.place.index if asked.size is None else asked.index
     given = (channel.uid, asked.session, asked.role, asked.group, index, asked.size, asked.mode)
@@ -205,7 +205,7 @@ def _require_same(known: Endpoint, channel: Channel, asked: Asked) -> None:
 
 
 def _group(
-    tx: WriteTransaction, channel: Channel, asked: Asked, now: datetime
+    tx: WriteTransaction, channel: Channel, asked: AttachSpec, now: datetime
 ) -> tuple[Group, list[Endpoint]]:
     """Return the group as it is asked for, and who does not fit into it any more."""
     wanted: dict[str, Any] = {"mode": asked.mode, "size": asked.size, "dynamic": asked.dynamic}
@@ -230,7 +230,7 @@ def _require_room(group: Group) -> None:
         )
 
 
-def _grown(channel: Channel, asked: Asked, principal: Principal) -> Channel | None:
+def _grown(channel: Channel, asked: AttachSpec, principal: Principal) -> Channel | None:
     """Return the channel with a partition for each member; None if it has them."""
     size = asked.size
     shares = asked.role is Role.READER and asked.mode is Mode.SHARED
@@ -250,7 +250,7 @@ def _grown(channel: Channel, asked: Asked, principal: Principal) -> Channel | No
 
 def _take_place(
     tx: WriteTransaction,
-    asked: Asked,
+    asked: AttachSpec,
     group: Group,
     *,
     outcasts: list[Endpoint],

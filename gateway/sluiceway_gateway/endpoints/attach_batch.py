@@ -14,8 +14,8 @@ from sluiceway_gateway.endpoints import history, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Event, Mode, Place, Role, event
 from sluiceway_gateway.endpoints.placement import (
-    Asked,
     Attached,
+    AttachSpec,
     new_endpoint,
     superseded,
     taken_by,
@@ -40,12 +40,12 @@ _Where = tuple[str, Place]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coming:
+class AttachRequest:
     """An instance that asks for its place in a channel, and on whose behalf."""
 
     channel: str
     uid: str
-    asked: Asked
+    asked: AttachSpec
     by: Asker
 
     @property
@@ -61,7 +61,7 @@ class _Candidate:
     """One with whom nothing stands against it so far, but for what its group is like."""
 
     at: int
-    coming: Coming
+    coming: AttachRequest
     by: Principal
     channel: Channel
     place: Place
@@ -94,8 +94,8 @@ class _Arrival:
     positions: tuple[Committed, ...]
 
 
-def arrive(
-    tx: WriteTransaction, coming: Sequence[tuple[Coming, Principal]], *, now: datetime
+def attach_batch(
+    tx: WriteTransaction, coming: Sequence[tuple[AttachRequest, Principal]], *, now: datetime
 ) -> list[Attached | None]:
     """Give each its place; None for those with whom it is not that simple, and nothing is done.
 
@@ -132,7 +132,7 @@ def arrive(
 
 
 def _candidates(
-    tx: WriteTransaction, coming: Sequence[tuple[Coming, Principal]]
+    tx: WriteTransaction, coming: Sequence[tuple[AttachRequest, Principal]]
 ) -> list[_Candidate]:
     here = channels_store.hold_free(tx, {each.channel for each, _ in coming})
     known = endpoints_store.known(tx, [each.asked.id for each, _ in coming])
@@ -156,7 +156,7 @@ def _candidates(
     return candidates
 
 
-def _is_simple(coming: Coming, channel: Channel) -> bool:
+def _is_simple(coming: AttachRequest, channel: Channel) -> bool:
     asked = coming.asked
     if asked.dynamic or channel.uid != coming.uid:
         return False

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Asker, Tokens, holder
+from sluiceway_gateway.auth.service import Asker, Tokens, authenticate
 from sluiceway_gateway.channels.model import FINISHING, Beat
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock, system_clock
@@ -14,7 +14,7 @@ from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import history, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State, event, moved, returned
-from sluiceway_gateway.endpoints.session_store import Opening, Surroundings, surroundings
+from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening, endpoint_context
 from sluiceway_gateway.endpoints.store import Reached
 from sluiceway_gateway.endpoints.task_store import Kept
 from sluiceway_gateway.endpoints.tasks import TaskReply, TaskReport, Work, kept_for, known_of
@@ -79,7 +79,7 @@ class _Heard:
     """A report, held against what is known."""
 
     report: Report
-    known: Surroundings | None
+    known: EndpointContext | None
     status: Literal["ok", "fenced", "gone", "refused"]
     reason: str | None = None
     after: Endpoint | None = None
@@ -126,7 +126,7 @@ class Beats:
         ids = [each.id for each in reports]
         changed = seen = False
         with self._database.write() as tx:
-            principal = holder(self._tokens, tx, by)
+            principal = authenticate(self._tokens, tx, by)
             now = self._clock()
             tasked = known_of(tx, tasks)
             if tasked:
@@ -146,7 +146,7 @@ class Beats:
             )
 
             def hear() -> list[_Heard]:
-                known = surroundings(tx, ids)
+                known = endpoint_context(tx, ids)
                 return [
                     _heard(each, known.get(each.id), session, principal, counts, now)
                     for each in reports
@@ -182,7 +182,7 @@ class Beats:
 
 def _heard(
     report: Report,
-    known: Surroundings | None,
+    known: EndpointContext | None,
     session: str,
     principal: Principal,
     counts: bool,

@@ -23,8 +23,13 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import history, liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.liveness_store import Behind, LostWriter, Pulse, SessionBeat
-from sluiceway_gateway.endpoints.model import Endpoint, Health, event, judged, worse_after_ms
+from sluiceway_gateway.endpoints.liveness_store import (
+    EndpointBeat,
+    LostWriter,
+    SessionBeat,
+    StaleShare,
+)
+from sluiceway_gateway.endpoints.model import Endpoint, Health, event, next_health, worse_after_ms
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.service import regroup
@@ -37,7 +42,7 @@ class _Unsynced:
     since_s: float
 
 
-class Overdue:
+class RebalanceTimeout:
     """Takes their shares from members that keep the others waiting for the channel's patience."""
 
     def __init__(self, *, database: Database, clock: Clock) -> None:
@@ -46,7 +51,7 @@ class Overdue:
         self._clock = clock
         self._seen: dict[str, _Unsynced] = {}
 
-    def judge(self, found: Sequence[Behind], now_s: float, *, late_ms: float) -> int:
+    def judge(self, found: Sequence[StaleShare], now_s: float, *, late_ms: float) -> int:
         """Judge who was found behind, `late_ms` after it was due; return who is waited for no more.
 
         Raises DatabaseUnavailable.
@@ -60,14 +65,14 @@ class Overdue:
         parts = chunks(list(over.items()))
         return sum(len(self._write(dict(each))) for each in parts)
 
-    def _sight(self, behind: Behind, now_s: float, late_ms: float) -> _Unsynced:
+    def _sight(self, behind: StaleShare, now_s: float, late_ms: float) -> _Unsynced:
         before = self._seen.get(behind.endpoint)
         moved = before is None or before.generation != behind.generation
         if before is None or moved or late_ms > behind.interval_ms:
             return _Unsynced(generation=behind.generation, since_s=now_s)
         return before
 
-    def _write(self, over: Mapping[str, Behind]) -> list[Endpoint]:
+    def _write(self, over: Mapping[str, StaleShare]) -> list[Endpoint]:
         """Take the shares of those that have not taken another since the look."""
         now = self._clock()
         with self._database.write() as tx:
@@ -78,7 +83,7 @@ class Overdue:
                 for each in endpoints_store.hold(tx, over).values()
                 if each.lives and each.share and each.generation == over[each.id].generation
             ]
-            groups_store.let_go(tx, [each.id for each in slow])
+            groups_store.release_shares(tx, [each.id for each in slow])
             cause = "its partitions were given to others: it did not let go of them in time"
             lines = [(e.channel_uid, event(e, by="gateway", at=now, cause=cause)) for e in slow]
             history.add(tx, lines)
@@ -150,7 +155,7 @@ class Reaper:
         self._looks_s: deque[float] = deque(maxlen=_USUAL)
         self._stood_s = 0.0
         """For how long this process may have stood still in this pass, so that no beat came in."""
-        self._overdue = Overdue(database=database, clock=clock)
+        self._overdue = RebalanceTimeout(database=database, clock=clock)
 
     def run_once(self) -> ReapCounts:
         """Look at all beats once, and write down who is worse than before.
@@ -240,7 +245,7 @@ class Reaper:
         with self._database.scan() as tx:
             pulses = liveness_store.pulses(tx, part)
         again_s = dict.fromkeys(part, math.inf)
-        worse: dict[str, tuple[Pulse, Health]] = {}
+        worse: dict[str, tuple[EndpointBeat, Health]] = {}
         written: list[Endpoint] = []
         for each in pulses:
             silence = self._silences[each.session]
@@ -249,7 +254,7 @@ class Reaper:
                 continue
             silent_ms = (now_s - silence.since_s) * 1000
             bounds = {"interval_ms": each.interval_ms, "patience_ms": each.patience_ms}
-            health = judged(each.health, silent_ms=silent_ms, **bounds)
+            health = next_health(each.health, silent_ms=silent_ms, **bounds)
             if health is not each.health:
                 worse[each.endpoint] = each, health
             after_ms = worse_after_ms(silent_ms=silent_ms, **bounds)
@@ -279,7 +284,7 @@ class Reaper:
         if part:
             yield part
 
-    def _write(self, worse: Mapping[str, tuple[Pulse, Health]]) -> list[Endpoint]:
+    def _write(self, worse: Mapping[str, tuple[EndpointBeat, Health]]) -> list[Endpoint]:
         """Write down who is worse, but for those who have beaten, or changed, since the look."""
         now = self._clock()
         with self._database.write() as tx:

@@ -28,7 +28,7 @@ class SessionBeat(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pulse:
+class EndpointBeat:
     """An endpoint that may fall silent."""
 
     endpoint: str
@@ -52,7 +52,7 @@ class LostWriter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Behind:
+class StaleShare:
     """A member whose share is of an earlier generation than its group."""
 
     endpoint: str
@@ -139,10 +139,10 @@ def beats(tx: ReadTransaction) -> list[SessionBeat]:
     return list(map(SessionBeat._make, tx.execute(_BEATS)))
 
 
-def pulses(tx: ReadTransaction, sessions: Sequence[str]) -> list[Pulse]:
+def pulses(tx: ReadTransaction, sessions: Sequence[str]) -> list[EndpointBeat]:
     """Return the endpoints of these sessions that may get worse."""
     return [
-        Pulse(
+        EndpointBeat(
             endpoint=row.id,
             channel_uid=row.channel_uid,
             session=row.session_id,
@@ -156,10 +156,10 @@ def pulses(tx: ReadTransaction, sessions: Sequence[str]) -> list[Pulse]:
     ]
 
 
-def behind(tx: ReadTransaction) -> list[Behind]:
+def behind(tx: ReadTransaction) -> list[StaleShare]:
     """Return the living members of dynamic groups that hold what others wait for."""
     return [
-        Behind(
+        StaleShare(
             endpoint=row.id,
             channel_uid=row.channel_uid,
             generation=row.generation,

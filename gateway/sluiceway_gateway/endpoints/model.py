@@ -236,7 +236,7 @@ def reported_ends(endpoint: Endpoint) -> Mapping[int, int] | None:
     return endpoint.ends if endpoint.state is State.ERROR else None
 
 
-def judged(health: Health, *, silent_ms: float, interval_ms: int, patience_ms: int) -> Health:
+def next_health(health: Health, *, silent_ms: float, interval_ms: int, patience_ms: int) -> Health:
     """Return the health of an endpoint whose session has been silent so long.
 
     Silence alone heals nothing: a suspect stays so until it beats.

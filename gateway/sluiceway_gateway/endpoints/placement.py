@@ -12,7 +12,7 @@ from sluiceway_gateway.offsets.model import Committed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AttachSpec:
     """What an instance asks for; without index and size it is anonymous, or of a dynamic group."""
 
     id: str
@@ -50,7 +50,7 @@ class Attached:
     versions: tuple[SchemaVersion, ...]
 
 
-def new_endpoint(asked: Asked, group: Group, place: Place, *, now: datetime) -> Endpoint:
+def new_endpoint(asked: AttachSpec, group: Group, place: Place, *, now: datetime) -> Endpoint:
     """Return the instance at its place, with the epoch that the group has now."""
     return Endpoint(
         id=asked.id,

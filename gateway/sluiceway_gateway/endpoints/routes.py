@@ -10,11 +10,11 @@ from starlette.concurrency import run_in_threadpool
 from sluiceway_gateway.channels.connection import Listener, connection_text
 from sluiceway_gateway.channels.etag import endpoints_etag
 from sluiceway_gateway.channels.wire import Uid
-from sluiceway_gateway.endpoints.attach_batch import Coming
+from sluiceway_gateway.endpoints.attach_batch import AttachRequest
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
-from sluiceway_gateway.endpoints.placement import Asked, Attached
+from sluiceway_gateway.endpoints.placement import Attached, AttachSpec
 from sluiceway_gateway.endpoints.service import Departure
-from sluiceway_gateway.endpoints.store import Slots
+from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
     TAKES,
@@ -33,8 +33,8 @@ from sluiceway_gateway.endpoints.wire import (
     position_json,
 )
 from sluiceway_gateway.http.auth import Manager, Viewer
-from sluiceway_gateway.http.deps import Gateway, Parts
-from sluiceway_gateway.http.middleware import while_connected
+from sluiceway_gateway.http.deps import Gateway, Services
+from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after_place, place_before
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
@@ -77,7 +77,7 @@ async def attach(
     """
     gateway.settings.listeners.reached_by(listener)
     asked = asked_of(body, client=user_agent[:CLIENT_LENGTH])
-    coming = Coming(channel=name, uid=body.uid, asked=asked, by=principal)
+    coming = AttachRequest(channel=name, uid=body.uid, asked=asked, by=principal)
     done = await asyncio.wrap_future(gateway.attachment.attach_soon(coming))
     return attached(gateway, done, listener=listener)
 
@@ -115,12 +115,12 @@ async def list_endpoints(
     channel, revision = await run_in_threadpool(service.state, name)
     if wait and precondition.names(endpoints_etag(channel, revision)):
         changed = gateway.watch.endpoints_changed(channel, revision, timeout_s=wait)
-        if await while_connected(request, changed):
+        if await unless_disconnected(request, changed):
             channel, revision = await run_in_threadpool(service.state, name)
     tag = {"ETag": endpoints_etag(channel, revision)}
     if precondition.names(tag["ETag"]):
         return Response(status_code=304, headers=tag)
-    slots = Slots(role=None if role is None else Role(role), group=group)
+    slots = EndpointFilter(role=None if role is None else Role(role), group=group)
     page = await run_in_threadpool(service.page, name, slots, after=after, limit=limit)
     following = None if page.following is None else cursor_after_place(page.following)
     items = [endpoint_json(page.channel, each) for each in page.endpoints]
@@ -200,9 +200,9 @@ def remove_endpoint(
     return _sent(endpoint_json(channel, endpoint), 200)
 
 
-def asked_of(body: AttachPost, *, client: str) -> Asked:
+def asked_of(body: AttachPost, *, client: str) -> AttachSpec:
     """Return what a request asks for."""
-    return Asked(
+    return AttachSpec(
         id=body.id,
         session=body.session,
         client=client,
@@ -215,7 +215,7 @@ def asked_of(body: AttachPost, *, client: str) -> Asked:
     )
 
 
-def attached(gateway: Parts, done: Attached, *, listener: str | None) -> Response:
+def attached(gateway: Services, done: Attached, *, listener: str | None) -> Response:
     """Return the answer to whoever is attached; it may hold credentials."""
     connection = connection_text(gateway, done.channel, done.versions, listener=listener)
     # What all members are told alike is put in as it is.

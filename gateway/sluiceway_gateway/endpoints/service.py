@@ -8,7 +8,7 @@ from datetime import datetime
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.channels.service import incarnation
+from sluiceway_gateway.channels.service import require_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import history, session_store, task_store
@@ -28,7 +28,7 @@ from sluiceway_gateway.endpoints.model import (
     returned,
 )
 from sluiceway_gateway.endpoints.placement import own_partitions, superseded
-from sluiceway_gateway.endpoints.store import Reached, Slots
+from sluiceway_gateway.endpoints.store import EndpointFilter, Reached
 from sluiceway_gateway.errors import (
     ConcurrentChange,
     EndpointNotFound,
@@ -105,7 +105,7 @@ class Endpoints:
         """
         with self._database.write() as tx:
             now = self._clock()
-            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            channel = require_channel(name, channels_store.hold(tx, name), uid)
             endpoint = _held(tx, channel, endpoint_id)
             reads = endpoint.place.role is Role.READER
             principal.require(Action.READ if reads else Action.WRITE, name)
@@ -132,7 +132,7 @@ class Endpoints:
         marks = self._marks(name, endpoint_id, uid)
         with self._database.write() as tx:
             now = self._clock()
-            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            channel = require_channel(name, channels_store.hold(tx, name), uid)
             endpoint = _held(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
@@ -151,7 +151,7 @@ class Endpoints:
     def _marks(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
         """Return the topic's ends if a writer's are not known; no transaction is open meanwhile."""
         with self._database.read() as tx:
-            channel = incarnation(name, channels_store.find(tx, name), uid)
+            channel = require_channel(name, channels_store.find(tx, name), uid)
             endpoint = _of(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
         reads = endpoint.place.role is Role.READER
         if reads or endpoint.superseded or reported_ends(endpoint) is not None:
@@ -176,13 +176,15 @@ class Endpoints:
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""
         with self._database.read() as tx:
-            channel = incarnation(name, channels_store.find(tx, name), None)
+            channel = require_channel(name, channels_store.find(tx, name), None)
             return channel, endpoints_store.revision(tx, channel.uid)
 
-    def page(self, name: str, slots: Slots, *, after: Place | None, limit: int) -> EndpointPage:
+    def page(
+        self, name: str, slots: EndpointFilter, *, after: Place | None, limit: int
+    ) -> EndpointPage:
         """Return who has the channel's places, those after `after`; raises ChannelNotFound."""
         with self._database.read() as tx:
-            channel = incarnation(name, channels_store.find(tx, name), None)
+            channel = require_channel(name, channels_store.find(tx, name), None)
             revision = endpoints_store.revision(tx, channel.uid)
             found = endpoints_store.page(tx, channel.uid, slots, after=after, limit=limit + 1)
         return EndpointPage(
@@ -198,7 +200,7 @@ class Endpoints:
         Raises ChannelNotFound and EndpointNotFound.
         """
         with self._database.read() as tx:
-            channel = incarnation(name, channels_store.find(tx, name), None)
+            channel = require_channel(name, channels_store.find(tx, name), None)
             endpoint = _of(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
             events = history.of_endpoint(tx, endpoint_id, limit=EVENTS_SHOWN)
         return EndpointReport(

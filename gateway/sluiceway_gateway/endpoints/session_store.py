@@ -12,7 +12,7 @@ from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.channels.rows import phase_of
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, sessions
-from sluiceway_gateway.db.statements import Each, Lookup, by_dialect, chunks
+from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, chunks
 from sluiceway_gateway.endpoints.model import Endpoint
 from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.errors import InvalidRequest, Violation
@@ -21,7 +21,7 @@ from sluiceway_gateway.groups.store import of_its_group
 MAX_BEATS_AHEAD = 1_000_000_000
 """How far a heartbeat's number may be ahead of the last one: years of heartbeats."""
 
-_BEAT = Each(
+_BEAT = PreparedDml(
     update(sessions)
     .where(
         sessions.c.id == bindparam("session"),
@@ -31,7 +31,7 @@ _BEAT = Each(
     )
     .values(beat=bindparam("number"), owner=func.coalesce(sessions.c.owner, bindparam("by")))
 )
-_FOUND = Lookup(
+_FOUND = PreparedSelect(
     select(sessions.c.id, sessions.c.beat, sessions.c.owner).where(
         sessions.c.id.in_(bindparam("ids", expanding=True))
     ),
@@ -48,7 +48,7 @@ class Opening:
     owner: str | None
 
 
-def _upsert(insert: Any) -> Each:
+def _upsert(insert: Any) -> PreparedDml:
     statement = insert(sessions)
     new = statement.excluded
     upsert = statement.on_conflict_do_update(
@@ -56,7 +56,7 @@ def _upsert(insert: Any) -> Each:
         set_={"client": new.client, "owner": func.coalesce(sessions.c.owner, new.owner)},
         where=or_(sessions.c.owner.is_(None), sessions.c.owner == new.owner),
     )
-    return Each(upsert, columns=[each.name for each in sessions.columns])
+    return PreparedDml(upsert, columns=[each.name for each in sessions.columns])
 
 
 _BEGIN = by_dialect(_upsert)
@@ -128,7 +128,7 @@ def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class EndpointContext:
     """An endpoint and what a beat's answer says of its channel."""
 
     endpoint: Endpoint
@@ -143,7 +143,7 @@ class Surroundings:
 
 
 # Run so often that they are put together once.
-_SURROUNDINGS = Lookup(
+_SURROUNDINGS = PreparedSelect(
     select(
         # How far they were is of no use, and would be read for every beat.
         *(each for each in endpoints.c if each is not endpoints.c.reached),
@@ -161,11 +161,11 @@ _SURROUNDINGS = Lookup(
 )
 
 
-def surroundings(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Surroundings]:
+def endpoint_context(tx: ReadTransaction, ids: Collection[str]) -> dict[str, EndpointContext]:
     """Return those of these endpoints that there are, by id."""
     rows = tx.look_up(_SURROUNDINGS, list(ids))
     return {
-        row.id: Surroundings(
+        row.id: EndpointContext(
             endpoint=endpoint_of(row),
             channel=row.channel_name,
             phase=phase_of(row.channel_phase, row.channel_closing),

@@ -8,7 +8,7 @@ from sqlalchemy import Row, and_, bindparam, or_, select, tuple_, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints
-from sluiceway_gateway.db.statements import Each, Lookup, chunks
+from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.db.types import Document, OptionalDocument
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
@@ -131,8 +131,8 @@ _OF_IDS = (
     .order_by(endpoints.c.id)
 )
 _OF_ID = select(endpoints).where(endpoints.c.id == bindparam("id"))
-_HOLD = Lookup(_OF_IDS.with_for_update(key_share=True), keys="ids")
-_HOLD_FREE = Lookup(_OF_IDS.with_for_update(key_share=True, skip_locked=True), keys="ids")
+_HOLD = PreparedSelect(_OF_IDS.with_for_update(key_share=True), keys="ids")
+_HOLD_FREE = PreparedSelect(_OF_IDS.with_for_update(key_share=True, skip_locked=True), keys="ids")
 _OF_GROUP = (
     select(endpoints)
     .where(
@@ -168,10 +168,10 @@ _REVISE = (
     .values(endpoints_revision=channels.c.endpoints_revision + 1)
 )
 _REVISION = select(channels.c.endpoints_revision).where(channels.c.uid == bindparam("uid"))
-_KNOWN = Lookup(
+_KNOWN = PreparedSelect(
     select(endpoints.c.id).where(endpoints.c.id.in_(bindparam("ids", expanding=True))), keys="ids"
 )
-_AT_PLACES = Lookup(
+_AT_PLACES = PreparedSelect(
     select(endpoints).where(
         tuple_(endpoints.c.channel_uid, *_PLACE).in_(bindparam("places", expanding=True)), _HERE
     ),
@@ -182,8 +182,8 @@ _COUNTED = (
     .where(endpoints.c.id == bindparam("the_id"), _HERE)
     .values(counters=bindparam("counters", type_=Document))
 )
-_COUNT_UP = Each(_COUNTED)
-_REACH = Each(_COUNTED.values(reached=bindparam("reached", type_=OptionalDocument)))
+_COUNT_UP = PreparedDml(_COUNTED)
+_REACH = PreparedDml(_COUNTED.values(reached=bindparam("reached", type_=OptionalDocument)))
 
 
 Reached = Mapping[int, tuple[int, int]]
@@ -191,7 +191,7 @@ Reached = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slots:
+class EndpointFilter:
     """Which places of a channel to look at."""
 
     role: Role | None = None
@@ -264,7 +264,7 @@ def ends_before(tx: ReadTransaction, endpoint: Endpoint) -> Mapping[int, int] | 
 
 
 def page(
-    tx: ReadTransaction, channel_uid: str, slots: Slots, *, after: Place | None, limit: int
+    tx: ReadTransaction, channel_uid: str, slots: EndpointFilter, *, after: Place | None, limit: int
 ) -> list[Endpoint]:
     """Return who has the places of a channel, in the order of places, those after `after`."""
     statement = select(endpoints).where(endpoints.c.channel_uid == channel_uid, _HERE)

@@ -30,7 +30,7 @@ from sluiceway_gateway.endpoints.model import (
     standing,
 )
 from sluiceway_gateway.endpoints.service import Departure, depart
-from sluiceway_gateway.endpoints.session_store import Surroundings, surroundings
+from sluiceway_gateway.endpoints.session_store import EndpointContext, endpoint_context
 from sluiceway_gateway.endpoints.task_store import Kept
 from sluiceway_gateway.errors import Fenced, Forbidden, MembersOpen
 from sluiceway_gateway.groups.service import regroup
@@ -60,7 +60,7 @@ class Work:
     """A beat's endpoints beyond those that it names."""
 
     reports: Sequence[TaskReport]
-    known: Mapping[str, Surroundings]
+    known: Mapping[str, EndpointContext]
     """Of those that have tasks."""
     owners: Mapping[str, str | None]
     """Of the sessions that attached them."""
@@ -134,10 +134,10 @@ class Work:
         return TaskReply(endpoint=id_, status="ok")
 
 
-def known_of(tx: WriteTransaction, reports: Sequence[TaskReport]) -> Mapping[str, Surroundings]:
+def known_of(tx: WriteTransaction, reports: Sequence[TaskReport]) -> Mapping[str, EndpointContext]:
     """Return those of the endpoints that tasks report for that there are."""
     ids = {each.attempt.endpoint for each in reports}
-    return surroundings(tx, ids) if ids else {}
+    return endpoint_context(tx, ids) if ids else {}
 
 
 def kept_for(tx: WriteTransaction, session: str, *, by: Principal) -> tuple[Kept, ...]:

@@ -171,7 +171,7 @@ class Split:
     pending: tuple[int, ...]
 
 
-def due(members: Iterable[Member], endpoint: str) -> Share:
+def target_share(members: Iterable[Member], endpoint: str) -> Share:
     """Return the share that a living member is to have in the group's present generation."""
     ordered = sorted(members, key=lambda each: each.epoch)
     return Share(index=[each.endpoint for each in ordered].index(endpoint), size=len(ordered))
@@ -210,7 +210,7 @@ def taken(
     """
     if take != group.generation or share_generation(endpoint) != has or has == take:
         return endpoint
-    return replace(endpoint, share=due(members, endpoint.id), generation=take)
+    return replace(endpoint, share=target_share(members, endpoint.id), generation=take)
 
 
 def regrouped(group: Group, *, living: int, now: datetime) -> Group:

@@ -10,7 +10,7 @@ from sluiceway_gateway.channels.wire import Asked, Uid
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.routes import EndpointId
 from sluiceway_gateway.endpoints.wire import PositionBody, position_json
-from sluiceway_gateway.groups.service import Sharing, Wish
+from sluiceway_gateway.groups.service import Sharing, SyncRequest
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.params import Name
@@ -87,7 +87,7 @@ def sync(
     so. Partitions that are pending become its own when the other takes its share, leaves, or is not
     waited for any longer: ask again.
     """
-    wish = Wish(epoch=body.epoch, take=body.take, has=body.has)
+    wish = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
     found = gateway.shares.sync(name, id, wish, uid=body.uid, principal=principal)
     return _sent(_sharing_json(found))
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.service import incarnation
+from sluiceway_gateway.channels.service import require_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.endpoints import history, session_store
@@ -25,7 +25,6 @@ from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import (
     Group,
     Member,
-    due,
     held,
     regrouped,
     require_at_work,
@@ -33,13 +32,14 @@ from sluiceway_gateway.groups.model import (
     share_generation,
     split,
     taken,
+    target_share,
 )
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_generation, require_topic
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class SyncRequest:
     """What a member asks for."""
 
     epoch: int
@@ -82,7 +82,7 @@ class Shares:
         self._notify = notify
 
     def sync(
-        self, name: str, endpoint_id: str, wish: Wish, *, uid: str, principal: Principal
+        self, name: str, endpoint_id: str, wish: SyncRequest, *, uid: str, principal: Principal
     ) -> Sharing:
         """Have a member take its share, or ask; repeated, however late, it changes nothing.
 
@@ -93,13 +93,13 @@ class Shares:
         principal.require(Action.READ, name)
         if wish.take is None:
             with self._database.read() as tx:
-                channel = incarnation(name, channels_store.find(tx, name), uid)
+                channel = require_channel(name, channels_store.find(tx, name), uid)
                 endpoint = _member(
                     channel, endpoint_id, endpoints_store.find(tx, endpoint_id), wish
                 )
                 return _sharing(tx, channel, endpoint, _group(tx, endpoint))
         with self._database.write() as tx:
-            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            channel = require_channel(name, channels_store.hold(tx, name), uid)
             # Its commits under way end first: what others are then given has them.
             found = endpoints_store.hold(tx, [endpoint_id]).get(endpoint_id)
             endpoint = _member(channel, endpoint_id, found, wish)
@@ -133,7 +133,7 @@ def regroup(
         touched[after.channel_uid, after.place.group] = after
         if lived:
             gone.append(after.id)
-    groups_store.let_go(tx, gone)
+    groups_store.release_shares(tx, gone)
     for key, members in groups_store.living(tx, sorted(touched)).items():
         group = _group(tx, touched[key])
         groups_store.save(tx, regrouped(group, living=len(members), now=now))
@@ -150,7 +150,9 @@ def _living(tx: ReadTransaction, endpoint: Endpoint) -> list[Member]:
     return groups_store.living(tx, [key])[key]
 
 
-def _member(channel: Channel, endpoint_id: str, endpoint: Endpoint | None, wish: Wish) -> Endpoint:
+def _member(
+    channel: Channel, endpoint_id: str, endpoint: Endpoint | None, wish: SyncRequest
+) -> Endpoint:
     if endpoint is None or endpoint.channel_uid != channel.uid:
         raise EndpointNotFound(f"The channel {channel.name!r} has no endpoint {endpoint_id}.")
     if not endpoint.is_dynamic or endpoint.place.role is not Role.READER:
@@ -168,7 +170,7 @@ def _sharing(tx: ReadTransaction, channel: Channel, endpoint: Endpoint, group: G
     others = [each for each in members if each.endpoint != endpoint.id]
     total = channel.topic.partitions or 0
     is_taken = share_generation(endpoint) == group.generation
-    share = (is_taken and endpoint.share) or due(members, endpoint.id)
+    share = (is_taken and endpoint.share) or target_share(members, endpoint.id)
     parts = split(share, group.generation, others, total)
     wanted = set(parts.own)
     stored = offsets_store.of(tx, channel.uid, group.name, member=-1) if wanted else []
@@ -219,7 +221,7 @@ class Resizing:
         principal.require(Action.READ, name)
         with self._database.write() as tx:
             now = self._clock()
-            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            channel = require_channel(name, channels_store.hold(tx, name), uid)
             found = groups_store.find(tx, channel.uid, Role.READER, group)
             if found is None or group == ANONYMOUS:
                 raise GroupNotFound(

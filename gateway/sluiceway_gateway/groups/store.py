@@ -118,7 +118,7 @@ def living(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, li
     return found
 
 
-def let_go(tx: WriteTransaction, ids: Collection[str]) -> None:
+def release_shares(tx: WriteTransaction, ids: Collection[str]) -> None:
     """Have these endpoints hold nothing any more."""
     for part in chunks(sorted(ids)):
         statement = update(endpoints).where(endpoints.c.id.in_(part))

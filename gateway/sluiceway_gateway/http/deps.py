@@ -12,7 +12,7 @@ from sluiceway_gateway.endpoints.attach import Attachment
 from sluiceway_gateway.endpoints.heartbeats import Beats
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups.service import Resizing, Shares
-from sluiceway_gateway.http.json import Fragments, Rendered
+from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.ack import Acknowledgements
@@ -23,7 +23,7 @@ from sluiceway_gateway.status.service import Statuses
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class Services:
     """The services of one gateway."""
 
     settings: Settings
@@ -36,8 +36,8 @@ class Parts:
     advancing: Advancing
     acknowledgements: Acknowledgements
     statuses: Statuses
-    rendered: Rendered
-    fragments: Fragments
+    rendered: ResponseCache
+    fragments: JsonCache
     shares: Shares
     resizing: Resizing
     watch: Watch
@@ -46,11 +46,11 @@ class Parts:
     metrics: Metrics
 
 
-async def parts_of(request: Request) -> Parts:
+async def services_of(request: Request) -> Services:
     """Return the parts of the application that serves this request."""
     parts = request.app.state.parts
-    assert isinstance(parts, Parts)  # noqa: S101
+    assert isinstance(parts, Services)  # noqa: S101
     return parts
 
 
-Gateway = Annotated[Parts, Depends(parts_of)]
+Gateway = Annotated[Services, Depends(services_of)]

@@ -100,7 +100,7 @@ def _check(value: Any, *, escapes: bool) -> None:
         level, depth = following, depth + 1
 
 
-class Rendered:
+class ResponseCache:
     """The last answers by what was asked for, each with its state's tag; bounded by their size."""
 
     def __init__(self, limit_bytes: int = 64 * 1024 * 1024) -> None:
@@ -129,7 +129,7 @@ class Rendered:
                 self._bytes -= len(gone)
 
 
-class Fragments:
+class JsonCache:
     """The last text of each part, with what it was made of; at most `most` of them."""
 
     def __init__(self, most: int = 20_000) -> None:

@@ -120,7 +120,7 @@ class BodyLimit:
 T = TypeVar("T")
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
     """Return what `work` gives; None if the client went away first, then it is cancelled."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_departure(request))

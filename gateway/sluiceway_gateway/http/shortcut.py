@@ -24,14 +24,14 @@ from sluiceway_gateway.channels.etag import Precondition
 from sluiceway_gateway.channels.model import check_name
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
-from sluiceway_gateway.endpoints.attach_batch import Coming
+from sluiceway_gateway.endpoints.attach_batch import AttachRequest
 from sluiceway_gateway.endpoints.heartbeat_routes import HeartbeatPost
-from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.wire import CLIENT_LENGTH, AttachPost
 from sluiceway_gateway.errors import InvalidRequest, SluicewayGatewayError
 from sluiceway_gateway.groups.model import check_group
 from sluiceway_gateway.http.auth import check_local, credentials_of
-from sluiceway_gateway.http.deps import Parts
+from sluiceway_gateway.http.deps import Services
 from sluiceway_gateway.http.json import loads
 from sluiceway_gateway.http.problems import problem_response
 from sluiceway_gateway.offsets import routes as offsets_routes
@@ -180,12 +180,12 @@ def _again(message: Message | None, receive: Receive) -> Receive:
     return replayed
 
 
-def short_ways(parts: Parts) -> Sequence[ShortWay]:
+def short_ways(parts: Services) -> Sequence[ShortWay]:
     """Return the short ways of a gateway."""
     return (_commits(parts), _beats(parts), _attaching(parts), _statuses(parts))
 
 
-def _commits(parts: Parts) -> ShortWay:
+def _commits(parts: Services) -> ShortWay:
     def read(request: Request) -> Commit:
         name, group = check_name(request.path["name"]), check_group(request.path["group"])
         return offsets_routes.commit_of(name, group, CommitPut.model_validate(request.body))
@@ -197,7 +197,7 @@ def _commits(parts: Parts) -> ShortWay:
     return ShortWay(route=_route(offsets_routes.router, "commit"), read=read, answer=answer)
 
 
-def _beats(parts: Parts) -> ShortWay:
+def _beats(parts: Services) -> ShortWay:
     def read(request: Request) -> tuple[HeartbeatPost, str]:
         return HeartbeatPost.model_validate(request.body), _client(request)
 
@@ -210,23 +210,23 @@ def _beats(parts: Parts) -> ShortWay:
     return ShortWay(route=_route(heartbeat_routes.router, "beat"), read=read, answer=answer)
 
 
-def _attaching(parts: Parts) -> ShortWay:
-    def read(request: Request) -> tuple[str, str, Asked]:
+def _attaching(parts: Services) -> ShortWay:
+    def read(request: Request) -> tuple[str, str, AttachSpec]:
         # There may be several to reach Kafka by, and none for those who name none.
         parts.settings.listeners.reached_by(None)
         name, body = check_name(request.path["name"]), AttachPost.model_validate(request.body)
         return name, body.uid, endpoints_routes.asked_of(body, client=_client(request))
 
-    async def answer(given: tuple[str, str, Asked], by: Credentials) -> Response:
+    async def answer(given: tuple[str, str, AttachSpec], by: Credentials) -> Response:
         name, uid, asked = given
-        coming = Coming(channel=name, uid=uid, asked=asked, by=by)
+        coming = AttachRequest(channel=name, uid=uid, asked=asked, by=by)
         done = parts.attachment.attach_soon(coming)
         return endpoints_routes.attached(parts, await asyncio.wrap_future(done), listener=None)
 
     return ShortWay(route=_route(endpoints_routes.router, "attach"), read=read, answer=answer)
 
 
-def _statuses(parts: Parts) -> ShortWay:
+def _statuses(parts: Services) -> ShortWay:
     def read(request: Request) -> tuple[str, Precondition]:
         seen = request.headers.get("if-none-match")
         precondition = Precondition.of(if_match=None, if_none_match=seen)

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sluiceway.kafka.diagnosis import Finding, diagnosis
-from sluiceway_gateway.errors import InvalidSettings, KafkaUnavailable, Lockout, Misfit
+from sluiceway_gateway.errors import AccessFailure, InvalidSettings, KafkaUnavailable, Misfit
 from sluiceway_gateway.kafka.errors import rejection
 from sluiceway_gateway.kafka.model import Cause, Rejection
 from sluiceway_gateway.kafka.properties import refusals
@@ -40,7 +40,7 @@ class Client:
             raise InvalidSettings("; ".join(refused))
         self._bootstrap_servers = bootstrap_servers
         self._last_error: KafkaError | None = None
-        self._last_seen: Lockout | None = None
+        self._last_seen: AccessFailure | None = None
         self._properties = {**properties, "bootstrap.servers": bootstrap_servers}
         configuration = {
             "client.id": "sluiceway-gateway",
@@ -96,14 +96,14 @@ class Client:
             lockout,
         )
 
-    def _refusal(self) -> Lockout | None:
+    def _refusal(self) -> AccessFailure | None:
         self.admin.poll(0)
         if not _is_refusal(self._last_error):
             return None
         # Its own words hold how long it took.
-        return Lockout(misfit=Misfit.CREDENTIALS, words=_WRONG_CREDENTIALS)
+        return AccessFailure(misfit=Misfit.CREDENTIALS, words=_WRONG_CREDENTIALS)
 
-    def _misfit(self) -> Lockout | None:
+    def _misfit(self) -> AccessFailure | None:
         try:
             found = diagnosis(self._properties)
         except TimeoutError:
@@ -152,8 +152,8 @@ def rejected(answers: Mapping[Any, Any], *, but: Iterable[Cause] = ()) -> dict[A
     }
 
 
-def _lockout(found: Finding) -> Lockout:
-    return Lockout(misfit=Misfit(found.misfit), words=f"{found.words} ({_WHENCE})")
+def _lockout(found: Finding) -> AccessFailure:
+    return AccessFailure(misfit=Misfit(found.misfit), words=f"{found.words} ({_WHENCE})")
 
 
 def _is_refusal(error: KafkaError | None) -> TypeGuard[KafkaError]:

@@ -19,7 +19,7 @@ from sluiceway_gateway.errors import ConcurrentChange, EndpointsLive, KafkaUnava
 from sluiceway_gateway.kafka.calls import TopicCalls
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import Attendance, drained, in_words, unread
-from sluiceway_gateway.lifecycle.store import attendance, closing, save_status
+from sluiceway_gateway.lifecycle.store import closing, save_status, usage_of_channel
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class Drainer:
     def run_once(self) -> DrainCounts:
         """Look once at every channel that is closing; raises DatabaseUnavailable."""
         with self._database.scan() as tx:
-            found = [(each, attendance(tx, each)) for each in closing(tx)]
+            found = [(each, usage_of_channel(tx, each)) for each in closing(tx)]
         settled = [self._settle(each, self._marks(each, present)) for each, present in found]
         changed = [
             now for was, now in zip(found, settled, strict=True) if now not in (None, was[0])
@@ -79,7 +79,7 @@ class Drainer:
             held = channels_store.hold(tx, channel.name)
             if held is None or held.uid != channel.uid or held.phase is not Phase.CLOSING:
                 return None
-            following = drained(held, attendance(tx, held), marks, now=self._clock())
+            following = drained(held, usage_of_channel(tx, held), marks, now=self._clock())
             if following is held:
                 return channel
             save_status(tx, following, was=held)
@@ -108,7 +108,7 @@ class Leaving:
             channel = channels_store.find(tx, name)
             if channel is None or (request is not None and idempotency.known(tx, request)):
                 return None
-            present = attendance(tx, channel)
+            present = usage_of_channel(tx, channel)
             if present.living or not _is_followed(channel, present):
                 return None
         try:
@@ -133,7 +133,7 @@ def require_deserted(
     What is kept need not have been read. Raises ConcurrentChange for a group that came after
     `marks` were taken.
     """
-    present = attendance(tx, channel)
+    present = usage_of_channel(tx, channel)
     if present.living:
         raise EndpointsLive(
             f"The channel {channel.name!r} is in use by {in_words(present.living)}: wait until "

@@ -57,7 +57,7 @@ class _Seen:
     """When the topic was first seen like this."""
 
 
-class Idler:
+class TtlReaper:
     """Looks after the channels of one database that nobody uses.
 
     How far topics have grown lies in its memory: after a change of the replica that leads, they are
@@ -192,7 +192,7 @@ class Idler:
         )
 
 
-class Uses:
+class UsageRecorder:
     """Notes that somebody asks how to reach a channel; once a minute for each channel."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:

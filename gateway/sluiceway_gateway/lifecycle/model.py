@@ -16,7 +16,7 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Follower:
+class GroupUsage:
     """A group of readers, and how far it has committed."""
 
     group: str
@@ -47,7 +47,7 @@ class Attendance:
     """Those at work, in words."""
     loners: tuple[str, ...]
     """Readers at work that have no group, so that nobody knows how far they are."""
-    followers: tuple[Follower, ...]
+    followers: tuple[GroupUsage, ...]
 
     @property
     def living(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class Unread:
 
 
 def unread(
-    followers: Iterable[Follower], marks: Mapping[int, Watermarks], *, idle_members: bool
+    followers: Iterable[GroupUsage], marks: Mapping[int, Watermarks], *, idle_members: bool
 ) -> list[Unread]:
     """Return what groups have not committed of what there is, by group, member and partition.
 
@@ -96,14 +96,14 @@ def unread(
     ]
 
 
-def _whose(follower: Follower, *, idle_members: bool) -> list[int]:
+def _whose(follower: GroupUsage, *, idle_members: bool) -> list[int]:
     places = follower.members if idle_members else follower.living
     if follower.shared:
         return [SHARED] if places or follower.positions else []
     return sorted(places | follower.positions.keys())
 
 
-def _place(follower: Follower, member: int, partition: int) -> int | None:
+def _place(follower: GroupUsage, member: int, partition: int) -> int | None:
     places = follower.positions or follower.reached
     return places.get(member, {}).get(partition)
 

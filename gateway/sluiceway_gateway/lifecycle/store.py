@@ -21,7 +21,7 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions
 from sluiceway_gateway.endpoints import history
 from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Event, Health, Mode, Role
-from sluiceway_gateway.lifecycle.model import PHASES, SHARED, Attendance, Follower
+from sluiceway_gateway.lifecycle.model import PHASES, SHARED, Attendance, GroupUsage
 
 # The leading replica asks all the time, so they are put together once.
 _CLOSING = selection().where(in_phases([Phase.CLOSING])).order_by(channels.c.uid)
@@ -59,7 +59,7 @@ _GROUPS = (
 )
 
 
-def attendance(tx: ReadTransaction, channel: Channel) -> Attendance:
+def usage_of_channel(tx: ReadTransaction, channel: Channel) -> Attendance:
     """Return who is at the channel; positions of another topic than its own count for nothing."""
     rows = tx.execute(_PRESENT, {"channel_uid": channel.uid}).all()
     living = [row for row in rows if row.state in OPEN and row.health != str(Health.LOST)]
@@ -89,7 +89,7 @@ def save_status(tx: WriteTransaction, channel: Channel, *, was: Channel) -> bool
 
 def _followers(
     tx: ReadTransaction, channel: Channel, readers: Sequence[Row[Any]]
-) -> tuple[Follower, ...]:
+) -> tuple[GroupUsage, ...]:
     committed: dict[str, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     own = {"channel_uid": channel.uid, "topic_id": channel.topic.id}
     for row in tx.execute(_COMMITTED, own):
@@ -100,7 +100,7 @@ def _followers(
     for row in readers:
         members[row.group_name].append(row)
     return tuple(
-        Follower(
+        GroupUsage(
             group=name,
             shared=mode == str(Mode.SHARED),
             members=frozenset(row.member_index for row in members[name]),

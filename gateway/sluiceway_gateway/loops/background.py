@@ -11,7 +11,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.liveness import EndCounts, LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.lifecycle.drain import DrainCounts, Drainer
-from sluiceway_gateway.lifecycle.idle import IdleCounts, Idler
+from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper
 from sluiceway_gateway.loops.leader import Leader, holder_name
 from sluiceway_gateway.loops.loop import Loop
 from sluiceway_gateway.offsets.mirror import Mirror
@@ -78,7 +78,7 @@ class Loops:
         )
         pruner = Pruner(database=database, days=settings.history_days, clock=clock)
         drainer = Drainer(database=database, topics=kafka, clock=clock)
-        idler = Idler(database=database, logs=kafka, clock=clock, monotonic=monotonic)
+        idler = TtlReaper(database=database, logs=kafka, clock=clock, monotonic=monotonic)
         self._sampler = Sampler(database=database, topics=kafka, clock=clock, monotonic=monotonic)
         leader = Leader(
             database=database,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from anyio import CapacityLimiter, to_thread
 
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.service import incarnation
+from sluiceway_gateway.channels.service import require_channel
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import DatabaseUnavailable, TooManyWaiters
 from sluiceway_gateway.offsets.ack_store import GroupKey, Progress, progress
@@ -124,7 +124,7 @@ class Acknowledgements:
 
     def _look(self, name: str, key: GroupKey, bounds: Bounds) -> Standing:
         with self._database.read() as tx:
-            incarnation(name, channels_store.find(tx, name), key[0])
+            require_channel(name, channels_store.find(tx, name), key[0])
             return standing(progress(tx, [key]).get(key), bounds)
 
     async def _look_repeatedly(self) -> None:

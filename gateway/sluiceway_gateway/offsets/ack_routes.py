@@ -10,7 +10,7 @@ from sluiceway_gateway.channels.wire import Asked, Uid
 from sluiceway_gateway.endpoints.wire import Ends
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.deps import Gateway
-from sluiceway_gateway.http.middleware import while_connected
+from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Name, Wait
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
@@ -76,7 +76,7 @@ async def passed(
     bounds = Bounds(
         topic_id=body.topic_id, offsets={int(each): end for each, end in body.offsets.items()}
     )
-    found = await while_connected(
+    found = await unless_disconnected(
         request,
         gateway.acknowledgements.passed(name, group, bounds, uid=body.uid, timeout_s=wait),
     )

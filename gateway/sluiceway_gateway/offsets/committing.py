@@ -5,10 +5,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Asker, Tokens, holders, permitted
-from sluiceway_gateway.batching import Convoy
+from sluiceway_gateway.auth.service import Asker, Tokens, authorize, holders
+from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.service import incarnation
+from sluiceway_gateway.channels.service import require_channel
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.errors import DatabaseUnavailable, EndpointNotFound
@@ -23,7 +23,7 @@ _PATIENT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class PendingCommit:
     """A commit, and who asks for it; credentials are looked at in the commit's transaction."""
 
     commit: Commit
@@ -41,7 +41,7 @@ class Committing:
         self._database = database
         self._tokens = tokens
         self._clock = clock
-        self._convoy = Convoy(
+        self._convoy = Batcher(
             self._together,
             name="commit",
             # The second of an endpoint is judged by what the first one left.
@@ -51,7 +51,7 @@ class Committing:
         )
         self._patient = ThreadPoolExecutor(_PATIENT, thread_name_prefix="patient-commit")
 
-    def join(self, asked: Asked) -> "Future[Outcome]":
+    def join(self, asked: PendingCommit) -> "Future[Outcome]":
         """Commit with those that wait; raises, in the future, what stands against it."""
         return self._convoy.join(asked)
 
@@ -60,7 +60,9 @@ class Committing:
         self._convoy.close()
         self._patient.shutdown()
 
-    def _together(self, asked: Sequence[Asked]) -> "list[Outcome | Future[Outcome] | Exception]":
+    def _together(
+        self, asked: Sequence[PendingCommit]
+    ) -> "list[Outcome | Future[Outcome] | Exception]":
         try:
             with self._database.write() as tx:
                 outcomes = self._commit(tx, asked, patiently=False)
@@ -77,12 +79,12 @@ class Committing:
             for each, outcome in zip(asked, outcomes, strict=True)
         ]
 
-    def _alone(self, asked: Asked) -> Outcome:
+    def _alone(self, asked: PendingCommit) -> Outcome:
         commit = asked.commit
         with self._database.write() as tx:
             (outcome,) = self._commit(tx, [asked], patiently=True)
             if isinstance(outcome.error, EndpointNotFound):
-                incarnation(
+                require_channel(
                     commit.channel, channels_store.find(tx, commit.channel), commit.channel_uid
                 )
         if outcome.error is not None:
@@ -90,11 +92,11 @@ class Committing:
         return outcome
 
     def _commit(
-        self, tx: WriteTransaction, asked: Sequence[Asked], *, patiently: bool
+        self, tx: WriteTransaction, asked: Sequence[PendingCommit], *, patiently: bool
     ) -> list[Outcome]:
         known = holders(self._tokens, tx, {each.by for each in asked})
         asking = [
-            permitted(known[each.by], each.commit.channel, Action.VIEW, Action.READ)
+            authorize(known[each.by], each.commit.channel, Action.VIEW, Action.READ)
             for each in asked
         ]
         allowed = [

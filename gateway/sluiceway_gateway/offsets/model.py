@@ -55,7 +55,7 @@ class Commit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class CommitContext:
     """What a commit is held against, while nobody else can change it."""
 
     endpoint: Endpoint
@@ -67,7 +67,7 @@ class Standing:
     """The living members of a dynamic group besides this one."""
 
 
-def counts(commit: Commit, standing: Standing) -> bool:
+def validate_commit(commit: Commit, standing: CommitContext) -> bool:
     """Whether the commit is new, and right; False for a repeat, however late it comes.
 
     Raises Fenced, NoGroup, NotAssigned, StaleGeneration, TopicChanged, GoesBack and
@@ -110,7 +110,7 @@ def counts(commit: Commit, standing: Standing) -> bool:
     return True
 
 
-def _own(standing: Standing) -> Container[int]:
+def _own(standing: CommitContext) -> Container[int]:
     endpoint, partitions = standing.endpoint, standing.partitions
     if endpoint.is_dynamic:
         return held(endpoint, standing.others, partitions)

@@ -8,7 +8,7 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Credentials, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.service import incarnation
+from sluiceway_gateway.channels.service import require_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
@@ -28,7 +28,7 @@ from sluiceway_gateway.errors import (
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group, founded
 from sluiceway_gateway.offsets import store as offsets_store
-from sluiceway_gateway.offsets.committing import Asked, Committing
+from sluiceway_gateway.offsets.committing import Committing, PendingCommit
 from sluiceway_gateway.offsets.model import (
     Commit,
     Committed,
@@ -81,7 +81,7 @@ class Offsets:
     def fetch(self, name: str, group: str, *, index: int | None) -> GroupReport:
         """Return how the group stands; raises ChannelNotFound, GroupNotFound, InvalidRequest."""
         with self._database.read() as tx:
-            channel = incarnation(name, channels_store.find(tx, name), None)
+            channel = require_channel(name, channels_store.find(tx, name), None)
             found = _group(tx, channel, group)
             return _report(tx, found, member=_member(found, index))
 
@@ -98,7 +98,7 @@ class Offsets:
 
         Raises Unauthenticated as well, as credentials are looked at in the transaction.
         """
-        return self._committing.join(Asked(commit=commit, by=by))
+        return self._committing.join(PendingCommit(commit=commit, by=by))
 
     def reset(
         self,
@@ -123,7 +123,7 @@ class Offsets:
                 kept = idempotency.claim(tx, request, now)
                 if kept is not None:
                     return kept
-            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            channel = require_channel(name, channels_store.hold(tx, name), uid)
             found = _group(tx, channel, group)
             if reset.generation is not None:
                 require_generation(found, reset.generation)
@@ -142,7 +142,7 @@ class Offsets:
                 offsets_store.put(tx, placed, now=now)
             if found.dynamic:
                 # Their commits go by their own shares, whatever the generation.
-                groups_store.let_go(tx, held)
+                groups_store.release_shares(tx, held)
             following = replace(found, generation=found.generation + 1, changed_at=now)
             groups_store.save(tx, following)
             line = Event(
@@ -253,7 +253,7 @@ class Advancing:
         """
         principal.require(Action.READ, name)
         with self._database.write() as tx:
-            channel = incarnation(name, channels_store.hold(tx, name), uid)
+            channel = require_channel(name, channels_store.hold(tx, name), uid)
             require_topic(channel.topic.id, advance.topic_id)
             _require_there(channel, advance)
             found = _advancing_group(tx, channel, group)

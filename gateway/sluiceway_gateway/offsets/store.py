@@ -10,13 +10,19 @@ from sqlalchemy import Row, bindparam, delete, select, tuple_, update
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions, sessions
-from sluiceway_gateway.db.statements import Each, Lookup, Recollection, by_dialect
+from sluiceway_gateway.db.statements import CachedSelect, PreparedDml, PreparedSelect, by_dialect
 from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.model import Endpoint
 from sluiceway_gateway.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.groups.model import Group, Member, member_of_positions
 from sluiceway_gateway.groups.store import group_of, living, of_its_group
-from sluiceway_gateway.offsets.model import Commit, Committed, Position, Standing, counts
+from sluiceway_gateway.offsets.model import (
+    Commit,
+    CommitContext,
+    Committed,
+    Position,
+    validate_commit,
+)
 
 _WHOSE = ("channel_uid", "group_name", "member_index")
 #: A statement has only so many parameters.
@@ -33,7 +39,7 @@ _OF_GROUP = (
     .order_by(positions.c.member_index, positions.c.partition)
 )
 _OF_MEMBER = _OF_GROUP.where(positions.c.member_index == bindparam("member"))
-_STORED = Lookup(
+_STORED = PreparedSelect(
     select(positions).where(
         tuple_(*(positions.c[name] for name in (*_WHOSE, "partition"))).in_(
             bindparam("keys", expanding=True)
@@ -43,14 +49,14 @@ _STORED = Lookup(
 )
 
 
-def _upsert(insert: Any) -> Each:
+def _upsert(insert: Any) -> PreparedDml:
     statement = insert(positions)
     changing = ("next_offset", "record", "topic_id", "epoch", "number", "committed_at")
     upsert = statement.on_conflict_do_update(
         index_elements=[*_WHOSE, "partition"],
         set_={name: statement.excluded[name] for name in changing},
     )
-    return Each(upsert, columns=[each.name for each in positions.columns])
+    return PreparedDml(upsert, columns=[each.name for each in positions.columns])
 
 
 _PUT = by_dialect(_upsert)
@@ -146,7 +152,7 @@ def _committed_of(row: Row[Any]) -> Committed:
 
 _MOST_KEPT = 10_000
 # Commits come so often that their statements are put together once.
-_COUNT = Each(
+_COUNT = PreparedDml(
     update(endpoints)
     .where(
         endpoints.c.id == bindparam("the_id"),
@@ -203,7 +209,7 @@ def commit(
             owner = surroundings[each.endpoint].owner
             by.require_own(owner, f"The session of {standing.endpoint.where}")
             standing = replace(standing, others=others.get(each.endpoint, ()))
-            if counts(each, standing):
+            if validate_commit(each, standing):
                 new.append((each, standing))
         except SluicewayGatewayError as error:
             outcomes.append(Outcome(error=error))
@@ -252,7 +258,7 @@ def _surroundings_of(row: Row[Any]) -> _Surroundings:
 
 
 # Read each time, but mostly the same from one commit of an endpoint to the next.
-_AROUND = Recollection(
+_AROUND = CachedSelect(
     select(
         endpoints.c.id.label("endpoint_id"),
         endpoint_groups,
@@ -298,12 +304,12 @@ def _standing(
     held: Mapping[str, Endpoint],
     surroundings: Mapping[str, _Surroundings],
     stored: Mapping[Whose, Mapping[int, Committed]],
-) -> Standing:
+) -> CommitContext:
     endpoint, around = held.get(asked.endpoint), surroundings.get(asked.endpoint)
     where = around and endpoint and (around.channel, endpoint.channel_uid)
     if endpoint is None or around is None or where != (asked.channel, asked.channel_uid):
         raise EndpointNotFound(f"The channel {asked.channel!r} has no endpoint {asked.endpoint}.")
-    return Standing(
+    return CommitContext(
         endpoint=endpoint,
         group=around.group,
         topic_id=around.topic_id,
@@ -312,7 +318,7 @@ def _standing(
     )
 
 
-def _outcome(asked: Commit, standing: Standing, now: datetime) -> Outcome:
+def _outcome(asked: Commit, standing: CommitContext, now: datetime) -> Outcome:
     """Return how the partitions that a commit names stand after it, be it new or a repeat."""
     is_new = asked.number > standing.endpoint.commits
     found = [

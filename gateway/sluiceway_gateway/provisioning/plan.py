@@ -58,7 +58,7 @@ PARTITIONS_AT_CREATION = 5_000
 Action = CreateTopic | GrowPartitions | AlterConfig | DeleteTopic
 
 
-class Standing(StrEnum):
+class TopicMatch(StrEnum):
     """How the topic that was observed relates to the one that was recorded."""
 
     ABSENT = "absent"  # none there, none recorded: it is yet to be made
@@ -75,23 +75,23 @@ class Plan:
     `surplus_partitions` is how many partitions the topic has beyond those asked for; they stay.
     """
 
-    standing: Standing
+    standing: TopicMatch
     actions: tuple[Action, ...] = ()
     surplus_partitions: int = 0
 
     @property
     def lost(self) -> bool:
         """Whether the recorded topic is gone; then there is nothing that may be done."""
-        return self.standing in (Standing.VANISHED, Standing.REPLACED)
+        return self.standing in (TopicMatch.VANISHED, TopicMatch.REPLACED)
 
 
-def standing(desired: DesiredTopic, observed: ObservedTopic | None) -> Standing:
+def standing(desired: DesiredTopic, observed: ObservedTopic | None) -> TopicMatch:
     """Compare identities only."""
     if observed is None:
-        return Standing.ABSENT if desired.id is None else Standing.VANISHED
+        return TopicMatch.ABSENT if desired.id is None else TopicMatch.VANISHED
     if desired.id is None:
-        return Standing.FOUND
-    return Standing.SAME if desired.id == observed.id else Standing.REPLACED
+        return TopicMatch.FOUND
+    return TopicMatch.SAME if desired.id == observed.id else TopicMatch.REPLACED
 
 
 def plan(desired: DesiredTopic, observed: ObservedTopic | None) -> Plan:
@@ -101,9 +101,9 @@ def plan(desired: DesiredTopic, observed: ObservedTopic | None) -> Plan:
         return Plan(standing=stands)
     if not desired.wanted:
         # A topic that took the place of ours is somebody else's data: it is left alone.
-        doomed = stands in (Standing.FOUND, Standing.SAME)
+        doomed = stands in (TopicMatch.FOUND, TopicMatch.SAME)
         return Plan(standing=stands, actions=(DeleteTopic(name=desired.name),) if doomed else ())
-    if observed is None or stands is Standing.REPLACED:
+    if observed is None or stands is TopicMatch.REPLACED:
         return Plan(standing=stands, actions=_creation(desired) if desired.id is None else ())
     actions: list[Action] = []
     if observed.partitions < desired.partitions:

@@ -22,16 +22,16 @@ from sluiceway_gateway.provisioning.plan import (
     DeleteTopic,
     GrowPartitions,
     Plan,
-    Standing,
+    TopicMatch,
     plan,
 )
 from sluiceway_gateway.provisioning.status import (
     BACKOFF_MAX_S,
     RACES,
-    Verdict,
+    ReconcileResult,
     away,
+    compute_status,
     desired_topic,
-    judge,
     unfulfilled,
     unreachable,
 )
@@ -46,7 +46,7 @@ from sluiceway_gateway.provisioning.store import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class Applied:
     """What came of some actions: the topics that were made, and by topic what was refused."""
 
     created: frozenset[str] = frozenset()
@@ -61,7 +61,7 @@ class Done:
         return self.created | self.grown | self.configured | self.deleted
 
 
-def carry_out(kafka: Kafka, actions: Iterable[Action]) -> Done:
+def apply(kafka: Kafka, actions: Iterable[Action]) -> Applied:
     """Do all that Kafka lets us do; one topic's refusal does not keep others from anything.
 
     Raises KafkaUnavailable where Kafka does not answer; then part may have been done.
@@ -89,7 +89,7 @@ def carry_out(kafka: Kafka, actions: Iterable[Action]) -> Done:
     deletions = kafka.delete_topics([each.name for each in asked if isinstance(each, DeleteTopic)])
     # What is absent need not be deleted.
     deleted = accepted({name: each for name, each in deletions.items() if not _absent(each)})
-    return Done(
+    return Applied(
         created=created,
         grown=grown,
         configured=configured,
@@ -160,8 +160,8 @@ class Reconciler:
             return Counts()
         forgotten = [each for each in page if _is_forgotten(each)]
         others = [each for each in page if not _is_forgotten(each)]
-        verdicts = {each.channel.uid: Verdict(channel=None) for each in forgotten}
-        done, is_away = Done(), False
+        verdicts = {each.channel.uid: ReconcileResult(channel=None) for each in forgotten}
+        done, is_away = Applied(), False
         try:
             done, judged = self._bring_up(others)
         except KafkaUnavailable as error:
@@ -204,7 +204,7 @@ class Reconciler:
                 limit=self._page_size,
             )
 
-    def _bring_up(self, page: list[DueChannel]) -> tuple[Done, dict[str, Verdict]]:
+    def _bring_up(self, page: list[DueChannel]) -> tuple[Applied, dict[str, ReconcileResult]]:
         """Look, act, look again where something was done, and judge."""
         desired = {each.channel.topic.name: desired_topic(each.channel) for each in page}
         seen = self._kafka.observe(desired)
@@ -216,10 +216,10 @@ class Reconciler:
             if name not in seen.rejections
         }
         asked = [act for name, first in plans.items() for act in actions(desired[name], first)]
-        done = carry_out(self._kafka, asked)
+        done = apply(self._kafka, asked)
         self._look_again(desired, done, topics)
         now = self._clock()
-        verdicts: dict[str, Verdict] = {}
+        verdicts: dict[str, ReconcileResult] = {}
         for each in page:
             channel, name = each.channel, each.channel.topic.name
             if name in seen.rejections:
@@ -227,7 +227,7 @@ class Reconciler:
                     channel, seen.rejections[name], refusals=each.refusals, now=now
                 )
                 continue
-            verdicts[channel.uid] = judge(
+            verdicts[channel.uid] = compute_status(
                 channel,
                 refusals=each.refusals,
                 first=plans[name],
@@ -239,7 +239,7 @@ class Reconciler:
         return done, verdicts
 
     def _look_again(
-        self, desired: Mapping[str, DesiredTopic], done: Done, topics: dict[str, ObservedTopic]
+        self, desired: Mapping[str, DesiredTopic], done: Applied, topics: dict[str, ObservedTopic]
     ) -> None:
         """Bring `topics` up to date for those that something was done to."""
         pending = set(done.topics)
@@ -254,7 +254,7 @@ class Reconciler:
             pending = {name for name in pending if plan(desired[name], topics.get(name)).actions}
 
     def _record(
-        self, page: list[DueChannel], verdicts: Mapping[str, Verdict]
+        self, page: list[DueChannel], verdicts: Mapping[str, ReconcileResult]
     ) -> tuple[int, int, list[DueChannel]]:
         """Write down all verdicts; return how many changed, how many went, and the conflicts."""
         changed, removed, conflicts, now = 0, 0, [], self._clock()
@@ -294,7 +294,7 @@ class Reconciler:
         names = [each.channel.topic.name for each in orphans]
         if names:
             _log.warning("topics of deleted channels are taken back", topics=names)
-            carry_out(self._kafka, [DeleteTopic(name=name) for name in names])
+            apply(self._kafka, [DeleteTopic(name=name) for name in names])
 
 
 def _is_forgotten(due_channel: DueChannel) -> bool:
@@ -304,7 +304,7 @@ def _is_forgotten(due_channel: DueChannel) -> bool:
 
 def actions(desired: DesiredTopic, first: Plan) -> tuple[Action, ...]:
     """Return what is asked of Kafka by the first plan of a pass."""
-    if desired.owned and not desired.wanted and first.standing is Standing.ABSENT:
+    if desired.owned and not desired.wanted and first.standing is TopicMatch.ABSENT:
         # One that was made a moment ago may not show yet; deleting asks the controller itself.
         return (DeleteTopic(name=desired.name),)
     return first.actions

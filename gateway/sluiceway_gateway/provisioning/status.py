@@ -15,9 +15,9 @@ from sluiceway_gateway.channels.model import (
     may_become,
     with_condition,
 )
-from sluiceway_gateway.errors import Lockout, Misfit
+from sluiceway_gateway.errors import AccessFailure, Misfit
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
-from sluiceway_gateway.provisioning.plan import AlterConfig, Plan, Standing
+from sluiceway_gateway.provisioning.plan import AlterConfig, Plan, TopicMatch
 from sluiceway_gateway.provisioning.topic_config import topic_overrides
 
 #: How soon to look again where nothing is refused, but something is yet to show.
@@ -71,7 +71,7 @@ RACES = frozenset({Cause.TOPIC_EXISTS, Cause.TOPIC_ABSENT, Cause.INVALID_PARTITI
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class ReconcileResult:
     """`channel` with its new status, or None if its row is to be removed.
 
     `again_s` is when to look next, None for the usual interval; `refusals` counts the looks in a
@@ -99,7 +99,7 @@ def desired_topic(channel: Channel) -> DesiredTopic:
     )
 
 
-def judge(
+def compute_status(
     channel: Channel,
     *,
     refusals: int,
@@ -108,14 +108,14 @@ def judge(
     observed: ObservedTopic | None,
     rejection: Rejection | None,
     now: datetime,
-) -> Verdict:
+) -> ReconcileResult:
     """Judge a channel whose topic was looked at, acted upon by `first`, and looked at again.
 
     `last` is the plan for what was `observed` in the end; `rejection` is what Kafka refused.
     """
     refused = rejection is not None and rejection.cause not in RACES
     if channel.phase is Phase.DELETING and not refused and not last.actions:
-        return Verdict(channel=None)
+        return ReconcileResult(channel=None)
     if last.lost and channel.phase is not Phase.DELETING:
         return _lost(channel, refusals, last.standing, observed, now)
     channel = _with_topic(channel, observed if channel.phase is not Phase.DELETING else None)
@@ -127,12 +127,14 @@ def judge(
     conditions = with_condition(channel.conditions, _ready(channel, now))
     if synced is not None:
         conditions = with_condition(conditions, _condition("Synced", "True", *synced, now))
-    return Verdict(
+    return ReconcileResult(
         channel=replace(channel, observed_generation=channel.generation, conditions=conditions)
     )
 
 
-def unfulfilled(channel: Channel, rejection: Rejection, *, refusals: int, now: datetime) -> Verdict:
+def unfulfilled(
+    channel: Channel, rejection: Rejection, *, refusals: int, now: datetime
+) -> ReconcileResult:
     """Judge a channel for whose topic Kafka refused something, be it only to show it."""
     reason, advice = _REFUSED.get(rejection.cause, (Reason.KAFKA_REFUSED, "see the broker's log"))
     message = f"Kafka refuses: {rejection.message.rstrip('. ')}. To do: {advice}."
@@ -140,15 +142,15 @@ def unfulfilled(channel: Channel, rejection: Rejection, *, refusals: int, now: d
 
 
 def unreachable(
-    channel: Channel, lockout: Lockout | None, *, refusals: int, now: datetime
-) -> Verdict:
+    channel: Channel, lockout: AccessFailure | None, *, refusals: int, now: datetime
+) -> ReconcileResult:
     """Judge a channel while Kafka as a whole does not answer, or does not let the gateway in.
 
     One at rest keeps its status: nothing is known against it.
     """
     at_rest = channel.phase in (Phase.READY, Phase.CLOSING, Phase.CLOSED, Phase.FAILED)
     if at_rest and not _has_changes(channel):
-        return Verdict(channel=channel, again_s=SOON_S, refusals=refusals)
+        return ReconcileResult(channel=channel, again_s=SOON_S, refusals=refusals)
     reason = away(lockout)
     if lockout is None:
         message = "Kafka does not answer; this goes on by itself when Kafka is back."
@@ -161,7 +163,7 @@ def unreachable(
     return replace(verdict, again_s=SOON_S, refusals=refusals)
 
 
-def away(lockout: Lockout | None) -> Reason:
+def away(lockout: AccessFailure | None) -> Reason:
     """Return the word for why Kafka as a whole is of no use."""
     return Reason.BROKER_UNAVAILABLE if lockout is None else _LOCKED_OUT[lockout.misfit]
 
@@ -189,16 +191,16 @@ def _with_topic(channel: Channel, observed: ObservedTopic | None) -> Channel:
 def _lost(
     channel: Channel,
     refusals: int,
-    standing: Standing,
+    standing: TopicMatch,
     observed: ObservedTopic | None,
     now: datetime,
-) -> Verdict:
+) -> ReconcileResult:
     if refusals == 0 and channel.phase is not Phase.FAILED:
         # One look may have met a broker that lags behind; only two in a row count.
-        return Verdict(channel=channel, again_s=SOON_S, refusals=1)
+        return ReconcileResult(channel=channel, again_s=SOON_S, refusals=1)
     name, recorded = channel.topic.name, channel.topic.id
     again = "adopt a topic again" if channel.adopted else "create it again"
-    if standing is Standing.VANISHED or observed is None:
+    if standing is TopicMatch.VANISHED or observed is None:
         reason = Reason.TOPIC_MISSING
         message = (
             f"The topic {name} (id {recorded}) was deleted outside Sluiceway; its records are "
@@ -215,12 +217,14 @@ def _lost(
         conditions = with_condition(conditions, _condition(type_, "False", reason, message, now))
     # One that is closed or closing stays so: its condition alone says that it cannot be read.
     phase = Phase.FAILED if may_become(channel.phase, Phase.FAILED) else channel.phase
-    return Verdict(channel=replace(channel, phase=phase, conditions=conditions), refusals=refusals)
+    return ReconcileResult(
+        channel=replace(channel, phase=phase, conditions=conditions), refusals=refusals
+    )
 
 
 def _behind(
     channel: Channel, reason: Reason, message: str, refusals: int, now: datetime
-) -> Verdict:
+) -> ReconcileResult:
     conditions = with_condition(
         channel.conditions, _condition("Synced", "False", reason, message, now)
     )
@@ -229,7 +233,7 @@ def _behind(
         conditions = with_condition(conditions, ready)
     elif channel.phase not in (Phase.FAILED, Phase.CLOSING, Phase.CLOSED):
         conditions = with_condition(conditions, _ready(channel, now))
-    return Verdict(
+    return ReconcileResult(
         channel=replace(channel, conditions=conditions),
         again_s=min(SOON_S * 2.0 ** min(refusals, 30), BACKOFF_MAX_S),
         refusals=refusals + 1,

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode
-from sluiceway_gateway.status.progress import WINDOW, Progress, judged, worst
+from sluiceway_gateway.status.progress import WINDOW, Progress, evaluate_lag, worst
 
 Offsets = Sequence[int | None]
 """One for each partition; None where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Track:
+class OffsetTrack:
     """Where those stand, at one moment, who share positions: a group, or one member alone."""
 
     position: Offsets
@@ -33,9 +33,9 @@ class Sample:
     starts: Offsets = ()
     ends: Offsets = ()
     """Kafka's watermarks; without any they could not be had."""
-    tracks: Mapping[str, Track] = field(default_factory=dict)
+    tracks: Mapping[str, OffsetTrack] = field(default_factory=dict)
 
-    def lag(self, track: Track, partition: int) -> int | None:
+    def lag(self, track: OffsetTrack, partition: int) -> int | None:
         """Return how many messages are left to read; what retention removed is not."""
         position = at(track.position, partition)
         start, end = at(self.starts, partition), at(self.ends, partition)
@@ -45,7 +45,7 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class GroupLag:
     """How a track gets on; per partition, and in all. None is what is not known."""
 
     lags: Offsets
@@ -69,7 +69,7 @@ class Pace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outline:
+class LagSummary:
     """A channel in one line: how those of its readers get on that get on worst."""
 
     lag_messages: int | None
@@ -78,7 +78,7 @@ class Outline:
     write_rate: float | None
 
 
-def outline(paces: Iterable[Pace], written: float | None) -> Outline:
+def outline(paces: Iterable[GroupLag], written: float | None) -> LagSummary:
     """Return the line; what is not known of one track is not known of the channel."""
     lags, since, progress = [], [], []
     for each in paces:
@@ -86,7 +86,7 @@ def outline(paces: Iterable[Pace], written: float | None) -> Outline:
         progress.append(each.worst)
         if each.lag_messages != 0:
             since.append(each.behind_since)
-    return Outline(
+    return LagSummary(
         lag_messages=max((each for each in lags if each is not None), default=None)
         if None not in lags
         else None,
@@ -109,7 +109,7 @@ def pace(
     history: Sequence[tuple[float, Offsets]],
     *,
     lives: Sequence[bool],
-) -> Pace:
+) -> GroupLag:
     """Return how a track gets on by the window, whose last sample has it.
 
     `history` has the ends of the topic for as long as they are remembered, by Unix time, the
@@ -128,7 +128,7 @@ def pace(
     known = all(since[each] is not None for each in partitions if lags[each])
     total = _total(last, lags)
     trend = _trend(key, window, total)
-    return Pace(
+    return GroupLag(
         lags=lags,
         since=since,
         progress=[
@@ -201,7 +201,7 @@ def _judged(
             break
         points.append((position, left))
     points.reverse()
-    return judged(points, lives=lives, whole=len(points) == WINDOW)
+    return evaluate_lag(points, lives=lives, whole=len(points) == WINDOW)
 
 
 def _total(last: Sample, lags: Offsets) -> int | None:
@@ -260,7 +260,7 @@ COMMITTED, GONE = 0, -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReaderProgress:
     """A reader that has a place, as far as its progress is concerned."""
 
     group: str
@@ -307,8 +307,8 @@ def key_of(group: str, member: int | None) -> str:
 
 
 def tracks(
-    readers: Sequence[Reading], committed: Iterable[Stored], *, partitions: int
-) -> dict[str, Track]:
+    readers: Sequence[ReaderProgress], committed: Iterable[Stored], *, partitions: int
+) -> dict[str, OffsetTrack]:
     """Return the tracks of a channel by their names, shared groups first.
 
     Where a living reader says how far it is, that counts; else what was committed, else what a
@@ -318,7 +318,7 @@ def tracks(
     for each in committed:
         if each.partition < partitions:
             stored[key_of(each.group, each.member)][each.partition] = each.offset
-    said: dict[str, list[Reading]] = defaultdict(list)
+    said: dict[str, list[ReaderProgress]] = defaultdict(list)
     for reader in readers:
         if reader.lives or reader.group != ANONYMOUS:
             said[reader.key].append(reader)
@@ -327,7 +327,7 @@ def tracks(
     return {key: _track(said[key], stored[key], partitions) for key in keys[:most]}
 
 
-def lives(readers: Iterable[Reading], *, partitions: int) -> dict[str, list[bool]]:
+def lives(readers: Iterable[ReaderProgress], *, partitions: int) -> dict[str, list[bool]]:
     """Return by track, for each partition, whether a living reader has it."""
     read: dict[str, list[bool]] = defaultdict(lambda: [False] * partitions)
     for each in readers:
@@ -338,7 +338,9 @@ def lives(readers: Iterable[Reading], *, partitions: int) -> dict[str, list[bool
     return read
 
 
-def _track(readers: Iterable[Reading], stored: Mapping[int, int], partitions: int) -> Track:
+def _track(
+    readers: Iterable[ReaderProgress], stored: Mapping[int, int], partitions: int
+) -> OffsetTrack:
     position: list[int | None] = [stored.get(each) for each in range(partitions)]
     committed = list(position)
     holder: list[int | None] = [None if each is None else COMMITTED for each in position]
@@ -347,4 +349,4 @@ def _track(readers: Iterable[Reading], stored: Mapping[int, int], partitions: in
             if partition < partitions and (reader.lives or committed[partition] is None):
                 position[partition] = offset
                 holder[partition] = reader.epoch if reader.lives else GONE
-    return Track(position=position, committed=committed, holder=holder)
+    return OffsetTrack(position=position, committed=committed, holder=holder)

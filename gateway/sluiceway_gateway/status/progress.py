@@ -43,7 +43,7 @@ def worst(found: Iterable[Progress | None]) -> Progress | None:
     return least
 
 
-def judged(points: Sequence[tuple[int, int]], *, lives: bool, whole: bool) -> Progress | None:
+def evaluate_lag(points: Sequence[tuple[int, int]], *, lives: bool, whole: bool) -> Progress | None:
     """Judge one partition by its positions and lags, the oldest first, all of one reader.
 
     `lives` says whether a reader that should move it is heard of, `whole` whether the points fill

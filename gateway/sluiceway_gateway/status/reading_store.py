@@ -12,7 +12,7 @@ from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
-from sluiceway_gateway.status.lag import Reading, Stored
+from sluiceway_gateway.status.lag import ReaderProgress, Stored
 
 _AT_ONCE = 500
 _HERE = ~endpoints.c.superseded
@@ -66,10 +66,10 @@ class Watched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ReaderSnapshot:
     """How far a channel's readers are."""
 
-    readers: tuple[Reading, ...]
+    readers: tuple[ReaderProgress, ...]
     stored: tuple[Stored, ...]
     counted: str
     """Tells two states of the endpoints and their counters apart."""
@@ -94,19 +94,19 @@ def known(tx: ReadTransaction) -> list[Watched]:
     return _watched(tx, _KNOWN)
 
 
-def standings(tx: ReadTransaction, watched: Sequence[Watched]) -> dict[str, Standing]:
+def standings(tx: ReadTransaction, watched: Sequence[Watched]) -> dict[str, ReaderSnapshot]:
     """Return how far the readers of these channels are, by the channels' uids."""
-    found: dict[str, Standing] = {}
+    found: dict[str, ReaderSnapshot] = {}
     for start in range(0, len(watched), _AT_ONCE):
         chunk = watched[start : start + _AT_ONCE]
-        readers: dict[str, list[Reading]] = {each.uid: [] for each in chunk}
+        readers: dict[str, list[ReaderProgress]] = {each.uid: [] for each in chunk}
         counters: dict[str, list[object]] = {each.uid: [] for each in chunk}
         stored: dict[str, list[Stored]] = {each.uid: [] for each in chunk}
         _add_endpoints(tx, readers, counters)
         _add_positions(tx, stored, {each.uid: each.topic_id for each in chunk})
         for each in chunk:
             text = json.dumps(counters[each.uid], sort_keys=True)
-            found[each.uid] = Standing(
+            found[each.uid] = ReaderSnapshot(
                 readers=tuple(readers[each.uid]),
                 stored=tuple(stored[each.uid]),
                 counted=hashlib.sha256(text.encode()).hexdigest()[:16],
@@ -114,9 +114,9 @@ def standings(tx: ReadTransaction, watched: Sequence[Watched]) -> dict[str, Stan
     return found
 
 
-def reading_of(row: Row[Any]) -> Reading:
+def reading_of(row: Row[Any]) -> ReaderProgress:
     """Return what a reader's row says of its progress."""
-    return Reading(
+    return ReaderProgress(
         group=row.group_name,
         index=row.member_index,
         size=row.size,
@@ -143,7 +143,7 @@ def _watched(
 
 
 def _add_endpoints(
-    tx: ReadTransaction, readers: dict[str, list[Reading]], counters: dict[str, list[object]]
+    tx: ReadTransaction, readers: dict[str, list[ReaderProgress]], counters: dict[str, list[object]]
 ) -> None:
     for row in tx.execute(_ENDPOINTS, {"uids": list(readers)}):
         counters[row.channel_uid].append([row.id, row.state, row.health, row.counters])

@@ -19,7 +19,7 @@ from sluiceway_gateway.errors import (
     Unauthenticated,
 )
 from sluiceway_gateway.http.auth import Anybody, Viewer, authenticated
-from sluiceway_gateway.http.deps import Gateway, Parts
+from sluiceway_gateway.http.deps import Gateway, Services
 from sluiceway_gateway.http.params import Conditions, Name, Wait, name_before
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
@@ -178,7 +178,9 @@ async def watch_statuses(
     return await _stream(view, request, gateway, last_event_id)
 
 
-async def _stream(view: StatusView, request: Request, gateway: Parts, last: str | None) -> Response:
+async def _stream(
+    view: StatusView, request: Request, gateway: Services, last: str | None
+) -> Response:
     # A channel that is not there is a problem, and no stream.
     tag = await view.look()
     named = Precondition.of(if_match=None, if_none_match=last).names(tag)

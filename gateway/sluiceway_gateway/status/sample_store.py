@@ -13,8 +13,8 @@ from sqlalchemy import Row, bindparam, delete, func, insert, literal_column, or_
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, samples
-from sluiceway_gateway.db.statements import Recollection
-from sluiceway_gateway.status.lag import Outline, Pace, Sample, Track, outline
+from sluiceway_gateway.db.statements import CachedSelect
+from sluiceway_gateway.status.lag import GroupLag, LagSummary, OffsetTrack, Sample, outline
 from sluiceway_gateway.status.progress import WINDOW, Progress
 
 _PROGRESS = {str(each): each for each in Progress}
@@ -29,7 +29,7 @@ class KeptSample:
     sample: Sample
     counted: str = ""
     """Tells two states of the endpoints' counters apart."""
-    paces: Mapping[str, Pace] = field(default_factory=dict)
+    paces: Mapping[str, GroupLag] = field(default_factory=dict)
     """By track."""
     write_rate: float | None = None
 
@@ -43,7 +43,7 @@ def sample_of(row: Row[Any]) -> KeptSample:
             at=row.at,
             starts=document["starts"],
             ends=document["ends"],
-            tracks={key: Track(**each) for key, each in document["tracks"].items()},
+            tracks={key: OffsetTrack(**each) for key, each in document["tracks"].items()},
         ),
         counted=document["counted"],
         paces={key: _pace_of(each) for key, each in document["paces"].items()},
@@ -74,10 +74,10 @@ def values_of(channel_uid: str, kept: KeptSample) -> dict[str, Any]:
     }
 
 
-def outline_of(document: Mapping[str, Any]) -> Outline:
+def outline_of(document: Mapping[str, Any]) -> LagSummary:
     """Return the line that a document has."""
     progress = document["progress"]
-    return Outline(
+    return LagSummary(
         lag_messages=document["lag_messages"],
         behind_since=document["behind_since"],
         progress=progress and Progress(progress),
@@ -85,8 +85,8 @@ def outline_of(document: Mapping[str, Any]) -> Outline:
     )
 
 
-def _pace_of(document: Mapping[str, Any]) -> Pace:
-    return Pace(
+def _pace_of(document: Mapping[str, Any]) -> GroupLag:
+    return GroupLag(
         lags=document["lags"],
         since=document["since"],
         progress=[_PROGRESS.get(each) for each in document["progress"]],
@@ -133,7 +133,7 @@ _THIN = delete(samples).where(
 )
 
 
-_LAST = Recollection(
+_LAST = CachedSelect(
     select(samples)
     .where(samples.c.channel_uid.in_(bindparam("uid", expanding=True)))
     .order_by(samples.c.number.desc())
@@ -194,9 +194,9 @@ def last_numbers(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, 
 
 def outlines(
     tx: ReadTransaction, channel_uids: Sequence[str]
-) -> dict[str, tuple[datetime, Outline]]:
+) -> dict[str, tuple[datetime, LagSummary]]:
     """Return of each channel when it was looked at last, and its line."""
-    found: dict[str, tuple[datetime, Outline]] = {}
+    found: dict[str, tuple[datetime, LagSummary]] = {}
     newest = select(samples.c.channel_uid, func.max(samples.c.number).label("number"))
     for start in range(0, len(channel_uids), _AT_ONCE):
         chunk = channel_uids[start : start + _AT_ONCE]

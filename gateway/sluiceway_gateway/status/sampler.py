@@ -18,7 +18,7 @@ from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.status import reading_store, sample_store
 from sluiceway_gateway.status.lag import Offsets, Sample, lives, pace, tracks, write_rate
 from sluiceway_gateway.status.progress import WINDOW
-from sluiceway_gateway.status.reading_store import Standing, Watched
+from sluiceway_gateway.status.reading_store import ReaderSnapshot, Watched
 from sluiceway_gateway.status.sample_store import KeptSample, Taken, stays
 
 _log = structlog.get_logger(__name__)
@@ -174,7 +174,7 @@ class Sampler:
         return [self._next(each, marks.get(each.topic, {}), standings[each.uid]) for each in chunk]
 
     def _next(
-        self, channel: Watched, marks: Mapping[int, Watermarks | None], standing: Standing
+        self, channel: Watched, marks: Mapping[int, Watermarks | None], standing: ReaderSnapshot
     ) -> Taken:
         partitions = channel.partitions
         memory = self._memories[channel.uid]

@@ -3,20 +3,20 @@
 from dataclasses import dataclass
 
 from sluiceway_gateway.auth.model import Action
-from sluiceway_gateway.auth.service import Asker, Tokens, holder
+from sluiceway_gateway.auth.service import Asker, Tokens, authenticate
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import ChannelNotFound
 from sluiceway_gateway.status import store as status_store
-from sluiceway_gateway.status.store import Head, Line, Status
+from sluiceway_gateway.status.store import ChannelSummary, Status, StatusVersion
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatusPage:
     """A part of the list; `following` is the name to go on after, None at the end."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[ChannelSummary, ...]
     following: str | None
     overall: Tag
     """Tells two states of all channels apart."""
@@ -29,13 +29,13 @@ class Statuses:
         self._database = database
         self._tokens = tokens
 
-    def head(self, name: str, *, by: Asker) -> Head:
+    def head(self, name: str, *, by: Asker) -> StatusVersion:
         """Return what tells whether the status has changed.
 
         Raises Unauthenticated, Forbidden and ChannelNotFound.
         """
         with self._database.read() as tx:
-            holder(self._tokens, tx, by).require(Action.VIEW, name)
+            authenticate(self._tokens, tx, by).require(Action.VIEW, name)
             found = status_store.head(tx, name)
         if found is None:
             raise ChannelNotFound(f"There is no channel {name!r}.")

@@ -12,13 +12,13 @@ from sluiceway_gateway.channels.rows import channel_of, selection
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints
-from sluiceway_gateway.db.statements import Recollection, starts_with
+from sluiceway_gateway.db.statements import CachedSelect, starts_with
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag import Outline, Reading
+from sluiceway_gateway.status.lag import LagSummary, ReaderProgress
 from sluiceway_gateway.status.reading_store import reading_of
 from sluiceway_gateway.status.sample_store import KeptSample
 
@@ -37,7 +37,7 @@ _MOST_KEPT = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class StatusVersion:
     """A channel, what tells two states of its status apart, and when it was looked at last."""
 
     channel: Channel
@@ -58,14 +58,14 @@ class Reader:
     """A reader, and whose progress is its own; how far it is, the last sample tells."""
 
     endpoint: Endpoint
-    reading: Reading
+    reading: ReaderProgress
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
     """All that is known of a channel."""
 
-    head: Head
+    head: StatusVersion
     last: KeptSample | None
     writers: tuple[Endpoint, ...]
     readers: tuple[Reader, ...]
@@ -73,7 +73,7 @@ class Status:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crew:
+class EndpointCounts:
     """How many of a channel's writers, or readers, are in which way there."""
 
     living: int = 0
@@ -83,15 +83,15 @@ class Crew:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class ChannelSummary:
     """A channel in one line."""
 
-    head: Head
-    outline: Outline | None
-    crews: Mapping[Role, Crew]
+    head: StatusVersion
+    outline: LagSummary | None
+    crews: Mapping[Role, EndpointCounts]
 
 
-def head(tx: ReadTransaction, name: str) -> Head | None:
+def head(tx: ReadTransaction, name: str) -> StatusVersion | None:
     """Return the channel of this name, without what the status shows of it."""
     row = tx.execute(selection().where(channels.c.name == name)).one_or_none()
     if row is None:
@@ -125,7 +125,7 @@ def status(tx: ReadTransaction, name: str) -> Status | None:
 
 def page(
     tx: ReadTransaction, *, limit: int, after: str, prefixes: Collection[str]
-) -> tuple[Line, ...]:
+) -> tuple[ChannelSummary, ...]:
     """Return up to `limit` channels by name, those after `after` that begin with a prefix."""
     statement = selection().where(
         channels.c.name > after, or_(False, *(starts_with(channels.c.name, p) for p in prefixes))
@@ -137,7 +137,9 @@ def page(
     for row in rows:
         sampled_at, outline = looks.get(row.uid, (None, None))
         lines.append(
-            Line(head=_head_of(row, sampled_at), outline=outline, crews=crews.get(row.uid, {}))
+            ChannelSummary(
+                head=_head_of(row, sampled_at), outline=outline, crews=crews.get(row.uid, {})
+            )
         )
     return tuple(lines)
 
@@ -149,11 +151,11 @@ def _standing_of(row: Any) -> Reader | Endpoint:
     return Reader(endpoint=endpoint, reading=reading_of(row))
 
 
-_STANDING = Recollection(_ENDPOINTS, keys="uid", make=_standing_of, most=_MOST_KEPT)
+_STANDING = CachedSelect(_ENDPOINTS, keys="uid", make=_standing_of, most=_MOST_KEPT)
 
 
-def _head_of(row: Row[Any], sampled_at: datetime | None) -> Head:
-    return Head(
+def _head_of(row: Row[Any], sampled_at: datetime | None) -> StatusVersion:
+    return StatusVersion(
         channel=channel_of(row),
         tag=Tag(
             uid=row.uid,
@@ -166,16 +168,16 @@ def _head_of(row: Row[Any], sampled_at: datetime | None) -> Head:
     )
 
 
-def _crews(tx: ReadTransaction, uids: Sequence[str]) -> dict[str, dict[Role, Crew]]:
+def _crews(tx: ReadTransaction, uids: Sequence[str]) -> dict[str, dict[Role, EndpointCounts]]:
     table = endpoints.c
     by = (table.channel_uid, table.role, table.state, table.health)
     statement = select(*by, func.count().label("number")).group_by(*by)
-    found: dict[str, dict[Role, Crew]] = {}
+    found: dict[str, dict[Role, EndpointCounts]] = {}
     for start in range(0, len(uids), _AT_ONCE):
         here = table.channel_uid.in_(uids[start : start + _AT_ONCE])
         for row in tx.execute(statement.where(here, ~table.superseded)):
             crews = found.setdefault(row.channel_uid, {})
-            crew = crews.get(Role(row.role), Crew())
+            crew = crews.get(Role(row.role), EndpointCounts())
             way = _way(State(row.state), Health(row.health))
             crews[Role(row.role)] = replace(crew, **{way: getattr(crew, way) + row.number})
     return found

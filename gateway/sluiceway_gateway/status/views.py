@@ -11,11 +11,11 @@ from starlette.concurrency import run_in_threadpool
 from sluiceway_gateway.auth.service import Asker
 from sluiceway_gateway.channels.etag import Precondition, status_etag
 from sluiceway_gateway.channels.wire import time_json
-from sluiceway_gateway.http.deps import Parts
-from sluiceway_gateway.http.middleware import while_connected
+from sluiceway_gateway.http.deps import Services
+from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import cursor_after
 from sluiceway_gateway.status.service import StatusPage
-from sluiceway_gateway.status.store import Head
+from sluiceway_gateway.status.store import StatusVersion
 from sluiceway_gateway.status.wire import line_json, status_text
 
 _SEPARATORS = (",", ":")
@@ -51,18 +51,18 @@ async def awaited(
         if left_s <= 0 or not precondition.names(tag):
             return tag
         # What changed may be on another page, or not this token's to see.
-        if not await while_connected(request, view.changed(left_s)):
+        if not await unless_disconnected(request, view.changed(left_s)):
             return tag
 
 
 class ChannelView:
     """How one channel stands."""
 
-    def __init__(self, gateway: Parts, name: str, *, by: Asker) -> None:
+    def __init__(self, gateway: Services, name: str, *, by: Asker) -> None:
         self._gateway = gateway
         self._name = name
         self._by = by
-        self._head: Head
+        self._head: StatusVersion
 
     async def look(self) -> str:
         """Look at it and return the tag of its state.
@@ -99,7 +99,7 @@ class ListView:
     """A page of the list of all channels that a token may see."""
 
     def __init__(
-        self, gateway: Parts, *, limit: int, after: str, prefixes: tuple[str, ...]
+        self, gateway: Services, *, limit: int, after: str, prefixes: tuple[str, ...]
     ) -> None:
         self._gateway = gateway
         self._limit, self._after, self._prefixes = limit, after, prefixes
@@ -129,7 +129,7 @@ class ListView:
         )
 
 
-def _tag(head: Head) -> str:
+def _tag(head: StatusVersion) -> str:
     tag = head.tag
     return status_etag(
         tag.uid,

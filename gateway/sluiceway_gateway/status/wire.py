@@ -12,14 +12,20 @@ from sluiceway_gateway.channels.model import Channel, Format
 from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
-from sluiceway_gateway.http.json import Fragments, list_of, text_of
-from sluiceway_gateway.status.lag import Pace, at, key_of
+from sluiceway_gateway.http.json import JsonCache, list_of, text_of
+from sluiceway_gateway.status.lag import GroupLag, at, key_of
 from sluiceway_gateway.status.progress import worst
 from sluiceway_gateway.status.sample_store import KeptSample
-from sluiceway_gateway.status.store import Crew, Line, Reader, ReaderGroup, Status
+from sluiceway_gateway.status.store import (
+    ChannelSummary,
+    EndpointCounts,
+    Reader,
+    ReaderGroup,
+    Status,
+)
 
 
-def status_text(status: Status, fragments: Fragments) -> str:
+def status_text(status: Status, fragments: JsonCache) -> str:
     """Return the JSON of a channel's status, but for when it was looked at.
 
     Of a thousand endpoints a few have changed since somebody looked last: what all others have is
@@ -47,14 +53,14 @@ def status_text(status: Status, fragments: Fragments) -> str:
     return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
 
 
-def line_json(line: Line) -> dict[str, Any]:
+def line_json(line: ChannelSummary) -> dict[str, Any]:
     """Return a channel's line as it is sent."""
     outline, sampled_at = line.outline, line.head.sampled_at
     return {
         "channel": _channel_json(line.head.channel),
         "sampled_at": None if sampled_at is None else time_json(sampled_at),
-        "writers": vars(line.crews.get(Role.WRITER, Crew())),
-        "readers": vars(line.crews.get(Role.READER, Crew())),
+        "writers": vars(line.crews.get(Role.WRITER, EndpointCounts())),
+        "readers": vars(line.crews.get(Role.READER, EndpointCounts())),
         "lag_messages": outline and outline.lag_messages,
         "lag_seconds": outline
         and sampled_at
@@ -87,7 +93,7 @@ def _bounds_json(last: KeptSample | None) -> list[dict[str, Any]]:
 
 
 def _reader_text(
-    channel: Channel, reader: Reader, last: KeptSample | None, fragments: Fragments
+    channel: Channel, reader: Reader, last: KeptSample | None, fragments: JsonCache
 ) -> str:
     progress, lag = None, None
     pace = None if last is None else last.paces.get(reader.reading.key)
@@ -111,7 +117,7 @@ def _group_texts(
     standing: ReaderGroup,
     living: int,
     last: KeptSample | None,
-    fragments: Fragments,
+    fragments: JsonCache,
 ) -> Iterable[str]:
     """Give the group's line, or one for each member whose positions are its own."""
     group = standing.group
@@ -139,7 +145,7 @@ def _group_texts(
         yield f'{text_of(line)[:-1]},"partitions":{partitions}}}'
 
 
-def _pace_json(channel: Channel, pace: Pace | None, last: KeptSample | None) -> dict[str, Any]:
+def _pace_json(channel: Channel, pace: GroupLag | None, last: KeptSample | None) -> dict[str, Any]:
     if pace is None or last is None:
         names = ("lag_messages", "lag_records", "lag_seconds", "read_rate", "trend", "drain_s")
         return dict.fromkeys((*names, "progress"))
@@ -154,7 +160,7 @@ def _pace_json(channel: Channel, pace: Pace | None, last: KeptSample | None) -> 
     }
 
 
-def _partitions(key: str, pace: Pace | None, last: KeptSample | None) -> list[dict[str, Any]]:
+def _partitions(key: str, pace: GroupLag | None, last: KeptSample | None) -> list[dict[str, Any]]:
     if pace is None or last is None:
         return []
     sample = last.sample

@@ -15,7 +15,7 @@ from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import (
     SHARED,
     Attendance,
-    Follower,
+    GroupUsage,
     Unread,
     closing,
     drained,
@@ -40,14 +40,14 @@ def present(**who: Any) -> Attendance:
 
 def follower(
     positions: dict[int, dict[int, int]] | None = None, *, shared: bool = True, **places: Any
-) -> Follower:
+) -> GroupUsage:
     members, living = (frozenset(places.get(each, ())) for each in ("members", "living"))
-    return Follower(
+    return GroupUsage(
         group="g", shared=shared, members=members | living, living=living, positions=positions or {}
     )
 
 
-def left(each: Follower, *, idle_members: bool = True) -> list[tuple[int, int, int]]:
+def left(each: GroupUsage, *, idle_members: bool = True) -> list[tuple[int, int, int]]:
     found = unread([each], MARKS, idle_members=idle_members)
     return [(one.member, one.partition, one.messages) for one in found]
 

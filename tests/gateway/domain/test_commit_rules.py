@@ -16,7 +16,13 @@ from sluiceway_gateway.errors import (
     TopicChanged,
 )
 from sluiceway_gateway.groups.model import founded
-from sluiceway_gateway.offsets.model import Commit, Committed, Position, Standing, counts
+from sluiceway_gateway.offsets.model import (
+    Commit,
+    CommitContext,
+    Committed,
+    Position,
+    validate_commit,
+)
 
 READER = replace(ENDPOINT, state=State.STARTED, commits=4)
 STORED = Committed(
@@ -26,7 +32,7 @@ STORED = Committed(
     number=9,
     committed_at=datetime(2030, 1, 1, tzinfo=UTC),
 )
-STANDING = Standing(
+STANDING = CommitContext(
     endpoint=READER,
     group=founded("c" * 32, Role.READER, "delays", mode=Mode.SHARED, size=2),
     topic_id="t",
@@ -53,19 +59,19 @@ def at(partition: int, offset: int, record: int = 0) -> Commit:
     return replace(COMMIT, positions=(position,))
 
 
-def with_endpoint(endpoint: Endpoint) -> Standing:
+def with_endpoint(endpoint: Endpoint) -> CommitContext:
     return replace(STANDING, endpoint=endpoint)
 
 
 def test_what_is_new_and_right_counts() -> None:
-    assert counts(COMMIT, STANDING)
-    assert counts(at(3, 10, 6), STANDING)
-    assert counts(at(3, 11, 0), STANDING)
+    assert validate_commit(COMMIT, STANDING)
+    assert validate_commit(at(3, 10, 6), STANDING)
+    assert validate_commit(at(3, 11, 0), STANDING)
 
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_repeat_counts_no_more_whatever_it_says(number: int) -> None:
-    assert not counts(replace(at(3, 0), number=number), STANDING)
+    assert not validate_commit(replace(at(3, 0), number=number), STANDING)
 
 
 @pytest.mark.parametrize(
@@ -90,11 +96,11 @@ def test_a_repeat_counts_no_more_whatever_it_says(number: int) -> None:
         (at(3, 9, 99), STANDING, GoesBack),
     ],
 )
-def test_what_is_refused(commit: Commit, standing: Standing, error: type[Conflict]) -> None:
+def test_what_is_refused(commit: Commit, standing: CommitContext, error: type[Conflict]) -> None:
     with pytest.raises(error):
-        counts(commit, standing)
+        validate_commit(commit, standing)
 
 
 def test_a_refusal_says_where_the_group_stands_and_what_to_do() -> None:
     with pytest.raises(GoesBack, match=r"stands at offset 10, record 5 .* use offsets/reset"):
-        counts(at(3, 1), STANDING)
+        validate_commit(at(3, 1), STANDING)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sluiceway_gateway.endpoints.model import Mode
 from sluiceway_gateway.status.lag import (
-    Pace,
-    Reading,
+    GroupLag,
+    ReaderProgress,
     Sample,
     Stored,
     lives,
@@ -21,7 +21,7 @@ from sluiceway_gateway.status.lag import (
     tracks,
     write_rate,
 )
-from sluiceway_gateway.status.progress import WINDOW, Progress, judged
+from sluiceway_gateway.status.progress import WINDOW, Progress, evaluate_lag
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 EVERY_S = 5
@@ -76,7 +76,7 @@ STOOD = [5] * WINDOW
 def test_a_partition_is_judged_by_the_movement_of_its_position(
     points: Points, lives: bool, expected: Progress | None
 ) -> None:
-    assert judged(points, lives=lives, whole=len(points) == WINDOW) == expected
+    assert evaluate_lag(points, lives=lives, whole=len(points) == WINDOW) == expected
 
 
 steps = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=WINDOW, max_size=WINDOW)
@@ -91,7 +91,7 @@ def test_who_only_goes_forward_has_not_rewound_and_who_moves_has_not_stopped(
         end += written
         position = min(end, position + read)
         points.append((position, end - position))
-    found = judged(points, lives=living, whole=True)
+    found = evaluate_lag(points, lives=living, whole=True)
     assert found is not None
     assert found is not Progress.REWOUND
     stood = points[0][0] == points[-1][0]
@@ -107,7 +107,7 @@ def sampled(
     ends: Sequence[int | None],
     *,
     starts: Sequence[int | None] | None = None,
-    readers: Sequence[Reading] = (),
+    readers: Sequence[ReaderProgress] = (),
     stored: Sequence[Stored] = (),
 ) -> Sample:
     partitions = max(len(ends), 2)
@@ -119,7 +119,7 @@ def sampled(
     )
 
 
-def member(index: int = 0, size: int | None = 1, **facts: object) -> Reading:
+def member(index: int = 0, size: int | None = 1, **facts: object) -> ReaderProgress:
     given: dict[str, object] = {
         "group": "g",
         "mode": Mode.SHARED,
@@ -127,10 +127,10 @@ def member(index: int = 0, size: int | None = 1, **facts: object) -> Reading:
         "lives": True,
         "reached": {},
     }
-    return Reading(index=index, size=size, **(given | facts))  # type: ignore[arg-type]
+    return ReaderProgress(index=index, size=size, **(given | facts))  # type: ignore[arg-type]
 
 
-def pace_of(window: Sequence[Sample], *readers: Reading, key: str = "g") -> Pace:
+def pace_of(window: Sequence[Sample], *readers: ReaderProgress, key: str = "g") -> GroupLag:
     history = [(each.at.timestamp(), each.ends) for each in window]
     read = lives(readers, partitions=2)
     return pace(key, window[-WINDOW:], history, lives=read[key])

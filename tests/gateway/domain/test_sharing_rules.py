@@ -13,7 +13,6 @@ from sluiceway_gateway.errors import StaleGeneration
 from sluiceway_gateway.groups.model import (
     Group,
     Member,
-    due,
     founded,
     held,
     regrouped,
@@ -21,6 +20,7 @@ from sluiceway_gateway.groups.model import (
     share_generation,
     split,
     taken,
+    target_share,
 )
 
 PARTITIONS = 5
@@ -130,7 +130,7 @@ def test_ranks_go_by_epoch() -> None:
         Member(endpoint=name, epoch=epoch, generation=1, share=None)
         for name, epoch in (("c", 9), ("a", 2), ("b", 5))
     ]
-    assert [due(members, name).index for name in "abc"] == [0, 1, 2]
+    assert [target_share(members, name).index for name in "abc"] == [0, 1, 2]
 
 
 def test_who_says_another_share_than_it_has_takes_none() -> None:

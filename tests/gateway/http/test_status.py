@@ -11,9 +11,9 @@ from attaching import Site, report, site
 from gateway_rig import Rig, code
 
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.http.json import Rendered
+from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag import Pace, Sample, Track
+from sluiceway_gateway.status.lag import GroupLag, OffsetTrack, Sample
 from sluiceway_gateway.status.progress import Progress
 from sluiceway_gateway.status.sample_store import KeptSample, Taken
 from sluiceway_gateway.status.views import ChannelView
@@ -40,7 +40,7 @@ def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> Non
     """Write down what a look at Kafka would have shown: a group that stands in partition 0."""
     clock = flights.rig.clock
     clock.turn(timedelta(seconds=5))
-    pace = Pace(
+    pace = GroupLag(
         lags=[lag, None],
         since=[clock().timestamp() - 7.5 if lag else None, None],
         progress=[Progress.STALLED if lag else Progress.OK, None],
@@ -50,7 +50,7 @@ def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> Non
         trend=-0.25,
         drain_s=4 * lag,
     )
-    track = Track(position=[5, None], committed=[3, None], holder=[1, None])
+    track = OffsetTrack(position=[5, None], committed=[3, None], holder=[1, None])
     sample = Sample(at=clock(), starts=[0, 0], ends=[5 + lag, 0], tracks={key: track})
     kept = KeptSample(number=number, sample=sample, paces={key: pace}, write_rate=1.0)
     with flights.rig.database.write() as tx:
@@ -321,7 +321,7 @@ def test_looking_leaves_no_trace(flights: Site) -> None:
 
 
 def test_what_was_asked_for_longest_ago_is_not_kept_where_there_is_no_room() -> None:
-    rendered = Rendered(limit_bytes=10)
+    rendered = ResponseCache(limit_bytes=10)
     rendered.put("a", "1", b"12345")
     rendered.put("b", "1", b"12345")
     assert rendered.get("a", "1") == b"12345"

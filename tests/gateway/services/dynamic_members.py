@@ -10,10 +10,10 @@ from hypothesis.stateful import precondition, rule
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.endpoints.heartbeats import Report
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.service import Departure
 from sluiceway_gateway.errors import Conflict, Fenced, IllegalTransition, StaleGeneration
-from sluiceway_gateway.groups.service import Sharing, Wish
+from sluiceway_gateway.groups.service import Sharing, SyncRequest
 from sluiceway_gateway.offsets.model import Commit, Position
 
 GROUP = "d"
@@ -23,7 +23,7 @@ GROUP = "d"
 class Member:
     """What a client knows of itself, that reads what it may and lets go of what it is to."""
 
-    asked: Asked
+    asked: AttachSpec
     index: int
     epoch: int
     has: int | None = None
@@ -31,7 +31,7 @@ class Member:
     beats: int = 0
     gone: bool = False
     reads: set[int] = field(default_factory=set)
-    wishes: list[Wish] = field(default_factory=list)
+    wishes: list[SyncRequest] = field(default_factory=list)
 
 
 class DynamicRules:
@@ -58,7 +58,7 @@ class DynamicRules:
     @rule()
     def join(self) -> None:
         self.unsettled = True
-        asked = Asked(
+        asked = AttachSpec(
             id=uuid.uuid4().hex,
             session=uuid.uuid4().hex,
             client="",
@@ -73,7 +73,7 @@ class DynamicRules:
     def known(self, id_: str):  # type: ignore[no-untyped-def]
         return self.services.endpoints.get(self.name, id_).endpoint
 
-    def sync(self, one: Member, wish: Wish) -> Sharing:
+    def sync(self, one: Member, wish: SyncRequest) -> Sharing:
         return self.services.shares.sync(
             self.name, one.asked.id, wish, uid=self.uid, principal=LOOPBACK
         )
@@ -81,7 +81,7 @@ class DynamicRules:
     def ask(self, one: Member) -> Sharing | None:
         """Hear how it stands, and read no more what is another's; None if it has to stop."""
         try:
-            found = self.sync(one, Wish(epoch=one.epoch, take=None, has=None))
+            found = self.sync(one, SyncRequest(epoch=one.epoch, take=None, has=None))
         except (Fenced, IllegalTransition, StaleGeneration):
             known = self.known(one.asked.id)
             assert not known.lives
@@ -101,7 +101,7 @@ class DynamicRules:
     def take_told(self, one: Member, found: Sharing) -> Sharing:
         """Take what it was told of."""
         one.reads &= set(found.partitions)
-        wish = Wish(epoch=one.epoch, take=found.generation, has=found.has)
+        wish = SyncRequest(epoch=one.epoch, take=found.generation, has=found.has)
         one.wishes.append(wish)
         found = self.sync(one, wish)
         if found.taken:
@@ -153,7 +153,9 @@ class DynamicRules:
         offset = max(0, before + by)
         endpoint = self.known(one.asked.id)
         asked = (
-            self.sync(one, Wish(epoch=one.epoch, take=None, has=None)) if endpoint.lives else None
+            self.sync(one, SyncRequest(epoch=one.epoch, take=None, has=None))
+            if endpoint.lives
+            else None
         )
         right = (
             asked is not None

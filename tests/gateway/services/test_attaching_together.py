@@ -19,9 +19,9 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
 from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.attach_batch import Coming
+from sluiceway_gateway.endpoints.attach_batch import AttachRequest
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
-from sluiceway_gateway.endpoints.placement import Asked, Attached
+from sluiceway_gateway.endpoints.placement import Attached, AttachSpec
 from sluiceway_gateway.errors import (
     ChannelNotFound,
     DatabaseUnavailable,
@@ -52,10 +52,12 @@ class Crowd:
         self.name, self.uid = self.services.channel()
         self.blocked, self.blocked_uid = self.services.channel()
 
-    def coming(self, by: Asker = LOOPBACK, uid: str | None = None, **asked: Any) -> Coming:
-        return Coming(channel=self.name, uid=uid or self.uid, asked=an_instance(**asked), by=by)
+    def coming(self, by: Asker = LOOPBACK, uid: str | None = None, **asked: Any) -> AttachRequest:
+        return AttachRequest(
+            channel=self.name, uid=uid or self.uid, asked=an_instance(**asked), by=by
+        )
 
-    def together(self, *coming: Coming) -> "list[Future[Attached]]":
+    def together(self, *coming: AttachRequest) -> "list[Future[Attached]]":
         """Have all of these wait behind one at another channel, so that they go together."""
         arrived, free = threading.Event(), threading.Event()
 
@@ -63,7 +65,7 @@ class Crowd:
             arrived.set()
             assert free.wait(30)
 
-        first = Coming(
+        first = AttachRequest(
             channel=self.blocked,
             uid=self.blocked_uid,
             asked=an_instance(role=Role.WRITER),
@@ -86,13 +88,13 @@ class Crowd:
             return list(found.all())
 
 
-def an_instance(role: Role = Role.READER, **asked: Any) -> Asked:
+def an_instance(role: Role = Role.READER, **asked: Any) -> AttachSpec:
     given: dict[str, Any] = {
         "id": uuid.uuid4().hex,
         "session": uuid.uuid4().hex,
         "client": "a client",
     } | asked
-    return Asked(role=role, **given)
+    return AttachSpec(role=role, **given)
 
 
 def member(index: int, size: int = PARTITIONS, **asked: Any) -> dict[str, Any]:
@@ -204,7 +206,7 @@ def test_a_channel_that_is_held_holds_up_only_its_own(crowd: Crowd) -> None:
     other, other_uid = crowd.services.channel()
     with crowd.database.write() as tx:
         channels_store.hold(tx, crowd.name)
-        elsewhere = Coming(channel=other, uid=other_uid, asked=an_instance(), by=LOOPBACK)
+        elsewhere = AttachRequest(channel=other, uid=other_uid, asked=an_instance(), by=LOOPBACK)
         held, free = crowd.together(crowd.coming(**member(1)), elsewhere)
         assert free.result(30).created
         assert not held.done()

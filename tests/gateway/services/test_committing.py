@@ -16,7 +16,7 @@ from sluiceway_gateway.auth.service import LOOPBACK, Credentials, Tokens
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import Endpoint, Role
-from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.errors import (
     Conflict,
     DatabaseUnavailable,
@@ -46,7 +46,7 @@ class Group:
         self.members = [self.attach(index) for index in range(PARTITIONS)]
 
     def attach(self, index: int) -> Endpoint:
-        asked = Asked(
+        asked = AttachSpec(
             id=uuid.uuid4().hex,
             session=uuid.uuid4().hex,
             client="",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway_gateway.batching import Convoy
+from sluiceway_gateway.batching import Batcher
 
 
 class Road:
@@ -34,7 +34,7 @@ def road() -> Iterator[Road]:
     road.free.set()
 
 
-def sent(convoy: "Convoy[Any, Any]", road: Road, *asked: Any) -> "list[Future[Any]]":
+def sent(convoy: "Batcher[Any, Any]", road: Road, *asked: Any) -> "list[Future[Any]]":
     """Have the first be on its way before the others come."""
     first = convoy.join(asked[0])
     assert road.arrived.acquire(timeout=30)
@@ -44,7 +44,7 @@ def sent(convoy: "Convoy[Any, Any]", road: Road, *asked: Any) -> "list[Future[An
 
 
 def test_those_that_come_meanwhile_go_together_next_in_their_order(road: Road) -> None:
-    convoy: Convoy[str, str] = Convoy(road.work, name="test")
+    convoy: Batcher[str, str] = Batcher(road.work, name="test")
     futures = sent(convoy, road, "a", "b", "c", "d")
     assert [each.result(30) for each in futures] == ["a!", "b!", "c!", "d!"]
     assert road.taken == [["a"], ["b", "c", "d"]]
@@ -54,21 +54,21 @@ def test_those_that_come_meanwhile_go_together_next_in_their_order(road: Road) -
 
 
 def test_two_of_one_key_never_go_together_and_keep_their_order(road: Road) -> None:
-    convoy: Convoy[str, str] = Convoy(road.work, name="test", key=lambda asked: asked[0])
+    convoy: Batcher[str, str] = Batcher(road.work, name="test", key=lambda asked: asked[0])
     futures = sent(convoy, road, "a1", "b1", "c1", "b2", "b3", "d1")
     assert [each.result(30) for each in futures] == ["a1!", "b1!", "c1!", "b2!", "b3!", "d1!"]
     assert road.taken == [["a1"], ["b1", "c1", "d1"], ["b2"], ["b3"]]
 
 
 def test_what_is_heavy_does_not_all_go_at_once(road: Road) -> None:
-    convoy: Convoy[str, str] = Convoy(road.work, name="test", weight=len, most=4)
+    convoy: Batcher[str, str] = Batcher(road.work, name="test", weight=len, most=4)
     futures = sent(convoy, road, "a", "bb", "cc", "dddddddd", "e")
     assert futures[-1].result(30) == "e!"
     assert road.taken == [["a"], ["bb", "cc"], ["dddddddd"], ["e"]]
 
 
 def test_an_error_of_one_is_only_its_own(road: Road) -> None:
-    convoy: Convoy[str, str] = Convoy(road.work, name="test")
+    convoy: Batcher[str, str] = Batcher(road.work, name="test")
     futures = sent(convoy, road, "a", "b", "bad", "c")
     assert [futures[at].result(30) for at in (0, 1, 3)] == ["a!", "b!", "c!"]
     with pytest.raises(KeyError):
@@ -76,7 +76,7 @@ def test_an_error_of_one_is_only_its_own(road: Road) -> None:
 
 
 def test_what_fails_for_all_is_told_to_all_and_the_next_go_on(road: Road) -> None:
-    convoy: Convoy[str, str] = Convoy(road.work, name="test")
+    convoy: Batcher[str, str] = Batcher(road.work, name="test")
     futures = sent(convoy, road, "a", "b", "all")
     for each in futures[1:]:
         with pytest.raises(ValueError, match="all of them"):
@@ -86,7 +86,7 @@ def test_what_fails_for_all_is_told_to_all_and_the_next_go_on(road: Road) -> Non
 
 def test_an_answer_that_takes_longer_holds_nobody_up() -> None:
     later: Future[str] = Future()
-    convoy: Convoy[str, str] = Convoy(
+    convoy: Batcher[str, str] = Batcher(
         lambda asked: [later if each == "a" else each for each in asked], name="test"
     )
     waiting = convoy.join("a")
@@ -97,7 +97,7 @@ def test_an_answer_that_takes_longer_holds_nobody_up() -> None:
 
 
 def test_one_that_was_given_up_before_its_turn_is_left_out(road: Road) -> None:
-    convoy: Convoy[str, str] = Convoy(road.work, name="test")
+    convoy: Batcher[str, str] = Batcher(road.work, name="test")
     first = convoy.join("a")
     assert road.arrived.acquire(timeout=30)
     given_up, last = convoy.join("b"), convoy.join("c")

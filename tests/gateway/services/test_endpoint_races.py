@@ -14,8 +14,8 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.endpoints.heartbeats import Report
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.placement import Asked, Attached
-from sluiceway_gateway.endpoints.store import Slots
+from sluiceway_gateway.endpoints.placement import Attached, AttachSpec
+from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.errors import Conflict, Fenced, GoesBack, StaleGeneration
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset
@@ -31,7 +31,7 @@ class Crowd:
         self.name, self.uid = self.services.channel()
 
     def attach(self, index: int = 0, size: int = 1, *, session: str | None = None) -> Attached:
-        asked = Asked(
+        asked = AttachSpec(
             id=uuid.uuid4().hex,
             session=session or uuid.uuid4().hex,
             client="",
@@ -85,7 +85,7 @@ def test_of_many_that_take_one_place_the_highest_epoch_has_it(crowd: Crowd) -> N
     found = crowd.at_once(*[crowd.attach] * THREADS)
     epochs = sorted(each.endpoint.epoch for each in found)
     assert epochs == list(range(1, THREADS + 1))
-    page = crowd.services.endpoints.page(crowd.name, Slots(), after=None, limit=10)
+    page = crowd.services.endpoints.page(crowd.name, EndpointFilter(), after=None, limit=10)
     assert [each.epoch for each in page.endpoints] == [THREADS]
 
 

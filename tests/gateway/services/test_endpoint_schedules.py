@@ -30,9 +30,9 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer, Request
 from sluiceway_gateway.endpoints.heartbeats import Report
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.service import Departure
-from sluiceway_gateway.endpoints.store import Slots
+from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.errors import Conflict, Fenced, GroupSize, MembersOpen, StaleGeneration
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset
@@ -42,7 +42,7 @@ from sluiceway_gateway.offsets.service import Reset
 class Instance:
     """What a client knows of itself."""
 
-    asked: Asked
+    asked: AttachSpec
     epoch: int
     generation: int
     number: int = 0
@@ -92,7 +92,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 2), size=st.sampled_from([2, 2, 2, 2, 2, 2, 2, 3]))
     def attach(self, index: int, size: int) -> None:
-        asked = Asked(
+        asked = AttachSpec(
             id=uuid.uuid4().hex,
             session=uuid.uuid4().hex,
             client="",
@@ -122,7 +122,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         own = {p: at for p, at in self.positions.items() if p % size == index % size}
         assert stored == own
 
-    def attached(self, asked: Asked) -> Any:
+    def attached(self, asked: AttachSpec) -> Any:
         return self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
 
     @precondition(lambda self: self.instances)
@@ -313,7 +313,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        group = Slots(role=Role.READER, group="g")
+        group = EndpointFilter(role=Role.READER, group="g")
         page = self.services.endpoints.page(self.name, group, after=None, limit=100)
         found = [(each.place.index, each.id) for each in page.endpoints]
         assert dict(found) == self.living

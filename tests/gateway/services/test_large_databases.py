@@ -19,7 +19,7 @@ from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints.liveness import LostEnds, Reaper
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.store import known, on_sides
-from sluiceway_gateway.lifecycle.idle import Idler
+from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
 from sluiceway_gateway.status import reading_store
 from sluiceway_gateway.status.sampler import Sampler
@@ -43,7 +43,7 @@ class Looks:
         self.reaper = Reaper(**dated)
         self.sampler = Sampler(topics=kafka, **dated)
         self.mirror = Mirror(kafka=kafka, prefix="", **dated)
-        self.idler = Idler(logs=kafka, **dated)
+        self.idler = TtlReaper(logs=kafka, **dated)
         self.ends = LostEnds(
             database=database, topics=kafka, monotonic=lambda: time.monotonic() + self.turned_s
         )

@@ -14,10 +14,10 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints.heartbeats import Report
 from sluiceway_gateway.endpoints.model import Endpoint, Role, State
-from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner
 from sluiceway_gateway.endpoints.service import Departure
-from sluiceway_gateway.endpoints.store import Slots
+from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.errors import EndpointNotFound
 from sluiceway_gateway.offsets.model import Commit, Position
 
@@ -37,7 +37,7 @@ class Past:
         self, role: Role = Role.READER, *, group: str = "g", session: str | None = None
     ) -> Endpoint:
         place = {"group": group, "index": 0, "size": 1} if group else {}
-        asked = Asked(
+        asked = AttachSpec(
             id=uuid.uuid4().hex,
             session=session or uuid.uuid4().hex,
             client="",
@@ -124,7 +124,7 @@ def test_an_id_that_is_forgotten_commits_and_beats_no_more_and_takes_no_place(pa
     )
     answer = past.services.beats.beat(old.session, 9, [report], by=LOOPBACK)
     assert [each.status for each in answer.replies] == ["gone"]
-    page = past.services.endpoints.page(past.name, Slots(), after=None, limit=10)
+    page = past.services.endpoints.page(past.name, EndpointFilter(), after=None, limit=10)
     assert [each.id for each in page.endpoints] == [new.id]
 
 

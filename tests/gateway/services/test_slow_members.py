@@ -12,11 +12,11 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.heartbeats import Report
 from sluiceway_gateway.endpoints.liveness_store import behind
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
-from sluiceway_gateway.endpoints.placement import Asked
+from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.endpoints.service import Departure
 from sluiceway_gateway.errors import Fenced, StaleGeneration
-from sluiceway_gateway.groups.service import Sharing, Wish
+from sluiceway_gateway.groups.service import Sharing, SyncRequest
 from sluiceway_gateway.offsets.model import Commit, Position
 
 
@@ -29,7 +29,7 @@ class Team:
         self.beats = 0
 
     def join(self, **place: int) -> Endpoint:
-        asked = Asked(
+        asked = AttachSpec(
             id=uuid.uuid4().hex,
             session=uuid.uuid4().hex,
             client="",
@@ -41,7 +41,7 @@ class Team:
         return found.endpoint
 
     def sync(self, member: Endpoint, take: int | None = None, has: int | None = None) -> Sharing:
-        wish = Wish(epoch=member.epoch, take=take, has=has)
+        wish = SyncRequest(epoch=member.epoch, take=take, has=has)
         return self.services.shares.sync(
             self.name, member.id, wish, uid=self.uid, principal=LOOPBACK
         )

@@ -9,7 +9,7 @@ from gateway_rig import Rig
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.lifecycle.model import SHARED, Attendance
-from sluiceway_gateway.lifecycle.store import attendance
+from sluiceway_gateway.lifecycle.store import usage_of_channel
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def seen(flights: Site) -> Attendance:
     with flights.rig.database.read() as tx:
         channel = channels_store.find(tx, flights.name)
         assert channel is not None
-        return attendance(tx, channel)
+        return usage_of_channel(tx, channel)
 
 
 def reach(flights: Site, member: Any, title: str | None = "a query", **places: list[int]) -> None:
