@@ -13,25 +13,36 @@ ROOT = Path(__file__).parents[1]
 GATEWAY = ROOT / "gateway" / "sluiceway_gateway"
 CLIENT = ROOT / "client" / "sluiceway"
 
-# A part of the gateway, and the other parts of it that it may import.
-GATEWAY_PARTS = {
-    "domain": set[str](),
-    "store": {"domain"},
-    "broker": {"domain"},
-    "services": {"domain", "store", "broker"},
-    "loops": {"domain", "store", "services", "broker", "settings", "metrics"},
-    "http": {"domain", "store", "services", "settings", "metrics", "loops"},
-    "embedded": set[str](),
+#: The layers of the gateway, the lowest first. A module imports its own layer and those below.
+GATEWAY_LAYERS = (
+    *("errors", "model", "db", "store", "kafka", "service", "settings", "http", "loops"),
+    *("embedded", "app"),
+)
+#: Modules of the layer `model`: pure, with the standard library alone.
+MODELS = {
+    *("model", "plan", "topic_config", "change", "etag", "selector", "lag", "progress", "bind"),
+    "provisioning.status",
+}
+#: Modules of the layer `http` outside of the package of that name.
+VIEWS = {"wire", "views", "connection"}
+#: Routes and JSON that take values of a store's rows; their statements stay in the store.
+ROWS_IN_HTTP = {
+    ("endpoints/heartbeat_routes.py", "endpoints.task_store"),
+    ("endpoints/routes.py", "endpoints.store"),
+    ("offsets/routes.py", "offsets.store"),
+    ("status/views.py", "status.store"),
+    ("status/wire.py", "status.sample_store"),
+    ("status/wire.py", "status.store"),
 }
 # What belongs to one part alone.
 ONLY_IN = {
-    "sqlalchemy": {"store"},
-    "alembic": {"store"},
-    "confluent_kafka": {"broker", "embedded"},
+    "sqlalchemy": {"db", "store"},
+    "alembic": {"db"},
+    "confluent_kafka": {"kafka", "embedded"},
     "fastapi": {"http", "app"},
     "starlette": {"http", "app"},
-    "uvicorn": {"cli", "demo", "http"},
-    "click": {"cli"},
+    "uvicorn": {"http", "app"},
+    "click": {"app"},
 }
 # What the client's modules may never import, wherever they are.
 NEVER_IN_CLIENT = {"sluiceway_gateway", "sqlalchemy", "fastapi", "pydantic", "click"}
@@ -56,30 +67,67 @@ def _modules(root: Path) -> list[Path]:
     return sorted(root.rglob("*.py"))
 
 
-def _part(path: Path) -> str:
-    return path.relative_to(GATEWAY).parts[0].removesuffix(".py")
+def _layer(path: Path) -> str:
+    """Return the layer of a module of the gateway, by its file's name and its package."""
+    package, *_ = parts = path.relative_to(GATEWAY).with_suffix("").parts
+    name = parts[-1]
+    if len(parts) == 1 and name in {"errors", "clock"}:
+        return "errors"
+    if package in {"cli", "demo", "app"}:
+        return "app"
+    if package in {"embedded", "loops", "db"}:
+        return package
+    if package in {"settings", "metrics", "logs"}:
+        return "settings"
+    if name in MODELS or ".".join(parts) in MODELS:
+        return "model"
+    if name.endswith("store") or name in {"rows", "history", "pruning"}:
+        return "store"
+    if package in {"kafka", "http"}:
+        return package
+    if name.endswith("routes") or name in VIEWS:
+        return "http"
+    return "service"
 
 
-@pytest.mark.parametrize("part", GATEWAY_PARTS)
-def test_a_part_of_the_gateway_imports_only_what_is_below_it(part: str) -> None:
+def _own_imports(path: Path, root: Path) -> Iterator[Path]:
+    for name in _imports(path):
+        module = (root.parent / Path(*name.split("."))).with_suffix(".py")
+        if module.is_relative_to(root) and module.exists():
+            yield module
+
+
+def test_a_module_of_the_gateway_imports_its_own_layer_and_those_below() -> None:
     wrong = [
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path in _modules(GATEWAY / part)
-        for name in _imports(path)
-        if name.startswith("sluiceway_gateway.")
-        and name.split(".")[1] not in GATEWAY_PARTS[part] | {part}
+        f"{path.relative_to(GATEWAY)} imports {other.relative_to(GATEWAY)}"
+        for path in _modules(GATEWAY)
+        for other in _own_imports(path, GATEWAY)
+        if path.name != "__init__.py"
+        if GATEWAY_LAYERS.index(_layer(other)) > GATEWAY_LAYERS.index(_layer(path))
     ]
     assert wrong == []
 
 
-def test_the_domain_needs_the_standard_library_alone() -> None:
+def test_models_are_pure() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
-        for path in _modules(GATEWAY / "domain")
+        for path in _modules(GATEWAY)
+        if _layer(path) == "model" and path.name != "__init__.py"
         for name in _imports(path)
         if name.split(".")[0] not in sys.stdlib_module_names | {"sluiceway_gateway"}
     ]
     assert wrong == []
+
+
+def test_routes_and_json_hold_no_sql() -> None:
+    found = {
+        (str(path.relative_to(GATEWAY)), ".".join(other.relative_to(GATEWAY).with_suffix("").parts))
+        for path in _modules(GATEWAY)
+        if _layer(path) == "http"
+        for other in _own_imports(path, GATEWAY)
+        if _layer(other) == "store"
+    }
+    assert found <= ROWS_IN_HTTP
 
 
 def test_each_foreign_library_has_its_one_place_in_the_gateway() -> None:
@@ -87,7 +135,7 @@ def test_each_foreign_library_has_its_one_place_in_the_gateway() -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path in _modules(GATEWAY)
         for name in _imports(path)
-        if _part(path) not in ONLY_IN.get(name.split(".")[0], {_part(path)})
+        if _layer(path) not in ONLY_IN.get(name.split(".")[0], {_layer(path)})
     ]
     assert wrong == []
 
@@ -103,7 +151,7 @@ def test_the_gateway_shares_the_rules_of_schemas_with_the_client_and_nothing_els
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in _modules(GATEWAY)
-        if _part(path) not in {"cli", "demo"}
+        if _layer(path) != "app"
         for name in _imports(path)
         if name.split(".")[0] == "sluiceway" and not name.startswith(SHARED)
     ]
@@ -183,13 +231,14 @@ def test_modules_stay_short() -> None:
     long = {
         str(path.relative_to(ROOT)): lines
         for path in [*_modules(GATEWAY), *_modules(CLIENT)]
-        if (lines := len(path.read_text().splitlines())) > 450
+        # An error tree is drawn and kept in one module.
+        if (lines := len(path.read_text().splitlines())) > (550 if path.stem == "errors" else 450)
     }
     assert long == {}
 
 
 # Where the wall clock is read: to date what is written down, and to show times to people.
-WALL_CLOCKS = {"services/clock.py", "cli/token.py", "pypz/words.py"}
+WALL_CLOCKS = {"clock.py", "cli/token.py", "pypz/status.py"}
 
 
 def test_nobody_waits_or_decides_by_the_wall_clock() -> None:
