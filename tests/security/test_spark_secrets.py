@@ -70,7 +70,7 @@ def test_executors_bring_credentials_of_their_own(ran: Ran, environment: Secured
     refused = ran.output.partition("refused ")[2]
     assert "KafkaAccessFailed" in refused
     assert "check sasl.username, sasl.password" in refused
-    assert "spark/sinks.py" in refused  # a task's code
+    assert "spark/writer.py" in refused  # a task's code
 
 
 def test_spark_leaves_no_secret(

@@ -142,7 +142,7 @@ def test_marked_messages_stay_below_the_topics_limit(gateway: Gateway, name: str
         connection = channel.connection("write")
         outlet = sinks.TaskWriter(connection, WriteOptions.parse({"path": channel.name}))
         batch = pa.record_batch([pa.array(range(300)), pa.array(["x" * 1000] * 300)], schema=SCHEMA)
-        stamp = writing.Stamp(connection, bytes(16))
+        stamp = writing.ProvenanceMarker(connection, bytes(16))
 
         assert outlet.write(iter([batch]), stamp) == 300
         assert all_ids(channel) == [*range(300)]

@@ -68,14 +68,14 @@ def test_closing_ends_the_idle_clients(pool: ClientPool[Client]) -> None:
 
 SETTLED = """
 import gc, sys
-from sluiceway.spark.worker import settle
+from sluiceway.spark.worker import prepare_worker
 
 for archive in sys.argv[1:]:
     sys.path.insert(0, archive)
 import sparks, mine
-settle()
+prepare_worker()
 first = gc.get_freeze_count()
-settle()
+prepare_worker()
 print(0 < gc.get_freeze_count() <= first)
 print(sorted(path.rpartition("/")[2] for path in sys.path_importer_cache if ".zip/" in path))
 import sparks.late

@@ -220,7 +220,7 @@ _KINDS: Final = {
 }
 _TEXT: Final = re.compile(r"(?:string collate \w+|(?:var)?char\(\d+\))")
 _TIME: Final = re.compile(r"time\(([0-6])\)")
-_STRUCT_TYPES_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_SPARK_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _HINTS: Final = (
     ("void", 'it has no value in any row: give it a type, as in lit(None).cast("string")'),
     ("interval year", "write its length as a number, such as months in an int"),
@@ -308,7 +308,7 @@ def _leaf(name: str, path: str) -> Present:
         return Scalar(kind=Kind.STRING)
     if _TIME.fullmatch(name):
         return Scalar(kind=Kind.TIME)
-    if found := _STRUCT_TYPES_DECIMAL.fullmatch(name):
+    if found := _SPARK_DECIMAL.fullmatch(name):
         precision, scale = int(found[1]), int(found[2])
         if 0 <= scale <= precision != 0:
             return Decimal(precision=precision, scale=scale)

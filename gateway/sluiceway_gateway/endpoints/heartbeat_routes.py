@@ -65,7 +65,7 @@ class TaskBeat(Asked):
     )
 
 
-def _task_wire_each_once(tasks: list[TaskBeat]) -> list[TaskBeat]:
+def _each_task_once(tasks: list[TaskBeat]) -> list[TaskBeat]:
     if len({(each.endpoint, each.task, each.attempt) for each in tasks}) != len(tasks):
         raise ValueError("an attempt at a task is in a beat once")
     return tasks
@@ -74,7 +74,7 @@ def _task_wire_each_once(tasks: list[TaskBeat]) -> list[TaskBeat]:
 Tasks = Annotated[
     list[TaskBeat],
     Field(max_length=MAX_TASKS, description="Parts of the work of endpoints, of any session"),
-    AfterValidator(_task_wire_each_once),
+    AfterValidator(_each_task_once),
 ]
 
 

@@ -81,7 +81,7 @@ def group_of(row: Row[Any]) -> Group:
 GroupKey = tuple[str, str]
 """A channel's uid, and the name of a group of its readers."""
 
-_SHARING_KEY = (endpoints.c.channel_uid, endpoints.c.group_name)
+_ASSIGNMENT_KEY = (endpoints.c.channel_uid, endpoints.c.group_name)
 _LIVE = (
     ~endpoints.c.superseded,
     endpoints.c.state.in_(sorted(map(str, OPEN))),
@@ -91,7 +91,7 @@ _LIVE = (
 _MEMBERS = (
     select(
         endpoints.c.id,
-        *_SHARING_KEY,
+        *_ASSIGNMENT_KEY,
         endpoints.c.epoch,
         endpoints.c.generation,
         endpoints.c.share_index,
@@ -99,7 +99,7 @@ _MEMBERS = (
     )
     .where(
         endpoints.c.role == str(Role.READER),
-        tuple_(*_SHARING_KEY).in_(bindparam("keys", expanding=True)),
+        tuple_(*_ASSIGNMENT_KEY).in_(bindparam("keys", expanding=True)),
         *_LIVE,
     )
     .order_by(endpoints.c.epoch)

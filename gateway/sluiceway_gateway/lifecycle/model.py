@@ -275,7 +275,7 @@ def idled(channel: Channel, *, used_at: datetime, watched: bool, now: datetime) 
         return _said(channel, *_before(channel, used_at, now), now=now)
     shut = closed(channel, reason=IDLE, message="It was closed as nobody used it.", now=now)
     return replace(
-        shut, conditions=_with(shut, _idling_condition("True", reason, message, now)).conditions
+        shut, conditions=_with(shut, _idle_condition("True", reason, message, now)).conditions
     )
 
 
@@ -318,7 +318,7 @@ def _remains(channel: Channel, used_at: datetime, removed_at: datetime) -> str:
 def _said(
     channel: Channel, status: Literal["True", "False"], reason: str, message: str, *, now: datetime
 ) -> Channel:
-    following = _with(channel, _idling_condition(status, reason, message, now))
+    following = _with(channel, _idle_condition(status, reason, message, now))
     return channel if following == channel else replace(following, revision=channel.revision + 1)
 
 
@@ -326,7 +326,7 @@ def _with(channel: Channel, condition: Condition) -> Channel:
     return replace(channel, conditions=with_condition(channel.conditions, condition))
 
 
-def _idling_condition(
+def _idle_condition(
     status: Literal["True", "False"], reason: str, message: str, now: datetime
 ) -> Condition:
     return Condition(

@@ -143,7 +143,7 @@ _LIVING = exists().where(
     endpoints.c.health != str(Health.LOST),
 )
 _CHANGED = select(func.max(endpoints.c.changed_at)).where(_OWN).scalar_subquery()
-_IDLING_COMMITTED = (
+_LAST_COMMITTED = (
     select(func.max(positions.c.committed_at))
     .where(positions.c.channel_uid == channels.c.uid)
     .scalar_subquery()
@@ -154,7 +154,7 @@ _ALL = (
     .add_columns(
         _LIVING.label("lives"),
         _CHANGED.label("changed_at"),
-        _IDLING_COMMITTED.label("committed_at"),
+        _LAST_COMMITTED.label("committed_at"),
     )
     .where(channels.c.idle_ms.is_not(None), in_phases(PHASES))
     .order_by(channels.c.uid)

@@ -256,7 +256,7 @@ class Advancing:
             channel = require_channel(name, channels_store.hold(tx, name), uid)
             require_topic(channel.topic.id, advance.topic_id)
             _require_there(channel, advance)
-            found = _advancing_group(tx, channel, group)
+            found = _group_of_advance(tx, channel, group)
             _require_deserted(tx, found)
             stored = {
                 each.position.partition: each
@@ -281,7 +281,7 @@ class Advancing:
         )
 
 
-def _advancing_group(tx: WriteTransaction, channel: Channel, name: str) -> Group:
+def _group_of_advance(tx: WriteTransaction, channel: Channel, name: str) -> Group:
     found = groups_store.find(tx, channel.uid, Role.READER, name)
     if found is None:
         found = founded(channel.uid, Role.READER, name, mode=Mode.SHARED, size=None, dynamic=True)
