@@ -54,10 +54,12 @@ class FairLock:
         if os.getpid() != self._process:
             self._begin()
         me = threading.get_ident()
+        if self._owner == me:
+            self._depth += 1
+            return
         with self._guard:
-            if self._owner is None or self._owner == me:
-                self._owner = me
-                self._depth += 1
+            if self._owner is None:
+                self._owner, self._depth = me, 1
                 return
             waiter = _Waiter(me)
             self._ordinary.append(waiter)
@@ -75,12 +77,13 @@ class FairLock:
 
     def release(self) -> None:
         """Hand it to the next thread. Raises RuntimeError in a thread that does not have it."""
-        with self._guard:
-            if self._owner != threading.get_ident():
-                raise RuntimeError("this thread does not hold the lock")
+        if self._owner != threading.get_ident():
+            raise RuntimeError("this thread does not hold the lock")
+        if self._depth > 1:
             self._depth -= 1
-            if not self._depth:
-                self._pass_on()
+            return
+        with self._guard:
+            self._pass_on()
 
     def give_way(self, urgent_from_s: float) -> None:
         """Let the threads that wait go first, and have it again after them."""
@@ -118,7 +121,9 @@ class FairLock:
 
     def _pass_on(self) -> None:
         queue = self._urgent or self._ordinary
-        waiter = queue.popleft() if queue else None
-        self._owner, self._depth = (None, 0) if waiter is None else (waiter.thread, 1)
-        if waiter is not None:
-            waiter.granted.release()
+        if not queue:
+            self._owner = None
+            return
+        waiter = queue.popleft()
+        self._owner, self._depth = waiter.thread, 1
+        waiter.granted.release()

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from real_topics import Topics, readings
 
+from sluiceway.errors import KafkaUnavailable
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
@@ -97,3 +98,23 @@ def test_a_new_reader_goes_on_at_every_single_record(
     for position, done in passed[:: len(passed) // 3]:
         with ChannelReader(connection, until="now", start=position, partitions=[1]) as resumed:
             assert list(resumed) == whole[done:]
+
+
+def test_a_reader_whose_ends_cannot_be_had_while_partitions_come_loses_nothing(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = topics.connect("avro", partitions=1)
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(100))
+
+    def fail() -> None:
+        raise KafkaUnavailable("no broker tells where the partition ends")
+
+    with ChannelReader(connection, until="now") as reader:
+        found = reader.read(10, timeout=None)
+        with monkeypatch.context() as patched:
+            patched.setattr(reader._ending, "ends", fail)
+            with pytest.raises(KafkaUnavailable):
+                reader._intake.reassign()
+        found += list(reader)
+    assert found == readings(100)

@@ -193,11 +193,15 @@ class Fetcher:
                 self._drop({p: at for p, at in places.items() if p not in gone})
                 held = self._held_from
                 self._held_from = held and {p: at for p, at in held.items() if p not in gone}
-            told_ends = self._ending.ends()
-            ends = self._bounded(told_ends)
-            with self._state:
-                self._told_ends, self._ends = told_ends, ends
-            self._restart()
+                self._told_ends = self._ends = None
+            try:
+                told_ends = self._ending.ends()
+                ends = self._bounded(told_ends)
+                with self._state:
+                    self._told_ends, self._ends = told_ends, ends
+            finally:
+                # Also where the ends cannot be had now: what was in hand has to come again.
+                self._restart()
 
     def fetch(self, deadline_s: float, *, holding: bool) -> bool:
         """Return True once `chunk` has a record; False at the end or at the deadline.
