@@ -9,7 +9,6 @@ from starlette.concurrency import run_in_threadpool
 
 from sluiceway._version import __version__
 from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.broker import Kafka, check_for_clients
 from sluiceway_gateway.channels import connection
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
@@ -33,6 +32,8 @@ from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import BodyLimit, Observation
 from sluiceway_gateway.http.openapi import document
 from sluiceway_gateway.http.shortcut import Shortcut, short_ways
+from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.client import check_for_clients
 from sluiceway_gateway.lifecycle.drain import DrainCounts
 from sluiceway_gateway.lifecycle.idle import IdleCounts
 from sluiceway_gateway.longpoll import Watch

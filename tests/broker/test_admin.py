@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import Producer
 
 from shared_kafka import SharedKafka
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.kafka.model import Cause, ObservedTopic, Rejection, Watermarks
 from sluiceway_gateway.provisioning.plan import AlterConfig, CreateTopic, GrowPartitions
 

@@ -2,8 +2,8 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.errors import InvalidSettings
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.kafka.properties import ALLOWED, refusals
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from gateway_rig import NOBODY, TurnedClock
 
 from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Phase, SchemaVersion, TopicRef
@@ -20,6 +19,7 @@ from sluiceway_gateway.endpoints.heartbeats import Beats
 from sluiceway_gateway.endpoints.liveness import Reaper
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups.service import Shares
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.offsets.service import Offsets
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.schemas import store as schemas_store

@@ -6,8 +6,8 @@ import pytest
 from rig import Operator, Rig
 
 from shared_kafka import SharedKafka
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.kafka.admin import Kafka
 
 
 @pytest.fixture

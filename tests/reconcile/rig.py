@@ -18,7 +18,6 @@ from confluent_kafka.admin import (
 )
 
 from made_topics import make
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import (
     Channel,
@@ -29,6 +28,7 @@ from sluiceway_gateway.channels.model import (
     topic_name,
 )
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.kafka.model import ObservedTopic
 from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
 from sluiceway_gateway.schemas import store as schemas_store

@@ -10,13 +10,13 @@ from confluent_kafka import Producer
 from rig import Operator, Rig
 
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.endpoints import history
 from sluiceway_gateway.endpoints.attach import Attachment
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.service import Departure, Endpoints
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper, UsageRecorder
 from sluiceway_gateway.lifecycle.store import touch
 

@@ -6,9 +6,9 @@ from rig import RESYNC_S, Rig, condition, status
 
 from databases import Databases, SQLite
 from relay import Relay
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.kafka.admin import Kafka
 
 
 @pytest.fixture

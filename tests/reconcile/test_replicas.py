@@ -16,11 +16,11 @@ from rig import Operator, Rig
 from sqlalchemy import update
 
 from shared_kafka import SharedKafka
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.kafka.calls import Observation
 from sluiceway_gateway.loops import Leader, Loop, Loops
 from sluiceway_gateway.provisioning.plan import CreateTopic

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from rig import RESYNC_S, Rig, condition, status
 
 from shared_kafka import SharedKafka
-from sluiceway_gateway.broker import Kafka, Observation
 from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
 from sluiceway_gateway.errors import AccessFailure, Misfit
+from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.calls import Observation
 from sluiceway_gateway.kafka.model import Cause, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.plan import plan
 from sluiceway_gateway.provisioning.status import away, compute_status, desired_topic, unreachable

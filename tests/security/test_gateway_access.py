@@ -20,10 +20,10 @@ from relay import Relay
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
 from sluiceway.kafka.diagnosis import diagnosis
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.cli import main
 from sluiceway_gateway.errors import AccessFailure, KafkaUnavailable, Misfit
 from sluiceway_gateway.kafka import client
+from sluiceway_gateway.kafka.admin import Kafka
 from waiting import until
 
 AT_ONCE_S = 10.0

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import NotFound
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.kafka.model import Broker, Cluster, TopicMetadata, Watermarks
 
 

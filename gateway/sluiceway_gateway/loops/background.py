@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.liveness import EndCounts, LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.lifecycle.drain import DrainCounts, Drainer
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper
 from sluiceway_gateway.loops.leader import Leader, holder_name

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.channels.model import Phase, sources
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.plan import (
     Action,

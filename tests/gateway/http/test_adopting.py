@@ -12,8 +12,8 @@ from gateway_rig import NOBODY, SCHEMA, Rig, code, running
 
 from made_topics import make
 from shared_kafka import SharedKafka
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.provisioning.reconciler import Reconciler
 
 WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]

@@ -6,7 +6,7 @@ import pytest
 from attaching import Site, report, site
 from gateway_rig import NOBODY, Rig, code
 
-from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.lifecycle.drain import Drainer
 
 

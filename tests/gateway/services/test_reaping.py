@@ -7,8 +7,8 @@ import pytest
 from attaching import Site, report, site
 from gateway_rig import NOBODY, Rig
 
-from sluiceway_gateway.broker import Kafka
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
+from sluiceway_gateway.kafka.admin import Kafka
 
 
 class Monotonic:

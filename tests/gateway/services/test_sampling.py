@@ -12,7 +12,7 @@ from gateway_rig import NOBODY, Rig
 
 from made_topics import make
 from shared_kafka import SharedKafka
-from sluiceway_gateway.broker import Kafka
+from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.progress import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler

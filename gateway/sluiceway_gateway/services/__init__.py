@@ -1,1 +1,0 @@
-"""Use cases: verbs on the domain's nouns, each in one transaction."""

@@ -1,1 +1,0 @@
-"""SQL, and nothing but SQL: one module a noun."""
