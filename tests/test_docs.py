@@ -47,6 +47,15 @@ def test_whoever_comes_from_elsewhere_is_shown_every_row_by_a_test_that_exists()
         assert f"def {shown[2]}(" in (ROOT / shown[1]).read_text(), f"no such test: {row}"
 
 
+def test_the_files_to_change_exist() -> None:
+    roots = (ROOT / "gateway" / "sluiceway_gateway", ROOT / "client" / "sluiceway")
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "contributing.md").read_text())
+    assert len(named) > 20
+    absent = [each for each in named if not any((root / each).exists() for root in roots)]
+    assert absent == ["tests/conftest.py"]
+    assert (ROOT / absent[0]).exists()
+
+
 @pytest.mark.parametrize("record", sorted((ROOT / "docs" / "decisions").glob("*.md")))
 def test_a_decision_is_short_and_names_tests_that_exist(record: Path) -> None:
     text = record.read_text()

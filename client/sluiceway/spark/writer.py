@@ -231,7 +231,7 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
         self._outlet.check()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrote:
-        """Write a task's batches; what `Outlet.write` raises fails the task."""
+        """Write a task's batches; what `TaskWriter.write` raises fails the task."""
         task = TaskContext.get()
         work, number = self._work, 0 if task is None else task.partitionId()
         with reporting(None if work is None else TaskSlice(work=work, number=number)) as report:
@@ -292,7 +292,7 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
         self._outlet.check()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptWrote:
-        """Write a task's batches; what `Outlet.write` raises fails the task."""
+        """Write a task's batches; what `TaskWriter.write` raises fails the task."""
         batch_id = _batch_id()
         stamp = ProvenanceMarker(self._outlet.connection, batch_id)
         records = self._outlet.write(iterator, stamp)
