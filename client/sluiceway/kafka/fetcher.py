@@ -129,8 +129,9 @@ class Fetcher:
 
     def handed_over(self) -> None:
         """Note that the caller of a `read` has its records now."""
-        with self._state:
-            self._held_from = None
+        if self._held_from is not None:
+            with self._state:
+                self._held_from = None
 
     def batch(self) -> pa.RecordBatch | None:
         """Hand out a batch of what was fetched; None: another thread took the rest."""
