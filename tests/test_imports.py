@@ -34,6 +34,18 @@ ROWS_IN_HTTP = {
     ("status/wire.py", "status.sample_store"),
     ("status/wire.py", "status.store"),
 }
+#: The layers of the client, the lowest first.
+CLIENT_LAYERS = (
+    *("errors", "config", "schema", "records", "rest", "codecs", "kafka", "endpoint"),
+    *("channel", "facade"),
+)
+CLIENT_PACKAGES = {"schema", "records", "rest", "codecs", "kafka", "endpoint"}
+CLIENT_FACADES = {"spark", "confluent", "broker", "pypz"}
+#: Imports against the direction, each of values alone.
+CLIENT_EXCEPTIONS = {
+    ("kafka/fetcher.py", "endpoint/stop_condition.py"),
+    ("schema/choice.py", "rest/models.py"),
+}
 # What belongs to one part alone.
 ONLY_IN = {
     "sqlalchemy": {"db", "store"},
@@ -106,6 +118,28 @@ def test_a_module_of_the_gateway_imports_its_own_layer_and_those_below() -> None
         if GATEWAY_LAYERS.index(_layer(other)) > GATEWAY_LAYERS.index(_layer(path))
     ]
     assert wrong == []
+
+
+def _client_layer(path: Path) -> str:
+    parts = path.relative_to(CLIENT).with_suffix("").parts
+    if parts[0] in {"errors", "_version", "fair_lock", "garbage"}:
+        return "errors"
+    if parts == ("kafka", "config"):
+        return "config"
+    if parts[0] in CLIENT_PACKAGES:
+        return parts[0]
+    return "facade" if parts[0] in CLIENT_FACADES else "channel"
+
+
+def test_a_module_of_the_client_imports_its_own_layer_and_those_below() -> None:
+    against = {
+        (str(path.relative_to(CLIENT)), str(other.relative_to(CLIENT)))
+        for path in _modules(CLIENT)
+        for other in _own_imports(path, CLIENT)
+        if path.name != "__init__.py"
+        if CLIENT_LAYERS.index(_client_layer(other)) > CLIENT_LAYERS.index(_client_layer(path))
+    }
+    assert against == CLIENT_EXCEPTIONS
 
 
 def test_models_are_pure() -> None:
