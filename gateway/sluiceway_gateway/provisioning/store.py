@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import bindparam, delete, select
 
 from sluiceway_gateway.channels.model import Channel, Phase, may_become
 from sluiceway_gateway.channels.rows import (
@@ -37,7 +37,6 @@ _SET_FOR_LATER = (
     .limit(bindparam("at_most"))
 )
 _ON_THE_WAY = _SET_FOR_LATER.where(in_phases([Phase.PROVISIONING, Phase.DELETING]))
-_NEXT = select(func.min(channels.c.due_at))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +65,6 @@ def misdated(
     rows = tx.execute(_ON_THE_WAY, asked).all()
     rows = rows or tx.execute(_SET_FOR_LATER, {"latest": latest, "at_most": limit}).all()
     return [DueChannel(channel=channel_of(row), refusals=row.refusals) for row in rows]
-
-
-def next_due_at(tx: ReadTransaction) -> datetime | None:
-    """Return when the next channel is due; None without channels."""
-    moment: datetime | None = tx.execute(_NEXT).scalar_one()
-    return moment
 
 
 def record_observation(
