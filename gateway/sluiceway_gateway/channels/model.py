@@ -45,6 +45,8 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 """The one transition table. A changed spec leaves the phase: `observed_generation`
 and the conditions say how far it is applied."""
 
+READABLE = (Phase.READY, Phase.CLOSING, Phase.CLOSED)
+"""The channel has its topic, and its records can be read."""
 FINISHING = frozenset({Phase.CLOSING, Phase.CLOSED, Phase.DELETING})
 """Nobody comes to write any more, and those who do are asked to finish."""
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, bindparam, select, update
 
 from sluiceway_gateway.channels.model import (
     Beat,
@@ -26,8 +26,6 @@ CHANGE = update(channels).where(
     channels.c.generation == bindparam("was_generation"),
     channels.c.revision == bindparam("was_revision"),
     channels.c.phase == bindparam("was_phase"),
-    # What other phases have there, of gateways of the version before, says nothing.
-    (channels.c.phase != str(Phase.READY)) | (channels.c.closing == bindparam("was_closing")),
 )
 
 
@@ -62,7 +60,7 @@ def channel_of(row: Row[Any]) -> Channel:
         ),
         schema_id=row.schema_id,
         schema_version=row.schema_version,
-        phase=phase_of(row.phase, row.closing),
+        phase=Phase(row.phase),
         observed_generation=row.observed_generation,
         conditions=tuple(_condition_of(each) for each in row.conditions),
         topic=TopicRef(name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions),
@@ -94,7 +92,7 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "patience_ms": channel.spec.beat.patience_ms,
         "mirrored": channel.spec.mirrored,
         "idle_ms": channel.spec.idle_ms,
-        **_stored(channel.phase),
+        "phase": str(channel.phase),
         "observed_generation": channel.observed_generation,
         "conditions": _conditions_of(channel.conditions),
         "topic_name": channel.topic.name,
@@ -111,36 +109,14 @@ def as_it_was(channel: Channel) -> dict[str, Any]:
         "uid": channel.uid,
         "generation": channel.generation,
         "revision": channel.revision,
-        **_stored(channel.phase),
+        "phase": str(channel.phase),
     }
     return {f"was_{name}": value for name, value in stored.items()}
 
 
-def phase_of(stored: str, closing: bool) -> Phase:
-    """Return the phase of a row. One that is closing is stored as ready, as before there were any.
-
-    So gateways of the version before go on with it.
-    """
-    phase = Phase(stored)
-    return Phase.CLOSING if phase is Phase.READY and closing else phase
-
-
 def in_phases(phases: Collection[Phase]) -> ColumnElement[bool]:
     """Tell whether a row is in one of these phases."""
-    table = channels.c
-    others = [str(each) for each in phases if each not in (Phase.READY, Phase.CLOSING)]
-    ready = [
-        (table.phase == str(Phase.READY))
-        & (table.closing if each is Phase.CLOSING else ~table.closing)
-        for each in phases
-        if each in (Phase.READY, Phase.CLOSING)
-    ]
-    return or_(table.phase.in_(others), *ready)
-
-
-def _stored(phase: Phase) -> dict[str, Any]:
-    closing = phase is Phase.CLOSING
-    return {"phase": str(Phase.READY if closing else phase), "closing": closing}
+    return channels.c.phase.in_([str(each) for each in phases])
 
 
 def _conditions_of(conditions: tuple[Condition, ...]) -> list[dict[str, str]]:
