@@ -89,8 +89,8 @@ def upgrade() -> None:
         sa.Column("keep_topic", sa.Boolean(), nullable=False),
         sa.Column("due_at", TIME, nullable=False),
         sa.Column("refusals", sa.Integer(), nullable=False),
-        sa.Column("beat_ms", sa.Integer(), nullable=False),
-        sa.Column("patience_ms", sa.Integer(), nullable=False),
+        sa.Column("heartbeat_interval_ms", sa.Integer(), nullable=False),
+        sa.Column("heartbeat_timeout_ms", sa.Integer(), nullable=False),
         sa.Column(
             "endpoints_revision", sa.BigInteger(), nullable=False, server_default=sa.text("0")
         ),
@@ -121,8 +121,13 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "NOT adopted OR keep_topic OR phase <> 'deleting'", name="adopted_is_kept"
         ),
-        sa.CheckConstraint("beat_ms BETWEEN 100 AND 60000", name="beat"),
-        sa.CheckConstraint("patience_ms BETWEEN 3 * beat_ms AND 3600000", name="patience"),
+        sa.CheckConstraint(
+            "heartbeat_interval_ms BETWEEN 100 AND 60000", name="heartbeat_interval"
+        ),
+        sa.CheckConstraint(
+            "heartbeat_timeout_ms BETWEEN 3 * heartbeat_interval_ms AND 3600000",
+            name="heartbeat_timeout",
+        ),
     )
     op.create_index("ix_channels_due_at", "channels", ["due_at"])
     op.create_index("ix_channels_phase", "channels", ["phase"])

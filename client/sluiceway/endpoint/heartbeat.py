@@ -262,10 +262,10 @@ class HeartbeatSession:
             self._members.discard(member)
             self._rest_if_alone()
 
-    def expect(self, beat_ms: int) -> None:
-        """Let the next beat come within `beat_ms`."""
-        if beat_ms / 1000 < self._pause_s:
-            self._pause_s = max(_SHORTEST_S, beat_ms / 1000)
+    def expect(self, interval_ms: int) -> None:
+        """Send the next heartbeat within `interval_ms`."""
+        if interval_ms / 1000 < self._pause_s:
+            self._pause_s = max(_SHORTEST_S, interval_ms / 1000)
             self._wake.set()
 
     def hurry(self) -> None:

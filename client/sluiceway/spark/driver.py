@@ -139,7 +139,7 @@ class _Kept:
             uid=read.text("channel", "uid"),
             role=read.text("role"),
             epoch=read.number("epoch"),
-            patience_s=read.number("patience_ms") / 1000,
+            patience_s=read.number("heartbeat_timeout_ms") / 1000,
             reported_at=read.optional(read.text, "reported_at"),
         )
 
@@ -149,8 +149,8 @@ class Application:
 
     Planning attaches the endpoints of batch jobs in this session's name; writes close theirs,
     and the gateway closes reads whose tasks are done. Reads that are given up have no end: those
-    are closed here, when no task has reported for the channel's patience. When Spark stops, or
-    the program ends, so do all of them.
+    are closed here, when no task has reported for the channel's heartbeat timeout. When Spark
+    stops, or the program ends, so do all of them.
     """
 
     def __init__(

@@ -7,12 +7,12 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, Row, Select, bindparam, select, update
 
 from sluiceway_gateway.channels.model import (
-    Beat,
     Channel,
     ChannelSpec,
     Compatibility,
     Condition,
     Format,
+    Heartbeat,
     Phase,
     Retention,
     TopicRef,
@@ -54,7 +54,9 @@ def channel_of(row: Row[Any]) -> Channel:
             replication=row.replication,
             retention=Retention(ms=row.retention_ms, bytes=row.retention_bytes),
             config=row.config,
-            beat=Beat(interval_ms=row.beat_ms, patience_ms=row.patience_ms),
+            heartbeat=Heartbeat(
+                interval_ms=row.heartbeat_interval_ms, timeout_ms=row.heartbeat_timeout_ms
+            ),
             mirrored=row.mirrored,
             idle_ms=row.idle_ms,
         ),
@@ -88,8 +90,8 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "retention_ms": channel.spec.retention.ms,
         "retention_bytes": channel.spec.retention.bytes,
         "config": dict(channel.spec.config),
-        "beat_ms": channel.spec.beat.interval_ms,
-        "patience_ms": channel.spec.beat.patience_ms,
+        "heartbeat_interval_ms": channel.spec.heartbeat.interval_ms,
+        "heartbeat_timeout_ms": channel.spec.heartbeat.timeout_ms,
         "mirrored": channel.spec.mirrored,
         "idle_ms": channel.spec.idle_ms,
         "phase": str(channel.phase),

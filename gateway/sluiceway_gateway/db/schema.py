@@ -14,10 +14,10 @@ from sqlalchemy import (
 )
 
 from sluiceway_gateway.channels.model import (
-    MAX_BEAT_MS,
+    MAX_HEARTBEAT_MS,
+    MAX_HEARTBEAT_TIMEOUT_MS,
     MAX_PARTITIONS,
-    MAX_PATIENCE_MS,
-    MIN_BEAT_MS,
+    MIN_HEARTBEAT_MS,
     READABLE,
     Compatibility,
     Format,
@@ -241,8 +241,8 @@ channels = Table(
     Column("due_at", UtcTime, nullable=False),
     # Checks in a row that Kafka refused something in; 0 after a change and after a success.
     Column("refusals", Integer, nullable=False),
-    Column("beat_ms", Integer, nullable=False),
-    Column("patience_ms", Integer, nullable=False),
+    Column("heartbeat_interval_ms", Integer, nullable=False),
+    Column("heartbeat_timeout_ms", Integer, nullable=False),
     # Goes up with every change of an endpoint that others see; not with mere beats.
     Column("endpoints_revision", BigInteger, nullable=False, server_default=text("0")),
     # Goes up with every sample that shows something else than the one before.
@@ -265,8 +265,14 @@ channels = Table(
     CheckConstraint("phase = 'deleting' OR NOT keep_topic", name="kept_when_deleting"),
     CheckConstraint("NOT adopted OR topic_id IS NOT NULL", name="adopted_has_topic"),
     CheckConstraint("NOT adopted OR keep_topic OR phase <> 'deleting'", name="adopted_is_kept"),
-    CheckConstraint(f"beat_ms BETWEEN {MIN_BEAT_MS} AND {MAX_BEAT_MS}", name="beat"),
-    CheckConstraint(f"patience_ms BETWEEN 3 * beat_ms AND {MAX_PATIENCE_MS}", name="patience"),
+    CheckConstraint(
+        f"heartbeat_interval_ms BETWEEN {MIN_HEARTBEAT_MS} AND {MAX_HEARTBEAT_MS}",
+        name="heartbeat_interval",
+    ),
+    CheckConstraint(
+        f"heartbeat_timeout_ms BETWEEN 3 * heartbeat_interval_ms AND {MAX_HEARTBEAT_TIMEOUT_MS}",
+        name="heartbeat_timeout",
+    ),
     Index(None, "phase"),
     Index(None, "due_at"),
 )

@@ -149,7 +149,7 @@ _SURROUNDINGS = PreparedSelect(
         channels.c.name.label("channel_name"),
         channels.c.phase.label("channel_phase"),
         channels.c.endpoints_revision,
-        channels.c.beat_ms,
+        channels.c.heartbeat_interval_ms,
         endpoint_groups.c.generation.label("group_generation"),
     )
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
@@ -169,7 +169,7 @@ def endpoint_context(tx: ReadTransaction, ids: Collection[str]) -> dict[str, End
             phase=Phase(row.channel_phase),
             revision=row.endpoints_revision,
             generation=row.group_generation,
-            interval_ms=row.beat_ms,
+            interval_ms=row.heartbeat_interval_ms,
         )
         for row in rows
     }

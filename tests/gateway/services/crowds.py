@@ -19,7 +19,7 @@ _STATEMENTS = (
     INSERT INTO channels (uid, name, labels, generation, revision, created_at, schema_id,
         schema_version, format, partitions, pinned, config, phase, observed_generation, conditions,
         topic_name, topic_id, topic_partitions, keep_topic, due_at, refusals, mirrored, idle_ms,
-        compatibility, adopted, beat_ms, patience_ms)
+        compatibility, adopted, heartbeat_interval_ms, heartbeat_timeout_ms)
     SELECT 'uid-' || i, 'channel-' || i, '{{}}', 1, 1, {now}, 1, 1, 'avro', 1, false, '{{}}',
         'ready', 1, '[]', 'topic-' || i, 'id', 1, false, {now}, 0, true, 86400000,
         'backward', false, 2000, 120000
