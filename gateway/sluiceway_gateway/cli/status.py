@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from sluiceway.rest.channels import Control, channel_states, list_states
-from sluiceway.rest.status import CrewReport, StatusLine, StatusReport
+from sluiceway.rest.channels import Control, watch_status, watch_summaries
+from sluiceway.rest.status import ChannelSummary, EndpointCounts, StatusReport
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli.format import print_table
 
@@ -51,18 +51,18 @@ def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) ->
         click.clear()
 
 
-def _all(control: Control, *, watch: bool) -> Iterator[tuple[StatusLine, ...]]:
+def _all(control: Control, *, watch: bool) -> Iterator[tuple[ChannelSummary, ...]]:
     if watch:
-        return list_states(control, sleep=time.sleep)
+        return watch_summaries(control, sleep=time.sleep)
     return iter([tuple(control.statuses())])
 
 
 def _one(control: Control, name: str, *, watch: bool) -> Iterator[StatusReport]:
-    states = channel_states(control, name, sleep=time.sleep)
+    states = watch_status(control, name, sleep=time.sleep)
     return states if watch else itertools.islice(states, 1)
 
 
-def _print_lines(lines: Iterable[StatusLine]) -> None:
+def _print_lines(lines: Iterable[ChannelSummary]) -> None:
     print_table(
         ("NAME", "PHASE", "WRITERS", "READERS", "LAG", "BEHIND", "WRITTEN/S", "PROGRESS"),
         [
@@ -129,7 +129,7 @@ def _print_report(report: StatusReport) -> None:
         )
 
 
-def _crew(crew: CrewReport) -> str:
+def _crew(crew: EndpointCounts) -> str:
     """Return how many there are, with what there is to worry about."""
     troubles = [f"{n} {word}" for n, word in ((crew.lost, "lost"), (crew.failed, "failed")) if n]
     return ", ".join([str(crew.living), *troubles])
