@@ -159,14 +159,14 @@ class AttachResult:
 
     `took_over`: the writer that had this place before did not come to an end. `positions` are the
     group's committed positions in the assigned partitions. An endpoint without a heartbeat for
-    `patience_ms` is lost. `takes` names the optional fields that heartbeats may have.
+    `heartbeat_timeout_ms` is lost. `takes` names the optional fields that heartbeats may have.
     """
 
     epoch: Annotated[int, JsonPath("endpoint", "epoch")]
     generation: Annotated[int, JsonPath("endpoint", "generation")]
     partitions: Annotated[tuple[int, ...], JsonPath("endpoint", "partitions")]
-    beat_ms: Annotated[int, JsonPath("beat", "interval_ms")]
-    patience_ms: Annotated[int, JsonPath("beat", "patience_ms")]
+    heartbeat_interval_ms: Annotated[int, JsonPath("heartbeat", "interval_ms")]
+    heartbeat_timeout_ms: Annotated[int, JsonPath("heartbeat", "timeout_ms")]
     positions: Annotated[Mapping[int, Position], JsonPath("positions", read=read_positions)]
     connection: Connection
     took_over: Annotated[bool, JsonPath("endpoint", "took_over")] = False

@@ -25,15 +25,15 @@ class Retention:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """The interval of heartbeats, and the time without one after which an endpoint is lost."""
 
     interval_ms: Annotated[int, JsonPath("interval_ms", required=True)] = 2_000
-    patience_ms: Annotated[int, JsonPath("patience_ms", required=True)] = 120_000
+    timeout_ms: Annotated[int, JsonPath("timeout_ms", required=True)] = 120_000
 
     def to_json(self) -> dict[str, int]:
         """Return the JSON object for a request."""
-        return {"interval_ms": self.interval_ms, "patience_ms": self.patience_ms}
+        return {"interval_ms": self.interval_ms, "timeout_ms": self.timeout_ms}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class ChannelResource:
     status: ChannelStatus
     compatibility: Annotated[str, JsonPath("spec", "compatibility")] = "full"
     adopted_topic: Annotated[str | None, JsonPath("spec", "topic", "name")] = None
-    beat: Annotated[Beat, JsonPath("spec", "beat")] = Beat()
+    heartbeat: Annotated[Heartbeat, JsonPath("spec", "heartbeat")] = Heartbeat()
     mirrored: Annotated[bool, JsonPath("spec", "mirrored")] = False
     idle: Annotated[timedelta | None, JsonPath("spec", "idle_ms")] = None
     etag: str | None = field(default=None, compare=False)
@@ -225,13 +225,13 @@ class Cluster:
 
 
 __all__ = [
-    "Beat",
     "ChannelResource",
     "ChannelStatus",
     "Cluster",
     "ClusterBroker",
     "Condition",
     "Connection",
+    "Heartbeat",
     "Retention",
     "SchemaVersion",
     "Topic",

@@ -30,6 +30,7 @@ from sluiceway.errors import (
     StaleGeneration,
     Unauthenticated,
 )
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.auth import Token, TokenSource, clear_tracebacks
 from sluiceway.rest.parsing import JsonNode, Page, parse
 from sluiceway.rest.tls import certificate_fault, speaks_tls
@@ -253,7 +254,7 @@ class Transport:
         self._http.close()
 
     def _open(self) -> httpx.Client:
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard()
         return httpx.Client(
             base_url=self.url,
             verify=_trust(self.url, self._ca),
@@ -294,7 +295,7 @@ class Transport:
         timeout_s: float,
         wait_s: float,
     ) -> httpx.Response:
-        if os.getpid() != self._process:
+        if self._fork_guard.forked:
             # After a fork, the connections belong to the parent.
             self._http = self._open()
         while True:

@@ -128,7 +128,7 @@ class _Kept:
     uid: Annotated[str, JsonPath("channel", "uid")]
     role: str
     epoch: int
-    patience_ms: int
+    heartbeat_timeout_ms: int
     reported_at: str | None
 
 
@@ -137,8 +137,8 @@ class Application:
 
     Planning attaches the endpoints of batch jobs in this session's name; writes close theirs,
     and the gateway closes reads whose tasks are done. Reads that are given up have no end: those
-    are closed here, when no task has reported for the channel's patience. When Spark stops, or
-    the program ends, so do all of them.
+    are closed here, when no task has reported for the channel's heartbeat timeout. When Spark
+    stops, or the program ends, so do all of them.
     """
 
     def __init__(
@@ -227,7 +227,8 @@ class Application:
             if self._ending:
                 self._detach(each, "closed" if each.role == "reader" else "error", _ENDED)
             elif (
-                each.role == "reader" and now_s - self._heard[each.id][1] > each.patience_ms / 1000
+                each.role == "reader"
+                and now_s - self._heard[each.id][1] > each.heartbeat_timeout_ms / 1000
             ):
                 self._detach(each, "closed", _SILENT)
         if self._ending or (self._retired and not kept and self.queries.are_over):

@@ -53,7 +53,7 @@ class JobEndpoint:
     role: Role
     endpoint: str
     epoch: int
-    beat_ms: int
+    heartbeat_interval_ms: int
     took_over: bool
 
     @classmethod
@@ -100,7 +100,7 @@ class JobEndpoint:
             role=role,
             endpoint=instance,
             epoch=attached.epoch,
-            beat_ms=attached.beat_ms,
+            heartbeat_interval_ms=attached.heartbeat_interval_ms,
             took_over=attached.took_over,
         )
 
@@ -217,7 +217,7 @@ class QueryEndpoint:
             return
         self._attached = attached
         self._session.enter(self)
-        self._session.expect(attached.beat_ms)
+        self._session.expect(attached.heartbeat_interval_ms)
 
     def report(self) -> dict[str, Any] | None:
         """Return what a beat says of it."""

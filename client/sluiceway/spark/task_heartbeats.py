@@ -118,7 +118,7 @@ class TaskReports:
         with self._lock:
             self._reports.append(report)
             self.session.accompany(self)
-            self.session.expect(report.part.work.beat_ms)
+            self.session.expect(report.part.work.heartbeat_interval_ms)
 
     def told(self) -> Mapping[str, Any]:
         """Return the attempts of which the gateway does not know the end."""
