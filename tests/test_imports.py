@@ -44,7 +44,6 @@ CLIENT_FACADES = {"spark", "confluent", "broker", "pypz"}
 #: Imports against the direction, each of values alone.
 CLIENT_EXCEPTIONS = {
     ("kafka/fetcher.py", "endpoint/stop_condition.py"),
-    ("schema/choice.py", "rest/models.py"),
 }
 # What belongs to one part alone.
 ONLY_IN = {
