@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from sluiceway.rest.channels import Control, channel_states, list_states
-from sluiceway.rest.status import CrewReport, StatusLine, StatusReport
+from sluiceway.rest.channels import Control, watch_status, watch_summaries
+from sluiceway.rest.status import ChannelSummary, EndpointCounts, StatusReport
 from sluiceway_gateway.cli.options import format_time, open_control, print_table
 
 _UNKNOWN = "?"
@@ -31,7 +31,7 @@ def status(name: str | None, watch: bool, as_json: bool, url: str | None) -> Non
                 if not as_json:
                     _print_lines(lines)
         else:
-            states = channel_states(control, name, sleep=time.sleep)
+            states = watch_status(control, name, sleep=time.sleep)
             for report in states if watch else itertools.islice(states, 1):
                 _print([report.document], watch=watch, as_json=as_json)
                 if not as_json:
@@ -47,13 +47,13 @@ def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) ->
         click.clear()
 
 
-def _lists(control: Control, *, watch: bool) -> Iterator[tuple[StatusLine, ...]]:
+def _lists(control: Control, *, watch: bool) -> Iterator[tuple[ChannelSummary, ...]]:
     if watch:
-        return list_states(control, sleep=time.sleep)
+        return watch_summaries(control, sleep=time.sleep)
     return iter([tuple(control.statuses())])
 
 
-def _print_lines(lines: Iterable[StatusLine]) -> None:
+def _print_lines(lines: Iterable[ChannelSummary]) -> None:
     print_table(
         ("NAME", "PHASE", "WRITERS", "READERS", "LAG", "BEHIND", "WRITTEN/S", "PROGRESS"),
         [
@@ -120,7 +120,7 @@ def _print_report(report: StatusReport) -> None:
         )
 
 
-def _counts(counts: CrewReport) -> str:
+def _counts(counts: EndpointCounts) -> str:
     """Return the number of living endpoints, and of lost and failed ones if there are any."""
     troubles = [
         f"{number} {state}"
