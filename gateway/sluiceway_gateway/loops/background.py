@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.liveness import EndCounts, LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.drain import DrainCounts, Drainer
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper
 from sluiceway_gateway.loops.leader import Leader, holder_name
@@ -43,7 +43,7 @@ class Loops:
         self,
         *,
         database: Database,
-        kafka: Kafka,
+        kafka: KafkaAdmin,
         settings: Settings,
         clock: Callable[[], datetime],
         on_pass: Callable[[Counts], None] | None = None,
