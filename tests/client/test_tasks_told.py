@@ -10,35 +10,35 @@ from scripted_gateway import Script
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.spark import task_heartbeats
-from sluiceway.spark.endpoints import JobEndpoint, TaskSlice
+from sluiceway.spark.endpoints import EndpointSpec, Job, JobEndpoint, TaskSlice
 from sluiceway.spark.task_heartbeats import TaskReports, reporting
 
 ROWS = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
 
 
 @pytest.fixture
-def part(script: Script) -> TaskSlice:
-    work = JobEndpoint(
+def task(script: Script) -> TaskSlice:
+    job = Job(session="2" * 32, title="job")
+    spec = EndpointSpec(channel="flights", uid="0" * 32, role="writer", group=None, job=job)
+    endpoint = JobEndpoint(
+        spec=spec,
         gateway_url=script.url,
-        channel="flights",
-        uid="0" * 32,
-        role="writer",
-        endpoint="1" * 32,
+        id="1" * 32,
         epoch=1,
         beat_ms=2000,
         took_over=False,
     )
-    return TaskSlice(work=work, number=4)
+    return TaskSlice(endpoint=endpoint, number=4)
 
 
 @pytest.fixture
 def reports(
-    script: Script, part: TaskSlice, monkeypatch: pytest.MonkeyPatch
+    script: Script, task: TaskSlice, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TaskReports, EndpointCalls]:
     """The reports of this process, whose beats are made by the test."""
     monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
     monkeypatch.setattr(task_heartbeats, "_REPORTS", {})
-    return TaskReports.of(part.work.gateway_url), EndpointCalls(script.transport())
+    return TaskReports.of(task.endpoint.gateway_url), EndpointCalls(script.transport())
 
 
 def answer(status: str = "ok") -> Any:
@@ -54,12 +54,12 @@ def told(script: Script) -> list[Any]:
 
 
 def test_a_task_is_told_while_it_runs_and_its_end_once(
-    reports: tuple[TaskReports, EndpointCalls], part: TaskSlice, script: Script
+    reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
 ) -> None:
     session, calls = reports[0].session, reports[1]
     for _ in range(2):
         script.answer(200, answer())
-    with reporting(part) as report:
+    with reporting(task) as report:
         assert [*report.counted([ROWS])] == [ROWS]
         session.beat(calls)
     session.beat(calls)
@@ -68,11 +68,11 @@ def test_a_task_is_told_while_it_runs_and_its_end_once(
 
 
 def test_a_task_that_failed_says_so_and_one_that_spark_left_is_done(
-    reports: tuple[TaskReports, EndpointCalls], part: TaskSlice, script: Script
+    reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
 ) -> None:
-    with pytest.raises(ValueError, match="broken"), reporting(part):
+    with pytest.raises(ValueError, match="broken"), reporting(task):
         raise ValueError("broken")
-    with pytest.raises(GeneratorExit), reporting(part):
+    with pytest.raises(GeneratorExit), reporting(task):
         raise GeneratorExit
     script.answer(200, answer())
     reports[0].session.beat(reports[1])
@@ -80,10 +80,10 @@ def test_a_task_that_failed_says_so_and_one_that_spark_left_is_done(
 
 
 def test_an_endpoint_that_is_over_is_told_no_more(
-    reports: tuple[TaskReports, EndpointCalls], part: TaskSlice, script: Script
+    reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
 ) -> None:
     script.answer(200, answer("closed"))
-    with reporting(part):
+    with reporting(task):
         reports[0].session.beat(reports[1])
         reports[0].session.beat(reports[1])
     assert told(script) == [[("4", "running", 0)]]
@@ -91,18 +91,18 @@ def test_an_endpoint_that_is_over_is_told_no_more(
 
 def test_a_worker_without_a_token_goes_on_and_says_once_that_nobody_sees(
     reports: tuple[TaskReports, EndpointCalls],
-    part: TaskSlice,
+    task: TaskSlice,
     script: Script,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     script.problem(401, "unauthenticated")
-    with reporting(part):
+    with reporting(task):
         reports[0].session.beat(reports[1])
-    with reporting(part):
+    with reporting(task):
         reports[0].session.beat(reports[1])
     assert len(script.requests) == 1
     (line,) = [each for each in caplog.records if each.levelno == logging.WARNING]
-    assert "others do not see" in line.getMessage()
+    assert "not reported to the gateway" in line.getMessage()
 
 
 def test_a_task_that_nobody_sees_counts_for_itself() -> None:

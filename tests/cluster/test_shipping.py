@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 
 from sluiceway.spark import batch_reader, datasource, microbatch, writer
 from sluiceway.spark.datasource import ChannelDataSource
-from sluiceway.spark.shipping import Shipped
+from sluiceway.spark.worker import Shipped
 
 OPENING = """
 import pickle, sys
@@ -99,7 +99,7 @@ def test_a_worker_whose_client_lacks_what_it_needs_names_the_module(
 def test_everything_that_spark_pickles_of_ours_is_shipped() -> None:
     ours = {
         each
-        for module in (datasource, batch_reader, microbatch, microbatch, writer)
+        for module in (datasource, batch_reader, microbatch, writer)
         for each in vars(module).values()
         if isinstance(each, type)
         and each.__module__.startswith("sluiceway.spark")

@@ -18,9 +18,9 @@ from sluiceway.channel import Channel
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.models import Connection
 from sluiceway.spark.batch_reader import ChannelDataReader
-from sluiceway.spark.connections import Link
+from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.microbatch import ChannelStreamReader
-from sluiceway.spark.options import ReadOptions, StreamOptions
+from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 
 NEWER = SCHEMA.append(pa.field("t", pa.string()))
@@ -43,22 +43,22 @@ class Planned:
         return found
 
 
-def batch(link: Link) -> Planned:
-    options = ReadOptions.parse({"path": link.last.channel_name, "onCorrupt": "skip"})
-    reader = ChannelDataReader(link, options, struct_of(SCHEMA))
+def batch(source: RefreshableConnection) -> Planned:
+    options = ReadOptions.parse({"path": source.connection.channel_name, "onCorrupt": "skip"})
+    reader = ChannelDataReader(source, options, struct_of(SCHEMA))
     return shipped(Planned(reader=reader, pieces=reader.partitions()))
 
 
-def stream(link: Link) -> Planned:
-    options = StreamOptions.parse({"path": link.last.channel_name, "onCorrupt": "skip"})
-    reader = ChannelStreamReader(link, options, struct_of(SCHEMA))
-    frontier = reader.frontier
-    pieces = reader.partitions(frontier.start().to_json(), frontier.end().to_json())
+def stream(source: RefreshableConnection) -> Planned:
+    options = ReadOptions.parse({"path": source.connection.channel_name, "onCorrupt": "skip"})
+    reader = ChannelStreamReader(source, options, struct_of(SCHEMA))
+    planner = reader.planner
+    pieces = reader.partitions(planner.start().to_json(), planner.end().to_json())
     reader.stop()
     return shipped(Planned(reader=reader, pieces=pieces))
 
 
-Plan = Callable[[Link], Planned]
+Plan = Callable[[RefreshableConnection], Planned]
 
 
 def shipped(planned: Planned) -> Planned:
@@ -95,10 +95,10 @@ def early(channel: Channel, gateway: Gateway) -> Connection:
 def test_a_record_of_a_schema_that_nobody_could_ask_for_is_not_skipped(
     early: Connection, nowhere: str, plan: Plan
 ) -> None:
-    planned = plan(Link(early, "read", gateway_url=nowhere))
+    planned = plan(RefreshableConnection(early, "read", gateway_url=nowhere))
 
     assert planned.ids(0) == [0, 1, 2]
-    with pytest.raises(GatewayUnavailable, match=r"None was passed over: run the job again"):
+    with pytest.raises(GatewayUnavailable, match=r"No message was skipped: run the job"):
         planned.ids(1)
 
 
@@ -108,7 +108,7 @@ def test_it_is_read_when_the_gateway_is_back_and_strangers_are_skipped(
 ) -> None:
     produce(early, STRANGER, partition=1)
 
-    planned = plan(Link(early, "read", gateway_url=gateway_url))
+    planned = plan(RefreshableConnection(early, "read", gateway_url=gateway_url))
 
     assert planned.ids(0) == [0, 1, 2]
     assert planned.ids(1) == [3, 4, 5]
@@ -121,7 +121,7 @@ def test_a_stranger_may_be_the_channels_while_nobody_can_ask(
     connection = channel.connection("read")
     produce(connection, STRANGER)
 
-    planned = plan(Link(connection, "read", gateway_url=nowhere))
+    planned = plan(RefreshableConnection(connection, "read", gateway_url=nowhere))
 
     with pytest.raises(GatewayUnavailable):
         planned.ids(0)
@@ -131,18 +131,18 @@ def test_a_stranger_may_be_the_channels_while_nobody_can_ask(
 def test_a_gateway_that_is_left_alone_for_a_while_makes_nothing_current(
     early: Connection, nowhere: str
 ) -> None:
-    link = Link(early, "read", gateway_url=nowhere)
+    source = RefreshableConnection(early, "read", gateway_url=nowhere)
 
-    assert [link.known(max_age_s=60.0).current for _ in range(2)] == [False, False]
+    assert [source.refresh(max_age_s=60.0) for _ in range(2)] == [False, False]
 
 
 def test_what_was_asked_for_lately_is_current(
     channel: Channel, gateway_url: str, request: pytest.FixtureRequest
 ) -> None:
-    link = Link(channel.connection("read"), "read", gateway_url=gateway_url)
-    assert link.known().current
-    link._gateway_url = request.getfixturevalue("nowhere")
-    link.close()
+    source = RefreshableConnection(channel.connection("read"), "read", gateway_url=gateway_url)
+    assert source.refresh()
+    source.gateway_url = request.getfixturevalue("nowhere")
+    source.close()
 
-    assert link.known(max_age_s=60.0).current
-    assert not link.known().current
+    assert source.refresh(max_age_s=60.0)
+    assert not source.refresh()

@@ -19,9 +19,9 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.rest.models import Connection
-from sluiceway.spark import writer as sinks
+from sluiceway.spark import writer as writer_module
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.writer import ChannelDataWriter
+from sluiceway.spark.writer import ChannelDataWriter, PooledProducer, TaskWriter
 from sluiceway_gateway.embedded import free_ports
 
 
@@ -31,7 +31,8 @@ def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Chan
 
 
 def writer(connection: Connection, **options: str) -> ChannelDataWriter:
-    made = ChannelDataWriter(connection, WriteOptions.parse({"path": "c"} | options))
+    task_writer = TaskWriter(connection, WriteOptions.parse({"path": "c"} | options))
+    made = ChannelDataWriter(task_writer)
     copy: ChannelDataWriter = pickle.loads(pickle.dumps(made))  # noqa: S301
     return copy
 
@@ -49,7 +50,7 @@ def test_a_task_writes_to_the_partition_of_its_number(
         def partitionId(self) -> int:  # noqa: N802 - Spark's name
             return task
 
-    monkeypatch.setattr(sinks.TaskContext, "get", Task)
+    monkeypatch.setattr(writer_module.TaskContext, "get", Task)
 
     wrote = writer(channel.connection("write")).write(iter([batch(1, 2), batch(3)]))
 
@@ -72,20 +73,20 @@ def test_keys_stay_where_readers_look_for_them_when_the_channel_grows(
     channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = []
-    opening = sinks.TaskWriter._open
+    opening = TaskWriter._open
 
-    def noted(outlet: sinks.TaskWriter) -> sinks.PooledProducer:
-        opened.append(opening(outlet))
+    def noted(task_writer: TaskWriter) -> PooledProducer:
+        opened.append(opening(task_writer))
         return opened[-1]
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(*range(40))
         channel.update(partitions=9)
-        (sink,) = opened
-        sink.delivery._producer.list_topics(channel.connection("read").topic_name, timeout=20)
+        (pooled,) = opened
+        pooled.producer._producer.list_topics(channel.connection("read").topic_name, timeout=20)
         yield batch(*range(40))
 
-    monkeypatch.setattr(sinks.TaskWriter, "_open", noted)
+    monkeypatch.setattr(TaskWriter, "_open", noted)
     assert writer(channel.connection("write"), key="id").write(batches()).records == 80
 
     found = ids_in(channel)
@@ -95,7 +96,7 @@ def test_keys_stay_where_readers_look_for_them_when_the_channel_grows(
 
 def test_a_key_that_is_no_column_is_refused_before_anything_is_sent(channel: Channel) -> None:
     with pytest.raises(OptionError, match="key is 'x'; the channel has the fields id, s"):
-        writer(channel.connection("write"), key="x").check()
+        writer(channel.connection("write"), key="x")
 
 
 def test_an_empty_task_writes_nothing(channel: Channel) -> None:
@@ -107,7 +108,7 @@ def test_a_null_where_none_may_be_fails_its_batch_before_it_is_sent(channel: Cha
     with pytest.raises(InvalidRecord, match="record 1, field 'id'") as caught:
         writer(channel.connection("write")).write(iter([batch(1, 2), batch(3, None, 4)]))
 
-    assert "2 records that this task wrote before it" in "".join(caught.value.__notes__)
+    assert "2 records that this task wrote before, and" in "".join(caught.value.__notes__)
     assert not {3, 4} & set(all_ids(channel))
 
 
@@ -130,10 +131,10 @@ def test_a_record_larger_than_a_message_is_refused(gateway: Gateway, name: str) 
 
 def test_a_writing_task_keeps_its_producer_for_the_next(channel: Channel) -> None:
     made = writer(channel.connection("write"))
-    before = {id(sink) for idle in sinks.SINKS._idle.values() for sink in idle}
+    before = {id(each) for idle in writer_module.PRODUCERS._idle.values() for each in idle}
     made.write(iter([batch(1)]))
     made.write(iter([batch(2)]))
-    after = {id(sink) for idle in sinks.SINKS._idle.values() for sink in idle}
+    after = {id(each) for idle in writer_module.PRODUCERS._idle.values() for each in idle}
 
     assert len(after - before) == 1
     assert all_ids(channel) == [1, 2]
@@ -168,7 +169,7 @@ def test_a_broker_that_goes_away_fails_the_task_and_counts_what_was_written(
 def test_without_a_broker_a_task_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
     connection = connection_at(f"127.0.0.1:{port}", "t")
-    monkeypatch.setattr(sinks, "_VERIFY_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(writer_module, "_VERIFY_TIMEOUT_S", 1.5)
 
     with pytest.raises(KafkaUnavailable):
         writer(connection).write(iter([batch(1)]))

@@ -153,7 +153,7 @@ def test_a_channel_made_anew_is_not_read_by_an_old_checkpoint(
     inlet.delete(force=True)
     fill(gateway.channel(inlet.name, SCHEMA, partitions=2), range(5))
 
-    with pytest.raises(StreamingQueryException, match="deleted and made anew since the checkpoint"):
+    with pytest.raises(StreamingQueryException, match="deleted and recreated since the checkpoint"):
         drain(stream(spark, inlet), outlet)
     assert all_ids(outlet) == [*range(5)]
 

@@ -28,11 +28,11 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.rest.models import Connection
-from sluiceway.spark.connections import Link
+from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import ChannelStreamReader, MicroBatchPlanner
 from sluiceway.spark.offsets import StreamOffset
-from sluiceway.spark.options import StreamOptions
+from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 
 Json = Mapping[str, Any]
@@ -57,7 +57,7 @@ class Query:
         return stored(self.reader.initialOffset())
 
     def end(self) -> Json:
-        return stored(self.reader.frontier.end().to_json())
+        return stored(self.reader.planner.end().to_json())
 
     def batch(self, start: Json, end: Json) -> dict[int, list[int]]:
         """Plan and read a micro-batch, and return its ids by partition."""
@@ -135,7 +135,7 @@ def test_a_query_starts_where_it_is_told(
 def test_a_start_that_makes_no_sense_fails_before_the_first_batch(
     channel: Channel, queries: Any
 ) -> None:
-    with pytest.raises(OptionError, match="says nothing about partition 1"):
+    with pytest.raises(OptionError, match="lacks partition 1"):
         queries(startingOffsets='{"0": 0}').start()
     with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 7"):
         queries(startingOffsets='{"0": 7, "1": 0}').start()
@@ -213,7 +213,7 @@ def test_offsets_lost_between_plan_and_task_are_met_in_the_task(
         return
     (batch,) = query.reader.read(piece)
     assert batch.column("id").to_pylist() == [3, 4]
-    assert "from offset 0 up to 3 are no longer kept" in caplog.text
+    assert "no longer holds the messages from offset 0 to 3" in caplog.text
 
 
 def test_a_checkpoint_of_another_channel_is_refused(
@@ -233,7 +233,7 @@ def test_a_checkpoint_of_the_channel_before_is_refused(
     channel.delete()
     gateway.channel(channel.name, SCHEMA, partitions=2)
 
-    with pytest.raises(CheckpointMismatch, match="was deleted and made anew since the checkpoint"):
+    with pytest.raises(CheckpointMismatch, match="was deleted and recreated since the checkpoint"):
         queries().batch(start, start)
 
 
@@ -246,7 +246,7 @@ def test_a_channel_made_anew_under_a_query_ends_it(
     channel.delete()
     gateway.channel(channel.name, SCHEMA, partitions=2)
 
-    with pytest.raises(Conflict, match="made anew"):
+    with pytest.raises(Conflict, match="made anew|recreated"):
         query.end()
 
 
@@ -288,17 +288,23 @@ def test_while_the_gateway_is_away_a_query_goes_on(
     channel: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(channel, range(3))
-    link = Link(channel.connection("read"), "read", gateway_url="http://127.0.0.1:9")
+    source = RefreshableConnection(
+        channel.connection("read"), "read", gateway_url="http://127.0.0.1:9"
+    )
     reader = ChannelStreamReader(
-        link, StreamOptions.parse({"path": channel.name}), struct_of(SCHEMA)
+        source, ReadOptions.parse({"path": channel.name}), struct_of(SCHEMA)
     )
     caplog.set_level(logging.WARNING)
 
-    frontier = reader.frontier
-    shares = frontier.shares(frontier.start(), frontier.end())
+    planner = reader.planner
+    splits = planner.splits(planner.start(), planner.end())
 
-    assert [share.offsets.messages for share in shares] == [3]
-    told = [each for each in caplog.records if "goes on with what it knows" in each.getMessage()]
+    assert [split.offsets.messages for split in splits] == [3]
+    told = [
+        each
+        for each in caplog.records
+        if "continues with the last known connection" in each.getMessage()
+    ]
     assert len(told) == 1
     reader.stop()
 
@@ -307,27 +313,29 @@ def test_a_query_outlives_its_broker(
     fragile_kafka: Relay, fragile: Connection, produce: Produce
 ) -> None:
     """The broker is away, and comes back, while the query wants to know its end."""
-    frontier = MicroBatchPlanner(Link(fragile, "read"), StreamOptions.parse({"path": "t"}))
+    planner = MicroBatchPlanner(
+        RefreshableConnection(fragile, "read"), ReadOptions.parse({"path": "t"})
+    )
     produce(fragile, b"1", b"2")
-    start = frontier.start()
-    before = frontier.end()
+    start = planner.start()
+    before = planner.end()
 
     fragile_kafka.cut()
     fragile_kafka.mend()
     produce(fragile, b"3")
-    after = frontier.end()
+    after = planner.end()
     assert [dict(each.next_offsets) for each in (start, before, after)] == [{0: 0}, {0: 2}, {0: 3}]
-    frontier.close()
+    planner.close()
 
 
 def test_a_broker_that_stays_away_fails_the_query_in_time(
     fragile_kafka: Relay, fragile: Connection
 ) -> None:
-    options = StreamOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1500"})
-    frontier = MicroBatchPlanner(Link(fragile, "read"), options)
-    frontier.end()
+    options = ReadOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1500"})
+    planner = MicroBatchPlanner(RefreshableConnection(fragile, "read"), options)
+    planner.end()
     fragile_kafka.cut()
 
     with pytest.raises(KafkaUnavailable):
-        frontier.end()
-    frontier.close()
+        planner.end()
+    planner.close()

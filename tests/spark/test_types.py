@@ -7,7 +7,7 @@ from pyspark.sql import types as spark
 from sluiceway.errors import SchemaMismatch, UnsupportedType, ValueOutOfRange
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
-from sluiceway.spark.types import held, require_readable, require_writable, struct_of
+from sluiceway.spark.types import require_readable, require_writable, spark_transform, struct_of
 
 
 def struct(ddl: str) -> spark.StructType:
@@ -122,7 +122,7 @@ def test_batches_are_given_in_the_types_that_spark_reads() -> None:
     rows = [{"x0": row, "x1": 1, "x2": moment}, {"x0": None, "x1": 2, "x2": moment}]
     (batch,) = to_batches(rows, schema)
 
-    made = held(schema)(batch.slice(0, 2))
+    made = spark_transform(schema)(batch.slice(0, 2))
 
     made.validate(full=True)
     nested = made.schema.field("x0").type
@@ -134,14 +134,14 @@ def test_batches_are_given_in_the_types_that_spark_reads() -> None:
     assert to_records(again) == rows
     plain = of_avro("int")
     (untouched,) = to_batches({"x0": 1}, plain)
-    assert held(plain)(untouched) is untouched
+    assert spark_transform(plain)(untouched) is untouched
 
 
 def test_an_instant_that_spark_cannot_hold_is_named() -> None:
     schema = of_avro(MILLIS)
     batch = pa.record_batch([pa.array([2**60], pa.timestamp("ms", tz="UTC"))], schema=schema.arrow)
     with pytest.raises(ValueOutOfRange, match=r"64 bits.*\.schema\(\.\.\.\)"):
-        held(schema)(batch)
+        spark_transform(schema)(batch)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,10 @@ def test_a_choice_of_columns_may_be_read() -> None:
 @pytest.mark.parametrize(
     ("ddl", "said"),
     [
-        ("id int", r"column 'id' is bigint in the channel 'c', not int: read it as it is"),
+        (
+            "id int",
+            r"column 'id' is bigint in the channel 'c', not int: read it with the channel's type",
+        ),
         ("x int", "no column 'x', only id, n, s"),
         ("n int not null", "column 'n' may be null in the channel 'c'"),
         ("id bigint, id bigint", "column 'id' twice"),
