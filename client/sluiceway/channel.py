@@ -19,7 +19,7 @@ from sluiceway.reader import ChannelReader
 from sluiceway.rest.channels import Access, Control
 from sluiceway.rest.endpoint_models import Endpoint, Membership, Mode, Position, Role, membership
 from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.rest.models import Beat, ChannelResource, Connection, Retention, SchemaVersion
+from sluiceway.rest.models import ChannelResource, Connection, Heartbeat, Retention, SchemaVersion
 from sluiceway.schema import Schema, choice
 from sluiceway.writer import ChannelWriter
 
@@ -371,7 +371,7 @@ class Channel(ChannelCompany):
         pinned: bool | None = None,
         labels: Mapping[str, str] | None = None,
         retention: Retention | None = None,
-        beat: Beat | None = None,
+        heartbeat: Heartbeat | None = None,
         mirrored: bool | None = None,
         idle: timedelta | None = None,
         config: Mapping[str, str] | None = None,
@@ -393,7 +393,7 @@ class Channel(ChannelCompany):
             "partitions": partitions,
             "pinned": pinned,
             "retention": None if retention is None else retention.to_json(),
-            "beat": None if beat is None else beat.to_json(),
+            "heartbeat": None if heartbeat is None else heartbeat.to_json(),
             "mirrored": mirrored,
             "config": None if config is None else dict(config),
         }

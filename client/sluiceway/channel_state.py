@@ -7,7 +7,7 @@ from typing import Self
 
 from sluiceway.errors import ChannelNotReady, Conflict, SluicewayTimeout
 from sluiceway.rest.channels import PACE_S, Control, channel_states
-from sluiceway.rest.models import Beat, ChannelResource, ChannelStatus, Retention
+from sluiceway.rest.models import ChannelResource, ChannelStatus, Heartbeat, Retention
 from sluiceway.rest.status import StatusReport
 
 __all__ = ["ChannelFacts"]
@@ -71,9 +71,9 @@ class ChannelFacts:
         return self._resource.retention
 
     @property
-    def beat(self) -> Beat:
-        """How often writers and readers beat, and when one that does not is lost."""
-        return self._resource.beat
+    def heartbeat(self) -> Heartbeat:
+        """Heartbeat interval of writers and readers, and the timeout after which one is lost."""
+        return self._resource.heartbeat
 
     @property
     def mirrored(self) -> bool:

@@ -12,7 +12,7 @@ from sluiceway.channel import Channel, checked_idle, idle_ms
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import PACE_S, Control, list_states
-from sluiceway.rest.models import Beat, ChannelResource, Retention
+from sluiceway.rest.models import ChannelResource, Heartbeat, Retention
 from sluiceway.rest.status import StatusLine
 from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
@@ -67,7 +67,7 @@ class Gateway:
         replication: int | None = None,
         labels: Mapping[str, str] | None = None,
         retention: Retention | None = None,
-        beat: Beat | None = None,
+        heartbeat: Heartbeat | None = None,
         mirrored: bool | None = None,
         idle: timedelta | None = None,
         config: Mapping[str, str] | None = None,
@@ -82,8 +82,8 @@ class Gateway:
         given, a warning says so, and nothing is changed. A channel that is absent needs a schema,
         or `format="bytes"`, or ChannelNotFound is raised; left out, the rest is: 1 partition,
         format avro, not pinned, compatibility backward, the broker's replication and retention, a
-        beat of 2 s, and not `mirrored`: the positions of its groups are not written to Kafka's own
-        group offsets.
+        heartbeat of 2 s, and not `mirrored`: the positions of its groups are not written to Kafka's
+        own group offsets.
 
         `idle` lets a channel that nobody has used for so long (a minute at least) be closed, and
         after as long again be removed with its records; left out, it stays.
@@ -103,7 +103,7 @@ class Gateway:
             "pinned": pinned,
             "replication": replication,
             "retention": retention,
-            "beat": beat,
+            "heartbeat": heartbeat,
             "mirrored": mirrored,
             "idle": None if idle is None else checked_idle(idle),
             "config": None if config is None else dict(config),
@@ -190,7 +190,7 @@ class Gateway:
             spec["schema"] = schema.definition
         if topic is not None:
             spec["topic"] = {"name": topic}
-        for field in spec.keys() & {"retention", "beat"}:
+        for field in spec.keys() & {"retention", "heartbeat"}:
             spec[field] = spec[field].to_json()
         if "idle" in spec:
             spec["idle_ms"] = idle_ms(spec.pop("idle"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from running import Run, Sluiceway
 
-from sluiceway import Beat, Channel, Gateway
+from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.rest.status import CrewReport
 from sluiceway_gateway.cli import status
 from sluiceway_gateway.cli.status import _crew, _number, _seconds
@@ -28,7 +28,9 @@ def name(gateway_url: str) -> Any:
     """A channel with a writer that failed, and a reader of a group that is at work."""
     name = f"status-{next(_numbers)}"
     with Gateway(gateway_url) as gateway:
-        channel = gateway.channel(name, SCHEMA, beat=Beat(interval_ms=100, patience_ms=60_000))
+        channel = gateway.channel(
+            name, SCHEMA, heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000)
+        )
         with pytest.raises(KeyError):
             fail(channel)
         with channel.reader(group="delays", until=None) as reader:

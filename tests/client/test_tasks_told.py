@@ -25,7 +25,7 @@ def task(script: Script) -> TaskSlice:
         gateway_url=script.url,
         id="1" * 32,
         epoch=1,
-        beat_ms=2000,
+        heartbeat_interval_ms=2000,
         took_over=False,
     )
     return TaskSlice(endpoint=endpoint, number=4)

@@ -60,7 +60,7 @@ FATE = {"state": "error", "health": "lost", "cause": "why", "ends": {"0": 7}, "l
 ENDPOINT = {**PLACE, **FATE, "payload": None}
 ATTACHED = {
     "endpoint": {"id": ID, "epoch": 3, "generation": 1, "partitions": [0, 2]},
-    "beat": {"interval_ms": 2000, "patience_ms": 120_000},
+    "heartbeat": {"interval_ms": 2000, "timeout_ms": 120_000},
     "positions": [{"partition": 0, "offset": 5, "record": 0}],
     "connection": sample(200, "kafka"),
 }

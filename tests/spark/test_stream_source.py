@@ -246,7 +246,7 @@ def test_a_channel_made_anew_under_a_query_ends_it(
     channel.delete()
     gateway.channel(channel.name, SCHEMA, partitions=2)
 
-    with pytest.raises(Conflict, match="made anew|recreated"):
+    with pytest.raises(Conflict, match=r"made anew|recreated"):
         query.end()
 
 

@@ -171,15 +171,15 @@ class Attached:
     `took_over` says of a writer that who had its place before did not come to an end; `takes`
     names what beats may carry beyond what every gateway takes.
     `positions` has what the group has committed of the partitions assigned.
-    `patience_ms` is how long an endpoint may be silent before it counts as lost.
+    `heartbeat_timeout_ms` is how long an endpoint may be silent before it counts as lost.
     """
 
     epoch: int
     generation: int
     took_over: bool
     partitions: tuple[int, ...]
-    beat_ms: int
-    patience_ms: int
+    heartbeat_interval_ms: int
+    heartbeat_timeout_ms: int
     positions: Mapping[int, Position]
     connection: Connection
     takes: frozenset[str] = frozenset()
@@ -193,8 +193,8 @@ class Attached:
             generation=read.number("endpoint", "generation"),
             took_over=_given(read.at("endpoint"), "took_over", bool) or False,
             partitions=tuple(each.number() for each in read.items("endpoint", "partitions")),
-            beat_ms=read.number("beat", "interval_ms"),
-            patience_ms=read.number("beat", "patience_ms"),
+            heartbeat_interval_ms=read.number("heartbeat", "interval_ms"),
+            heartbeat_timeout_ms=read.number("heartbeat", "timeout_ms"),
             positions=positions(read),
             connection=Connection.parse(read.mapping("connection")),
             takes=_takes(read),

@@ -129,15 +129,15 @@ class Retention:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """How often writers and readers say that they live, and when one that does not is lost."""
 
     interval_ms: int = 2_000
-    patience_ms: int = 120_000
+    timeout_ms: int = 120_000
 
     def to_json(self) -> dict[str, int]:
         """Return the form that requests carry."""
-        return {"interval_ms": self.interval_ms, "patience_ms": self.patience_ms}
+        return {"interval_ms": self.interval_ms, "timeout_ms": self.timeout_ms}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ class ChannelResource:
     config: Mapping[str, str]
     adopted_topic: str | None
     status: ChannelStatus
-    beat: Beat = Beat()
+    heartbeat: Heartbeat = Heartbeat()
     mirrored: bool = False
     idle: timedelta | None = None
     etag: str | None = field(default=None, compare=False)
@@ -213,7 +213,7 @@ class ChannelResource:
         spec, retention = read.at("spec"), read.at("spec", "retention")
         # Older gateways have neither; they take no other schema and adopt nothing.
         compatibility, adopted = spec.given("compatibility"), spec.given("topic")
-        beat, mirrored = spec.given("beat"), spec.given("mirrored")
+        heartbeat, mirrored = spec.given("heartbeat"), spec.given("mirrored")
         idle_ms = spec.given("idle_ms")
         return cls(
             name=read.text("metadata", "name"),
@@ -236,10 +236,11 @@ class ChannelResource:
                 None if adopted is None or adopted.value is None else adopted.text("name")
             ),
             status=_status(read.at("status")),
-            beat=Beat()
-            if beat is None
-            else Beat(
-                interval_ms=beat.number("interval_ms"), patience_ms=beat.number("patience_ms")
+            heartbeat=Heartbeat()
+            if heartbeat is None
+            else Heartbeat(
+                interval_ms=heartbeat.number("interval_ms"),
+                timeout_ms=heartbeat.number("timeout_ms"),
             ),
             mirrored=mirrored is not None and mirrored.flag(),
             idle=(
@@ -389,13 +390,13 @@ class Cluster:
 
 __all__ = [
     "Answer",
-    "Beat",
     "ChannelResource",
     "ChannelStatus",
     "Cluster",
     "ClusterBroker",
     "Condition",
     "Connection",
+    "Heartbeat",
     "Retention",
     "SchemaVersion",
     "Topic",

@@ -1,6 +1,5 @@
 """The data source `format("channel")` and its registration."""
 
-import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.gateway import Gateway
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader
@@ -133,7 +133,7 @@ class ChannelDataSource(Shipped, DataSource):
 
         Reopens a channel that was deleted and recreated.
         """
-        key = (os.getpid(), self.gateway_url, options.channel)
+        key = (ForkGuard(), self.gateway_url, options.channel)
         sink = _STREAM_SINKS.get(key)
         if sink is not None:
             try:

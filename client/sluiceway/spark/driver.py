@@ -2,7 +2,6 @@
 
 import atexit
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from sluiceway.errors import GatewayError, SluicewayError
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.models import Answer
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
 from sluiceway.spark.internals import is_stopped
@@ -31,7 +31,7 @@ class Application:
 
     Planning attaches the endpoints of batch jobs in this session's name. Writes close their own,
     and the gateway closes reads when all tasks are done. A read that Spark abandons has no end:
-    it is closed here when no task has reported for the channel's patience. All endpoints end when
+    it is closed here when no task has reported for the heartbeat timeout. All endpoints end when
     Spark is stopped or the program exits.
     """
 
@@ -51,7 +51,7 @@ class Application:
         self._last_reports: dict[str, tuple[str | None, float]] = {}
         self._ending = self._retired = False
         self._final_heartbeats = 0
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard()
         self.job = Job(session=self.session.id, title=_title(spark))
         self.queries = Queries(spark, self.session, self._control)
 
@@ -82,7 +82,7 @@ class Application:
 
     def end(self) -> None:
         """Report the end of all endpoints."""
-        if self._ending or os.getpid() != self._process:
+        if self._ending or self._fork_guard.forked:
             return
         self._ending = True
         try:
@@ -120,7 +120,7 @@ class Application:
             self._last_reports[id_] = report
             if self._ending:
                 self._detach(each, "closed" if is_read else "error", _ENDED)
-            elif is_read and now_s - report[1] > each.number("patience_ms") / 1000:
+            elif is_read and now_s - report[1] > each.number("heartbeat_timeout_ms") / 1000:
                 self._detach(each, "closed", _SILENT)
         if self._ending or (self._retired and not kept and self.queries.all_ended):
             self._close()

@@ -98,7 +98,7 @@ class JobEndpoint:
     gateway_url: str
     id: str
     epoch: int
-    beat_ms: int
+    heartbeat_interval_ms: int
     took_over: bool
 
     @classmethod
@@ -127,7 +127,7 @@ class JobEndpoint:
             gateway_url=gateway_url,
             id=instance,
             epoch=attached.epoch,
-            beat_ms=attached.beat_ms,
+            heartbeat_interval_ms=attached.heartbeat_interval_ms,
             took_over=attached.took_over,
         )
 
@@ -137,7 +137,7 @@ class JobEndpoint:
         Reports a failure if `ends` raises SluicewayError: readers that wait for the end would
         take a write without end offsets for an empty one.
         """
-        found: Mapping[int, int] | None = None
+        found: Mapping[str, int] | None = None
         if records or self.took_over:
             try:
                 found = _ends_json(ends())
@@ -201,7 +201,7 @@ class QueryEndpoint:
             LOGGER.warning("%s is not listed as an endpoint: %s", self._spec, error)
             return
         self._session.enter(self)
-        self._session.expect(self._attached.beat_ms)
+        self._session.expect(self._attached.heartbeat_interval_ms)
 
     def report(self) -> dict[str, Any] | None:
         """Return the endpoint's fields of a heartbeat."""

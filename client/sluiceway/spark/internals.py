@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sluiceway.errors import OptionError
 from sluiceway.spark.options import WriteOptions

@@ -1,7 +1,6 @@
 """Heartbeats of Spark tasks, one session per Python worker."""
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sluiceway.errors import GatewayError, SluicewayError
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.models import Answer
 from sluiceway.spark.endpoints import TaskSlice, heartbeat_session
 
@@ -22,7 +22,7 @@ LOGGER = logging.getLogger(__name__)
 
 _MAX_TASKS: Final = 1000
 _PAUSE_AFTER_OUTAGE_S: Final = 60.0
-_REPORTS: Final[dict[tuple[int, str], "TaskReports"]] = {}
+_REPORTS: Final[dict[tuple[ForkGuard, str], "TaskReports"]] = {}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -101,7 +101,7 @@ class TaskReports:
     @classmethod
     def of(cls, gateway_url: str) -> "TaskReports":
         """Return this process's reports for a gateway."""
-        key = (os.getpid(), gateway_url)
+        key = (ForkGuard(), gateway_url)
         return _REPORTS.get(key) or _REPORTS.setdefault(key, cls(gateway_url))
 
     def add(self, task: TaskSlice, report: TaskReport) -> None:
@@ -111,7 +111,7 @@ class TaskReports:
         with self._lock:
             self._reports.append((task, report))
             self.session.accompany(self)
-            self.session.expect(task.endpoint.beat_ms)
+            self.session.expect(task.endpoint.heartbeat_interval_ms)
 
     def told(self) -> Mapping[str, Any]:
         """Return the attempts whose end is not reported yet."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from sluiceway._version import __version__
+from sluiceway.fork_guard import ForkGuard
 
 __all__ = ["ClientPool", "Shipped", "prepare_worker"]
 
@@ -29,7 +30,7 @@ _malloc_trim: Callable[[int], int] | None = (
 )
 """Returns free memory of glibc's heap, where librdkafka allocates, to the system."""
 
-_frozen_pid: int | None = None
+_frozen_in: ForkGuard | None = None
 
 
 class Shipped:
@@ -83,7 +84,7 @@ def prepare_worker() -> None:
     the caches. After each task, Spark runs the garbage collector, so this excludes the imported
     modules from collection. Memory freed by the previous task is returned to the system.
     """
-    global _frozen_pid
+    global _frozen_in
     if "SPARK_REUSE_WORKER" not in os.environ:
         return
     for path, importer in list(sys.path_importer_cache.items()):
@@ -92,8 +93,8 @@ def prepare_worker() -> None:
     pa.default_memory_pool().release_unused()
     if _malloc_trim is not None:
         _malloc_trim(0)
-    if _frozen_pid != os.getpid():
-        _frozen_pid = os.getpid()
+    if _frozen_in is None or _frozen_in.forked:
+        _frozen_in = ForkGuard()
         gc.freeze()
 
 
@@ -111,12 +112,12 @@ class ClientPool(Generic[C]):
 
     def __init__(self, *, close: Callable[[C], object]) -> None:
         self._close = close
-        self._idle: dict[tuple[int, Hashable], list[C]] = {}
+        self._idle: dict[tuple[ForkGuard, Hashable], list[C]] = {}
 
     @contextmanager
     def borrow(self, key: Hashable, make: Callable[[], C]) -> Iterator[C]:
         """Lend the idle client of `key`, or a new one."""
-        idle = self._idle.setdefault((os.getpid(), key), [])
+        idle = self._idle.setdefault((ForkGuard(), key), [])
         client = idle.pop() if idle else make()
         try:
             yield client
