@@ -1,6 +1,6 @@
-"""What Spark's tasks do about messages whose schema came while nobody could ask the gateway.
+"""Tasks that meet unknown schemas, planned with and without an available gateway.
 
-Real topics, plans and tasks as Spark pickles them, and a gateway that is not there.
+Plans and tasks are pickled as by Spark; topics are real.
 """
 
 import pickle
@@ -24,12 +24,12 @@ from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 
 NEWER = SCHEMA.append(pa.field("t", pa.string()))
-STRANGER = b"\0" + struct.pack(">I", 2**31 - 7) + b"\x02"
+FOREIGN = b"\0" + struct.pack(">I", 2**31 - 7) + b"\x02"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A reader as tasks get it, and what its driver planned, by Kafka's partitions."""
+    """A reader as pickled for tasks, and the splits that it planned."""
 
     reader: ChannelDataReader | ChannelStreamReader
     pieces: Sequence[InputPartition]
@@ -68,7 +68,7 @@ def shipped(planned: Planned) -> Planned:
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where no gateway is, which from now on is seen in no time."""
+    """The URL of an unavailable gateway, with a short timeout."""
     monkeypatch.setattr("sluiceway.spark.connections._TIMEOUT_S", 0.3)
     return "http://127.0.0.1:9"
 
@@ -83,7 +83,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
 
 @pytest.fixture
 def early(channel: Channel, gateway: Gateway) -> Connection:
-    """What a job knew before the channel got a newer schema, and a record of it in partition 1."""
+    """A connection older than the channel's newest schema, which has a record in partition 1."""
     connection = channel.connection("read")
     gateway.channel(channel.name).update(schema=NEWER)
     with gateway.channel(channel.name).writer(partition=1) as writer:
@@ -92,7 +92,7 @@ def early(channel: Channel, gateway: Gateway) -> Connection:
 
 
 @pytest.mark.parametrize("plan", [batch, stream])
-def test_a_record_of_a_schema_that_nobody_could_ask_for_is_not_skipped(
+def test_a_message_with_an_unknown_schema_is_not_skipped_without_the_gateway(
     early: Connection, nowhere: str, plan: Plan
 ) -> None:
     planned = plan(RefreshableConnection(early, "read", gateway_url=nowhere))
@@ -103,10 +103,10 @@ def test_a_record_of_a_schema_that_nobody_could_ask_for_is_not_skipped(
 
 
 @pytest.mark.parametrize("plan", [batch, stream])
-def test_it_is_read_when_the_gateway_is_back_and_strangers_are_skipped(
+def test_a_new_schema_is_read_and_foreign_messages_skipped_with_the_gateway(
     early: Connection, gateway_url: str, produce: Produce, plan: Plan
 ) -> None:
-    produce(early, STRANGER, partition=1)
+    produce(early, FOREIGN, partition=1)
 
     planned = plan(RefreshableConnection(early, "read", gateway_url=gateway_url))
 
@@ -115,11 +115,11 @@ def test_it_is_read_when_the_gateway_is_back_and_strangers_are_skipped(
 
 
 @pytest.mark.parametrize("plan", [batch, stream])
-def test_a_stranger_may_be_the_channels_while_nobody_can_ask(
+def test_a_foreign_message_is_not_skipped_without_the_gateway(
     channel: Channel, nowhere: str, produce: Produce, plan: Plan
 ) -> None:
     connection = channel.connection("read")
-    produce(connection, STRANGER)
+    produce(connection, FOREIGN)
 
     planned = plan(RefreshableConnection(connection, "read", gateway_url=nowhere))
 
@@ -128,7 +128,7 @@ def test_a_stranger_may_be_the_channels_while_nobody_can_ask(
     assert planned.ids(1) == [3, 4]
 
 
-def test_a_gateway_that_is_left_alone_for_a_while_makes_nothing_current(
+def test_a_connection_is_not_current_while_the_gateway_is_not_asked(
     early: Connection, nowhere: str
 ) -> None:
     source = RefreshableConnection(early, "read", gateway_url=nowhere)
@@ -136,7 +136,7 @@ def test_a_gateway_that_is_left_alone_for_a_while_makes_nothing_current(
     assert [source.refresh(max_age_s=60.0) for _ in range(2)] == [False, False]
 
 
-def test_what_was_asked_for_lately_is_current(
+def test_a_recently_refreshed_connection_is_current(
     channel: Channel, gateway_url: str, request: pytest.FixtureRequest
 ) -> None:
     source = RefreshableConnection(channel.connection("read"), "read", gateway_url=gateway_url)

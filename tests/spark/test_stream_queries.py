@@ -1,4 +1,4 @@
-"""Streaming queries on a real Spark, from channel to channel."""
+"""Streaming queries from channel to channel."""
 
 import time
 import uuid
@@ -44,7 +44,7 @@ def stream(spark: SparkSession, channel: Channel, **options: object) -> DataFram
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Run]:
-    """Start a query from a dataframe to a channel, always from the same checkpoint."""
+    """Start a query from a dataframe to a channel, with the test's checkpoint."""
     queries: list[StreamingQuery] = []
 
     def start(frame: DataFrame, channel: Channel, mode: str = "append") -> StreamingQuery:
@@ -60,7 +60,7 @@ def start(tmp_path: Path) -> Iterator[Run]:
 
 @pytest.fixture
 def drain(tmp_path: Path) -> Run:
-    """Run a query over what there is now, from the same checkpoint as before."""
+    """Run a query over the available records, with the test's checkpoint."""
 
     def drain(frame: DataFrame, channel: Channel, **options: object) -> StreamingQuery:
         writer = frame.writeStream.format("channel").options(**options)
@@ -80,7 +80,7 @@ def until(query: StreamingQuery, done: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_query_goes_on_where_it_stood_and_sees_new_partitions(
+def test_a_restarted_query_resumes_and_reads_new_partitions(
     spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run
 ) -> None:
     frame = stream(spark, inlet)
@@ -96,10 +96,9 @@ def test_a_query_goes_on_where_it_stood_and_sees_new_partitions(
     assert all_ids(outlet) == [*range(20)]
 
 
-def test_a_batch_that_is_replayed_is_the_same_batch_of_another_attempt(
+def test_a_replayed_batch_has_the_same_batch_id_and_another_attempt_id(
     spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run, tmp_path: Path
 ) -> None:
-    """A query that ends between its write and Spark's note of it."""
     frame = stream(spark, inlet)
     fill(inlet, range(10))
     drain(frame, outlet)
@@ -120,7 +119,8 @@ def test_a_batch_that_is_replayed_is_the_same_batch_of_another_attempt(
         assert all(numbers == [*range(len(numbers))] for numbers in attempts.values())
 
 
-def test_a_running_query_outlives_a_broker_that_stands_still(
+@pytest.mark.long
+def test_a_running_query_survives_a_stalled_broker(
     spark: SparkSession, fragile_kafka: Relay, sqlite: SQLite, start: Run
 ) -> None:
     servers, name = fragile_kafka.address, uuid.uuid4().hex
@@ -134,8 +134,7 @@ def test_a_running_query_outlives_a_broker_that_stands_still(
         query = start(stream(spark, inlet), outlet)
         until(query, lambda: all_ids(outlet) == [*range(5)])
         with fragile_kafka.still():
-            # Idle, Spark asks for the end every few milliseconds; now the first of these never
-            # ends.
+            # An idle query polls for the end every few milliseconds; now a poll blocks.
             until(
                 query, lambda: all("Getting offsets" in query.status["message"] for _ in range(50))
             )
@@ -145,7 +144,7 @@ def test_a_running_query_outlives_a_broker_that_stands_still(
         query.stop()
 
 
-def test_a_channel_made_anew_is_not_read_by_an_old_checkpoint(
+def test_an_old_checkpoint_does_not_read_a_recreated_channel(
     spark: SparkSession, gateway: Gateway, inlet: Channel, outlet: Channel, drain: Run
 ) -> None:
     fill(inlet, range(5))
@@ -158,7 +157,7 @@ def test_a_channel_made_anew_is_not_read_by_an_old_checkpoint(
     assert all_ids(outlet) == [*range(5)]
 
 
-def test_inside_foreach_batch_channels_are_written_in_batches(
+def test_foreach_batch_writes_channels_in_batches(
     spark: SparkSession, inlet: Channel, outlet: Channel, tmp_path: Path
 ) -> None:
     fill(inlet, range(10))
@@ -181,7 +180,7 @@ def test_inside_foreach_batch_channels_are_written_in_batches(
     assert all_ids(outlet) == [*range(10)]
 
 
-def test_complete_results_are_added_each_time_and_updates_are_refused(
+def test_complete_mode_appends_each_result_and_update_mode_is_an_error(
     spark: SparkSession, inlet: Channel, outlet: Channel, start: Run
 ) -> None:
     fill(inlet, range(3))
@@ -199,7 +198,7 @@ def test_complete_results_are_added_each_time_and_updates_are_refused(
         refused.awaitTermination(TIMEOUT_S)
 
 
-def test_a_limit_on_a_batch_is_kept_where_spark_can_and_refused_where_not(
+def test_a_batch_limit_is_applied_or_an_error_before_spark_4_2(
     spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run
 ) -> None:
     fill(inlet, range(10))
@@ -214,7 +213,7 @@ def test_a_limit_on_a_batch_is_kept_where_spark_can_and_refused_where_not(
     assert ids_in(outlet) == {0: [*range(10)]}
 
 
-def test_messages_show_their_headers_and_their_place(
+def test_metadata_columns_have_headers_and_offsets(
     spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run
 ) -> None:
     fill(inlet, range(3))

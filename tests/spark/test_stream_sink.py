@@ -1,4 +1,4 @@
-"""What a task of a streaming write leaves in Kafka, without Spark around it."""
+"""Streaming writes without a Spark session."""
 
 import pickle
 import uuid
@@ -32,7 +32,7 @@ QUERY = uuid.UUID("00000000-0000-4000-8000-000000000001")
 
 
 class Task:
-    """What Spark tells a task about itself."""
+    """Spark's TaskContext of a micro-batch."""
 
     def __init__(self, number: int = 0, batch: int = 7) -> None:
         self._number = number
@@ -55,7 +55,7 @@ def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Chan
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Run:
-    """Run a task of a micro-batch over batches of ids, and return what it reports."""
+    """Run a task of a micro-batch over batches of ids, and return its commit message."""
 
     def run(*batches: range, task: Task | None = None, **options: str) -> TaskResult:
         task = task or Task()
@@ -73,7 +73,7 @@ def rows(ids: range) -> pa.RecordBatch:
 
 
 def provenance(message: Message) -> tuple[Provenance, int]:
-    """Read what a message tells of itself, and how many records it holds."""
+    """Return a message's provenance and number of records."""
     headers = dict(message.headers() or ())
     if headers:
         assert [*headers] == [HEADER]
@@ -85,7 +85,7 @@ def provenance(message: Message) -> tuple[Provenance, int]:
 
 
 def sequences(channel: Channel) -> dict[tuple[bytes, bytes], dict[int, list[int]]]:
-    """Return the numbers of records by batch and attempt, then by partition."""
+    """Return sequence numbers by batch and attempt id, then by partition."""
     found: dict[tuple[bytes, bytes], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     connection = channel.connection("read")
     for message in messages_of(connection):
@@ -96,7 +96,7 @@ def sequences(channel: Channel) -> dict[tuple[bytes, bytes], dict[int, list[int]
     return {key: dict(partitions) for key, partitions in found.items()}
 
 
-def test_each_record_tells_its_batch_its_attempt_and_its_number(channel: Channel, run: Run) -> None:
+def test_each_record_has_its_batch_attempt_and_sequence_number(channel: Channel, run: Run) -> None:
     assert run(range(3), range(3, 5), task=Task(number=1)).records == 5
 
     (((batch_id, _), partitions),) = sequences(channel).items()
@@ -105,7 +105,7 @@ def test_each_record_tells_its_batch_its_attempt_and_its_number(channel: Channel
     assert all_ids(channel) == [*range(5)]
 
 
-def test_with_a_key_the_numbers_have_no_gap_in_any_partition(channel: Channel, run: Run) -> None:
+def test_sequence_numbers_with_a_key_have_no_gaps(channel: Channel, run: Run) -> None:
     run(range(30), range(30), key="id")
 
     (partitions,) = sequences(channel).values()
@@ -114,7 +114,7 @@ def test_with_a_key_the_numbers_have_no_gap_in_any_partition(channel: Channel, r
     assert sum(map(len, partitions.values())) == 60
 
 
-def test_a_key_goes_where_a_plain_writer_sends_it(channel: Channel, run: Run) -> None:
+def test_keys_go_to_the_same_partitions_as_with_a_python_writer(channel: Channel, run: Run) -> None:
     run(range(30), key="id")
     placed = ids_in(channel)
     with channel.writer(key="id") as writer:
@@ -123,7 +123,7 @@ def test_a_key_goes_where_a_plain_writer_sends_it(channel: Channel, run: Run) ->
     assert ids_in(channel) == {p: ids + ids for p, ids in placed.items()}
 
 
-def test_a_replay_has_the_same_batch_and_another_attempt(channel: Channel, run: Run) -> None:
+def test_a_replay_has_the_same_batch_id_and_another_attempt_id(channel: Channel, run: Run) -> None:
     for batch in (7, 7, 8):
         run(range(2), task=Task(batch=batch))
 
@@ -139,7 +139,7 @@ def test_a_task_without_rows_writes_nothing(channel: Channel, run: Run) -> None:
     assert messages_of(channel.connection("read")) == []
 
 
-def test_marked_messages_stay_below_the_topics_limit(gateway: Gateway, name: str) -> None:
+def test_marked_messages_stay_below_the_topics_size_limit(gateway: Gateway, name: str) -> None:
     for kind in ("avro", "arrow"):
         channel = gateway.channel(
             f"{name}-{kind}", SCHEMA, format=kind, config={"max.message.bytes": "20000"}
@@ -162,7 +162,7 @@ def test_marked_messages_stay_below_the_topics_limit(gateway: Gateway, name: str
         ({"startingOffsets": "latest"}, "is an option of a read"),
     ],
 )
-def test_a_streaming_write_that_makes_no_sense_is_refused(
+def test_invalid_options_fail_a_streaming_write(
     gateway: Gateway, gateway_url: str, name: str, options: dict[str, str], said: str
 ) -> None:
     gateway.channel(name, SCHEMA)
@@ -172,7 +172,9 @@ def test_a_streaming_write_that_makes_no_sense_is_refused(
         source.streamWriter(struct_of(SCHEMA), overwrite=False)
 
 
-def test_columns_that_do_not_fit_are_refused(gateway: Gateway, gateway_url: str, name: str) -> None:
+def test_mismatched_columns_fail_a_streaming_write(
+    gateway: Gateway, gateway_url: str, name: str
+) -> None:
     gateway.channel(name, SCHEMA)
     source = ChannelDataSource({"path": name}, gateway_url=gateway_url)
 
@@ -180,7 +182,7 @@ def test_columns_that_do_not_fit_are_refused(gateway: Gateway, gateway_url: str,
         source.streamWriter(struct_of(pa.schema([("s", pa.string())])), overwrite=False)
 
 
-def test_a_sink_follows_a_channel_that_was_made_anew(
+def test_a_sink_follows_a_recreated_channel(
     gateway: Gateway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.spark.datasource._REFRESH_EVERY_S", 0.0)
@@ -195,7 +197,7 @@ def test_a_sink_follows_a_channel_that_was_made_anew(
     assert uids == [channel.uid, anew.uid]
 
 
-def test_a_batch_id_is_that_of_its_query_and_number() -> None:
+def test_a_batch_id_depends_on_the_query_and_the_batch_number() -> None:
     other = uuid.UUID(int=QUERY.int + 1)
 
     assert provenance_batch_id(QUERY, 7) == provenance_batch_id(QUERY, 7)

@@ -1,4 +1,4 @@
-"""What the driver's part of a streaming read does, without Spark around it."""
+"""Streaming reads without a Spark session."""
 
 import json
 import logging
@@ -44,7 +44,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
 
 
 class Query:
-    """A streaming query's driver: what Spark asks, in the order in which it asks."""
+    """A streaming query's driver, which calls the reader in the same order as Spark."""
 
     def __init__(self, url: str, channel: str, **options: str) -> None:
         source = ChannelDataSource({"path": channel} | options, gateway_url=url)
@@ -73,7 +73,7 @@ class Query:
 
 
 def stored(offset: Json) -> Json:
-    """Give an offset the way through a checkpoint."""
+    """Return an offset after a round trip through a checkpoint."""
     parsed: Json = json.loads(json.dumps(offset))
     return parsed
 
@@ -94,7 +94,9 @@ def queries(gateway_url: str, channel: Channel) -> Iterator[Any]:
         yield query
 
 
-def test_batches_follow_one_another_from_the_earliest(channel: Channel, queries: Any) -> None:
+def test_batches_follow_one_another_from_the_earliest_offset(
+    channel: Channel, queries: Any
+) -> None:
     fill(channel, range(3))
     query = queries()
 
@@ -124,7 +126,7 @@ def test_batches_follow_one_another_from_the_earliest(channel: Channel, queries:
         ({"startingTimestamp": str(2**42)}, {0: 3, 1: 0}),
     ],
 )
-def test_a_query_starts_where_it_is_told(
+def test_starting_options_set_the_start(
     channel: Channel, queries: Any, options: dict[str, str], start: dict[int, int]
 ) -> None:
     fill(channel, range(3))
@@ -132,7 +134,7 @@ def test_a_query_starts_where_it_is_told(
     assert offsets(queries(**options).start()) == start
 
 
-def test_a_start_that_makes_no_sense_fails_before_the_first_batch(
+def test_invalid_starting_offsets_fail_before_the_first_batch(
     channel: Channel, queries: Any
 ) -> None:
     with pytest.raises(OptionError, match="lacks partition 1"):
@@ -141,7 +143,7 @@ def test_a_start_that_makes_no_sense_fails_before_the_first_batch(
         queries(startingOffsets='{"0": 7, "1": 0}').start()
 
 
-def test_a_new_partition_begins_at_its_beginning(
+def test_a_new_partition_is_read_from_its_beginning(
     channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
@@ -156,7 +158,7 @@ def test_a_new_partition_begins_at_its_beginning(
     assert query.batch(start, end) == {2: [0, 1]}
 
 
-def test_many_tasks_share_a_batch_where_asked(channel: Channel, queries: Any) -> None:
+def test_a_batch_is_split_on_request(channel: Channel, queries: Any) -> None:
     fill(channel, range(6))
     query = queries(minPartitions="3")
 
@@ -165,16 +167,14 @@ def test_many_tasks_share_a_batch_where_asked(channel: Channel, queries: Any) ->
 
 
 def delete_before(channel: Channel, offset: int, partition: int = 0) -> None:
-    """Let Kafka forget a partition's messages, as retention does."""
+    """Delete a partition's first messages, as retention does."""
     connection = channel.connection("read")
     admin = AdminClient(connection.kafka)
     at = TopicPartition(connection.topic_name, partition, offset)
     admin.delete_records([at])[at].result(30)
 
 
-def test_offsets_that_kafka_lost_fail_the_batch_before_it_is_read(
-    channel: Channel, queries: Any
-) -> None:
+def test_lost_offsets_fail_planning(channel: Channel, queries: Any) -> None:
     fill(channel, range(5))
     query = queries()
     start, end = query.start(), query.end()
@@ -184,7 +184,7 @@ def test_offsets_that_kafka_lost_fail_the_batch_before_it_is_read(
         query.batch(start, end)
 
 
-def test_a_query_goes_on_without_what_is_lost_where_it_may(
+def test_lost_offsets_are_skipped_and_logged_without_fail_on_data_loss(
     channel: Channel, queries: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(channel, range(5))
@@ -199,7 +199,7 @@ def test_a_query_goes_on_without_what_is_lost_where_it_may(
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_offsets_lost_between_plan_and_task_are_met_in_the_task(
+def test_offsets_lost_after_planning_are_handled_in_the_task(
     channel: Channel, queries: Any, caplog: pytest.LogCaptureFixture, fail: bool
 ) -> None:
     fill(channel, range(5))
@@ -216,7 +216,7 @@ def test_offsets_lost_between_plan_and_task_are_met_in_the_task(
     assert "no longer holds the messages from offset 0 to 3" in caplog.text
 
 
-def test_a_checkpoint_of_another_channel_is_refused(
+def test_a_checkpoint_of_another_channel_is_an_error(
     gateway: Gateway, channel: Channel, queries: Any
 ) -> None:
     other = gateway.channel(f"{channel.name}-other", SCHEMA)
@@ -226,7 +226,7 @@ def test_a_checkpoint_of_another_channel_is_refused(
         queries().batch(start, start)
 
 
-def test_a_checkpoint_of_the_channel_before_is_refused(
+def test_a_checkpoint_of_a_deleted_channel_is_an_error(
     gateway: Gateway, channel: Channel, queries: Any
 ) -> None:
     start = queries().start()
@@ -237,7 +237,7 @@ def test_a_checkpoint_of_the_channel_before_is_refused(
         queries().batch(start, start)
 
 
-def test_a_channel_made_anew_under_a_query_ends_it(
+def test_recreating_a_channel_ends_its_query(
     gateway: Gateway, channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
@@ -250,7 +250,7 @@ def test_a_channel_made_anew_under_a_query_ends_it(
         query.end()
 
 
-def test_a_topic_that_vanishes_under_a_query_ends_it(
+def test_deleting_the_topic_ends_a_query(
     channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.spark.microbatch._VERIFY_EVERY_S", 0.0)
@@ -264,14 +264,14 @@ def test_a_topic_that_vanishes_under_a_query_ends_it(
         query.end()
 
 
-def test_columns_that_the_channel_has_not_are_refused(gateway_url: str, channel: Channel) -> None:
+def test_columns_missing_in_the_channel_are_an_error(gateway_url: str, channel: Channel) -> None:
     source = ChannelDataSource({"path": channel.name}, gateway_url=gateway_url)
 
     with pytest.raises(SchemaMismatch, match="no column 'x'"):
         source.streamReader(struct_of(SCHEMA).add("x", LongType()))
 
 
-def test_a_new_schema_is_read_as_the_one_that_the_query_began_with(
+def test_new_messages_are_read_with_the_querys_first_schema(
     gateway: Gateway, channel: Channel, queries: Any
 ) -> None:
     fill(channel, range(1))
@@ -284,9 +284,10 @@ def test_a_new_schema_is_read_as_the_one_that_the_query_began_with(
     assert query.batch(start, query.end()) == {0: [0, 1]}
 
 
-def test_while_the_gateway_is_away_a_query_goes_on(
-    channel: Channel, caplog: pytest.LogCaptureFixture
+def test_a_query_continues_without_the_gateway(
+    channel: Channel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sluiceway.spark.connections._TIMEOUT_S", 0.3)
     fill(channel, range(3))
     source = RefreshableConnection(
         channel.connection("read"), "read", gateway_url="http://127.0.0.1:9"
@@ -309,10 +310,9 @@ def test_while_the_gateway_is_away_a_query_goes_on(
     reader.stop()
 
 
-def test_a_query_outlives_its_broker(
+def test_a_query_survives_a_broker_restart(
     fragile_kafka: Relay, fragile: Connection, produce: Produce
 ) -> None:
-    """The broker is away, and comes back, while the query wants to know its end."""
     planner = MicroBatchPlanner(
         RefreshableConnection(fragile, "read"), ReadOptions.parse({"path": "t"})
     )
@@ -328,10 +328,10 @@ def test_a_query_outlives_its_broker(
     planner.close()
 
 
-def test_a_broker_that_stays_away_fails_the_query_in_time(
+def test_an_unavailable_broker_fails_a_query_in_time(
     fragile_kafka: Relay, fragile: Connection
 ) -> None:
-    options = ReadOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1500"})
+    options = ReadOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1000"})
     planner = MicroBatchPlanner(RefreshableConnection(fragile, "read"), options)
     planner.end()
     fragile_kafka.cut()

@@ -1,4 +1,4 @@
-"""What a Python worker tells of Spark's tasks, to a server that answers by script."""
+"""Heartbeats of Spark's tasks, sent to a scripted gateway."""
 
 import logging
 from typing import Any
@@ -35,7 +35,7 @@ def task(script: Script) -> TaskSlice:
 def reports(
     script: Script, task: TaskSlice, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TaskReports, EndpointCalls]:
-    """The reports of this process, whose beats are made by the test."""
+    """The reports of this process; the test sends their heartbeats."""
     monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
     monkeypatch.setattr(task_heartbeats, "_REPORTS", {})
     return TaskReports.of(task.endpoint.gateway_url), EndpointCalls(script.transport())
@@ -53,7 +53,7 @@ def told(script: Script) -> list[Any]:
     ]
 
 
-def test_a_task_is_told_while_it_runs_and_its_end_once(
+def test_a_task_is_reported_while_it_runs_and_its_end_once(
     reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
 ) -> None:
     session, calls = reports[0].session, reports[1]
@@ -67,7 +67,7 @@ def test_a_task_is_told_while_it_runs_and_its_end_once(
     assert told(script) == [[("4", "running", 3)], [("4", "done", 3)]]
 
 
-def test_a_task_that_failed_says_so_and_one_that_spark_left_is_done(
+def test_a_failed_task_is_reported_as_failed_and_an_abandoned_one_as_done(
     reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
 ) -> None:
     with pytest.raises(ValueError, match="broken"), reporting(task):
@@ -79,7 +79,7 @@ def test_a_task_that_failed_says_so_and_one_that_spark_left_is_done(
     assert told(script) == [[("4", "failed", 0), ("4", "done", 0)]]
 
 
-def test_an_endpoint_that_is_over_is_told_no_more(
+def test_tasks_of_an_ended_endpoint_are_not_reported(
     reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
 ) -> None:
     script.answer(200, answer("closed"))
@@ -89,7 +89,7 @@ def test_an_endpoint_that_is_over_is_told_no_more(
     assert told(script) == [[("4", "running", 0)]]
 
 
-def test_a_worker_without_a_token_goes_on_and_says_once_that_nobody_sees(
+def test_a_worker_without_a_token_continues_and_warns_once(
     reports: tuple[TaskReports, EndpointCalls],
     task: TaskSlice,
     script: Script,
@@ -105,7 +105,7 @@ def test_a_worker_without_a_token_goes_on_and_says_once_that_nobody_sees(
     assert "not reported to the gateway" in line.getMessage()
 
 
-def test_a_task_that_nobody_sees_counts_for_itself() -> None:
+def test_an_unreported_task_counts_records() -> None:
     with reporting(None) as report:
         assert [*report.counted([ROWS])] == [ROWS]
     assert (report.state, report.records) == ("done", 3)

@@ -1,4 +1,4 @@
-"""What others see of Spark jobs, while they run and when they are over."""
+"""Endpoints of Spark jobs and queries, while they run and after they end."""
 
 import gc
 import time
@@ -39,7 +39,7 @@ def outlet(gateway: Gateway, name: str) -> Channel:
 
 
 def seen(channel: Channel, role: str, holds: Callable[[Endpoint], bool]) -> Endpoint:
-    """Return the newest endpoint of this role, once it `holds`."""
+    """Wait until the newest endpoint of this role satisfies `holds`, and return it."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while True:
         found = [each for each in channel.endpoints() if each.role == role]
@@ -50,7 +50,7 @@ def seen(channel: Channel, role: str, holds: Callable[[Endpoint], bool]) -> Endp
 
 
 def lag_of(channel: Channel, group: str, wanted: int) -> int | None:
-    """Return a group's lag in messages, once it is the one that is `wanted`."""
+    """Wait for a group's lag in messages, and return it."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while True:
         found = channel.report().group(group)
@@ -72,8 +72,8 @@ def rows(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
     return spark.range(0, count, 1, tasks).selectExpr("id", "cast(id as string) s")
 
 
-def held_up(frame: DataFrame, gate: Path) -> DataFrame:
-    """Let the rows through once there is a file."""
+def delayed(frame: DataFrame, gate: Path) -> DataFrame:
+    """Delay the rows until the file `gate` exists."""
 
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -84,13 +84,13 @@ def held_up(frame: DataFrame, gate: Path) -> DataFrame:
     return frame.mapInArrow(wait, frame.schema)
 
 
-def test_a_write_is_seen_while_it_runs_and_its_end_ends_readers(
+def test_a_running_write_is_listed_and_its_end_ends_readers(
     spark: SparkSession, channel: Channel, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
 
     def at_work(each: Endpoint) -> bool:
-        # On a busy machine a beat comes late, and the next one makes up for it.
+        # On a busy machine a heartbeat may be late.
         return each.counters.get("tasks_running") == 2 and each.health == "healthy"
 
     def watch() -> Endpoint:
@@ -102,7 +102,7 @@ def test_a_write_is_seen_while_it_runs_and_its_end_ends_readers(
     # Spark knows the data source in the thread that registered it.
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(watch)
-        save(held_up(rows(spark, 100), gate), channel)
+        save(delayed(rows(spark, 100), gate), channel)
     running = watching.result()
     assert (running.state, running.group) == ("started", None)
     assert running.title is not None
@@ -117,7 +117,7 @@ def test_a_write_is_seen_while_it_runs_and_its_end_ends_readers(
     assert (done.counters["records"], done.counters["tasks_done"]) == (100, 2)
 
 
-def test_a_write_that_failed_says_so_until_its_group_writes_anew(
+def test_a_failed_write_is_in_error_until_its_group_writes_again(
     spark: SparkSession, gateway_url: str, channel: Channel
 ) -> None:
     broken = rows(spark, 4).selectExpr("id", f"if(id < 3, '', raise_error('{SECRET}')) s")
@@ -136,7 +136,7 @@ def test_a_write_that_failed_says_so_until_its_group_writes_anew(
         assert len(list(reader)) >= 4
 
 
-def test_a_read_is_seen_and_closed_when_its_tasks_are_done(
+def test_a_read_is_listed_and_closed_when_its_tasks_are_done(
     spark: SparkSession, channel: Channel
 ) -> None:
     fill(channel, range(20))
@@ -149,7 +149,7 @@ def test_a_read_is_seen_and_closed_when_its_tasks_are_done(
     assert (done.counters["records"], done.counters["tasks_done"]) == (30, 2)
 
 
-def test_a_read_that_spark_gave_up_is_closed_when_its_tasks_fall_silent(
+def test_an_abandoned_read_is_closed_after_the_heartbeat_timeout(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
     brief = Heartbeat(interval_ms=100, timeout_ms=500)
@@ -157,7 +157,7 @@ def test_a_read_that_spark_gave_up_is_closed_when_its_tasks_fall_silent(
     fill(channel, range(5))
     fill(channel, range(5, 10), partition=1)
 
-    # Of two tasks the first gives all that is asked for.
+    # The first of two tasks returns enough rows.
     assert len(spark.read.format("channel").load(name).take(1)) == 1
 
     assert seen(channel, "reader", is_closed).cause == "no task reports any more"
@@ -165,7 +165,7 @@ def test_a_read_that_spark_gave_up_is_closed_when_its_tasks_fall_silent(
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., StreamingQuery]]:
-    """Start a query, always from the same checkpoint."""
+    """Start a query with the test's checkpoint."""
     queries: list[StreamingQuery] = []
 
     def start(frame: DataFrame, outlet: Channel, **options: object) -> StreamingQuery:
@@ -179,7 +179,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., StreamingQuery]]:
         query.stop()
 
 
-def test_a_query_is_a_reader_and_a_writer_whose_place_its_restart_takes(
+def test_a_restarted_query_takes_its_place_as_reader_and_writer(
     spark: SparkSession,
     channel: Channel,
     outlet: Channel,
@@ -203,17 +203,17 @@ def test_a_query_is_a_reader_and_a_writer_whose_place_its_restart_takes(
     assert seen(channel, "reader", is_closed).id == reading.id
     assert seen(outlet, "writer", is_closed).id == writing.id
 
-    # Idle from its start, it has told of no batch.
+    # It is idle from its start, so there is no progress event.
     again = start(frame, outlet)
     later = seen(channel, "reader", lambda each: each.state == "started")
     assert later.id != reading.id
     assert len([each for each in channel.endpoints() if each.role == "reader"]) == 1
     again.stop()
-    # Ends of a place only grow: what the run before wrote is still there to be read.
+    # Ends of a place only grow: the previous run's records are still covered.
     assert sum((seen(outlet, "writer", is_closed).ends or {}).values()) == 10
 
 
-def test_a_query_that_failed_is_in_error_with_a_cause_that_quotes_no_record(
+def test_the_cause_of_a_failed_query_contains_no_record(
     spark: SparkSession,
     gateway_url: str,
     channel: Channel,
@@ -246,13 +246,13 @@ def test_a_query_that_failed_is_in_error_with_a_cause_that_quotes_no_record(
         ("", "", "the query failed"),
     ],
 )
-def test_of_sparks_exceptions_the_type_and_the_error_class_are_public(
+def test_a_public_cause_is_the_exceptions_type_and_error_class(
     exception: str, error_class: str | None, cause: str
 ) -> None:
     assert public_cause(exception, error_class) == cause.replace("…", "org.apache.spark.")
 
 
-def test_an_application_that_ended_has_no_connection(
+def test_an_ended_application_has_no_connection(
     spark_session: SparkSession, gateway_url: str
 ) -> None:
     application = Application(spark_session, gateway_url)
