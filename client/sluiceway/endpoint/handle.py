@@ -24,7 +24,7 @@ from sluiceway.errors import (
 )
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.endpoint_models import (
-    Attached,
+    AttachResult,
     Endpoint,
     HeartbeatResult,
     Membership,
@@ -161,7 +161,7 @@ class EndpointHandle:
         self.role = role
         self.membership = membership
         self.session = session
-        self.attached: Attached
+        self.attached: AttachResult
         self.movement = EndpointMetrics(role)
         self.counterparts: tuple[Endpoint, ...] | None = None
         self.finish_requested = False

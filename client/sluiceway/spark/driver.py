@@ -4,13 +4,14 @@ import atexit
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 from pyspark.sql import SparkSession
 
 from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.rest.models import Answer
+from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
 from sluiceway.spark.internals import is_stopped
 from sluiceway.spark.queries import Queries, QueryListener
@@ -24,6 +25,19 @@ _MAX_FINAL_HEARTBEATS: Final = 3
 _MAX_TITLE_CHARACTERS: Final = 200
 _ENDED: Final = "the Spark application ended"
 _SILENT: Final = "no task reports any more"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KeptEndpoint:
+    """An endpoint of a batch job that the application's heartbeats keep alive."""
+
+    id: str
+    channel: Annotated[str, JsonPath("channel", "name")]
+    uid: Annotated[str, JsonPath("channel", "uid")]
+    role: str
+    epoch: int
+    heartbeat_timeout_ms: int
+    reported_at: str | None
 
 
 class Application:
@@ -105,22 +119,22 @@ class Application:
             return {}
         return {"keeps": True}
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: JsonNode) -> None:
         """Detach the kept endpoints that have ended."""
         queries = self.session.ids
-        kept = [each for each in answer.items("kept") if each.text("id") not in queries]
+        answers = (each.read(_KeptEndpoint) for each in answer.items("kept"))
+        kept = [each for each in answers if each.id not in queries]
         now_s = self._monotonic()
         before, self._last_reports = self._last_reports, {}
         for each in kept:
-            id_, is_read = each.text("id"), each.text("role") == "reader"
-            reported_at = each.optional(each.text, "reported_at")
-            report = before.get(id_)
-            if report is None or report[0] != reported_at:
-                report = (reported_at, now_s)
-            self._last_reports[id_] = report
+            report = before.get(each.id)
+            if report is None or report[0] != each.reported_at:
+                report = (each.reported_at, now_s)
+            self._last_reports[each.id] = report
+            is_read = each.role == "reader"
             if self._ending:
                 self._detach(each, "closed" if is_read else "error", _ENDED)
-            elif is_read and now_s - report[1] > each.number("heartbeat_timeout_ms") / 1000:
+            elif is_read and now_s - report[1] > each.heartbeat_timeout_ms / 1000:
                 self._detach(each, "closed", _SILENT)
         if self._ending or (self._retired and not kept and self.queries.all_ended):
             self._close()
@@ -141,18 +155,14 @@ class Application:
                 exc_info=True,
             )
 
-    def _detach(self, endpoint: Answer, state: str, cause: str) -> None:
-        channel = endpoint.text("channel", "name")
-        body = {
-            "uid": endpoint.text("channel", "uid"),
-            "epoch": endpoint.number("epoch"),
-            "state": state,
-            "cause": cause,
-        }
+    def _detach(self, kept: _KeptEndpoint, state: str, cause: str) -> None:
+        body = {"uid": kept.uid, "epoch": kept.epoch, "state": state, "cause": cause}
         try:
-            self._control.endpoints.detach(channel, endpoint.text("id"), body, timeout_s=_TIMEOUT_S)
+            self._control.endpoints.detach(kept.channel, kept.id, body, timeout_s=_TIMEOUT_S)
         except GatewayError as error:
-            LOGGER.warning("channel %r: an endpoint's end was not reported: %s", channel, error)
+            LOGGER.warning(
+                "channel %r: the end of a %s was not reported: %s", kept.channel, kept.role, error
+            )
 
     def _close(self) -> None:
         atexit.unregister(self.end)

@@ -12,7 +12,7 @@ from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import Attached, HeartbeatResult, Membership, Role
+from sluiceway.rest.endpoint_models import AttachResult, HeartbeatResult, Membership, Role
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
@@ -73,7 +73,7 @@ class EndpointSpec:
     def __str__(self) -> str:
         return f"the {self.role} {self.job.title!r} of the channel {self.channel!r}"
 
-    def attach(self, calls: EndpointCalls, instance: str) -> Attached:
+    def attach(self, calls: EndpointCalls, instance: str) -> AttachResult:
         """Attach an instance, which takes the place of the group's previous one."""
         group = self.group
         return calls.attach(
@@ -183,7 +183,7 @@ class QueryEndpoint:
         self._spec = spec
         self._session = session
         self._calls = calls
-        self._attached: Attached | None = None
+        self._attached: AttachResult | None = None
         self._ended = self._closing = False
         self._acknowledged: Mapping[int, int] = {}
         self._reporting: Mapping[int, int] = {}
@@ -264,7 +264,7 @@ class QueryEndpoint:
         self._ended = True
         self._session.leave(self)
 
-    def _positions(self, attached: Attached) -> dict[str, Any]:
+    def _positions(self, attached: AttachResult) -> dict[str, Any]:
         """Return a reader's positions, if the gateway accepts them."""
         if not self.offsets or "positions" not in attached.takes:
             return {}

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 
 from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.rest.models import Answer
+from sluiceway.rest.parsing import JsonNode
 from sluiceway.spark.endpoints import TaskSlice, heartbeat_session
 
 __all__ = ["TaskReport", "TaskReports", "reporting"]
@@ -125,9 +125,11 @@ class TaskReports:
         tasks = [report.to_json(task) for task, report in reports]
         return {"tasks": tasks} if tasks else {}
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: JsonNode) -> None:
         """Remove attempts whose end is reported, or whose endpoint has ended."""
-        statuses = {each.text("endpoint"): each.text("status") for each in answer.items("tasks")}
+        statuses = {
+            each.read(str, "endpoint"): each.read(str, "status") for each in answer.items("tasks")
+        }
         with self._lock:
             self._reports = [
                 (task, report)
