@@ -1,8 +1,13 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from sluiceway.errors import OptionError
 from sluiceway.spark.offsets import EARLIEST, LATEST, AtTime
-from sluiceway.spark.options import ChannelCreation, ReadOptions, WriteOptions
+from sluiceway.spark.options import OPTIONS, ChannelCreation, ReadOptions, WriteOptions
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
 def test_a_batch_read_covers_all_offsets_by_default() -> None:
@@ -163,3 +168,19 @@ def test_a_token_is_an_error_that_does_not_contain_it(parse: object) -> None:
         parse({"path": "flights", "token": "slw_1_secret"})  # type: ignore[operator]
 
     assert "secret" not in str(caught.value)
+
+
+def test_the_documentation_lists_every_option() -> None:
+    reading, writing = re.split("^## (?=Writing)", PAGE.read_text(), flags=re.MULTILINE)
+    writing, _, _ = writing.partition("\n## ")
+    documented = [
+        {
+            name
+            for cell in re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE)
+            for name in re.findall(r"`([^`]+)`", cell)
+        }
+        for section in (reading, writing)
+    ]
+
+    read = {name for group in OPTIONS if group != "write" for name in OPTIONS[group]}
+    assert documented == [read | {"kafka.*"}, {*OPTIONS["write"], "kafka.*"}]

@@ -13,7 +13,7 @@ from sluiceway.spark.offsets import EARLIEST, LATEST, AtTime, OffsetBound, parse
 T = TypeVar("T")
 
 _CREATE: Final = ("format", "partitions", "replication")
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "read": (
         "startingOffsets",
         "startingTimestamp",
@@ -59,15 +59,15 @@ _MAX_LONG: Final = 2**63 - 1
 class OptionParser:
     """Typed access to the options of one operation; names are case-insensitive.
 
-    `groups` are the keys of _NAMES with the operation's options. Raises OptionError for any other
+    `groups` are the keys of OPTIONS with the operation's options. Raises OptionError for any other
     name, with a suggestion. `kafka` has the Kafka properties, checked against the client's list.
     """
 
     def __init__(self, options: Mapping[str, str], operation: str, groups: tuple[str, ...]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
         self.kafka: dict[str, str] = {}
-        known = {name.lower(): name for group in groups for name in _NAMES[group]}
-        elsewhere = {name.lower(): group for group, names in _NAMES.items() for name in names}
+        known = {name.lower(): name for group in groups for name in OPTIONS[group]}
+        elsewhere = {name.lower(): group for group, names in OPTIONS.items() for name in names}
         for name in sorted(self._options.keys() - known.keys() - {"path"}):
             if name in _REASONS:
                 raise OptionError(f"{name!r} is not an option of a channel: {_REASONS[name]}")
