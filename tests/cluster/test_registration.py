@@ -16,6 +16,7 @@ class Session:
     def __init__(self, version: str) -> None:
         self.version = version
         self.is_stopped = True
+        self.conf: dict[str, str] = {}
         self.registered: list[Any] = []
         self.dataSource = SimpleNamespace(register=self.registered.append)
 

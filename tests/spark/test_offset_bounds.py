@@ -20,12 +20,16 @@ from sluiceway.spark.offsets import (
 MARKS = {0: Watermarks(begin=5, end=10), 1: Watermarks(begin=0, end=0)}
 
 
+def raise_loss(error: OffsetOutOfRange) -> None:
+    raise error
+
+
 def ranges(
     starting: OffsetBound = EARLIEST,
     ending: OffsetBound = LATEST,
     at_time: Mapping[int, Mapping[int, int]] | None = None,
 ) -> list[tuple[int, int, int]]:
-    found = resolve_ranges(starting, ending, MARKS, (at_time or {}).__getitem__)
+    found = resolve_ranges(starting, ending, MARKS, (at_time or {}).__getitem__, raise_loss)
     return [(each.partition, each.start, each.end) for each in found]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from sluiceway.errors import OptionError
 from sluiceway.spark.offsets import EARLIEST, LATEST, AtTime
-from sluiceway.spark.options import OPTIONS, ChannelCreation, ReadOptions, WriteOptions
+from sluiceway.spark.options import OPTIONS, ReadOptions, WriteOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 
@@ -61,8 +61,7 @@ def test_a_write_creates_a_channel_only_on_request() -> None:
         {"path": "flights", "create": "true", "format": "arrow", "partitions": "4"}
     )
 
-    assert options.creation == ChannelCreation(format="arrow", partitions=4, replication=None)
-    assert options.creation.arguments() == {"format": "arrow", "partitions": 4}
+    assert options.creation == {"format": "arrow", "partitions": 4}
 
 
 def test_a_write_has_a_key_a_timeout_and_kafka_properties() -> None:

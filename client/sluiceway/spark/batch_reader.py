@@ -4,8 +4,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final, NoReturn
+from typing import Final
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -26,7 +25,6 @@ from sluiceway.spark.offsets import (
     DEFAULT_MAX_MESSAGES,
     LossHandler,
     OffsetRange,
-    raise_loss,
     resolve_ranges,
     split_ranges,
 )
@@ -98,19 +96,19 @@ def input_splits(
 
 def loss_handler(options: ReadOptions) -> LossHandler:
     """Return the handler of offsets that Kafka does not hold, by `fail_on_data_loss`."""
-    return _raise_loss_with_advice if options.fail_on_data_loss else _log_loss
 
+    def handle(error: OffsetOutOfRange) -> None:
+        if options.fail_on_data_loss:
+            error.add_note(
+                "To skip the lost messages and read from the earliest retained offset, set "
+                '.option("failOnDataLoss", "false").'
+            )
+            raise error
+        LOGGER.warning(
+            "failOnDataLoss is false, so the read continues without lost data: %s", error
+        )
 
-def _raise_loss_with_advice(error: OffsetOutOfRange) -> None:
-    error.add_note(
-        "To skip the lost messages and read from the earliest retained offset, set "
-        '.option("failOnDataLoss", "false").'
-    )
-    raise_loss(error)
-
-
-def _log_loss(error: OffsetOutOfRange) -> None:
-    LOGGER.warning("failOnDataLoss is false, so the read continues without lost data: %s", error)
+    return handle
 
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -154,8 +152,12 @@ class RangeFetcher:
             taken = stream.take(min(self._limit, offsets.end - before), _WAIT_S)
             self._advance(taken)
             if self._next > before:
-                if taken.messages:
-                    yield self._before_end(taken.messages)
+                messages = taken.messages
+                if self._next > offsets.end:
+                    # Gaps in the range let messages after its end into the last chunk.
+                    messages = [each for each in messages if each.offset() < offsets.end]
+                if messages:
+                    yield messages
                 progress_s = time.monotonic()
             else:
                 self._check_topic(time.monotonic() - progress_s)
@@ -189,12 +191,6 @@ class RangeFetcher:
         )
         self._next = marks.begin
         self._stream.assign({partition: marks.begin})
-
-    def _before_end(self, messages: list[Message]) -> list[Message]:
-        # Gaps in the range let messages after its end into the last chunk.
-        if self._next <= self._offsets.end:
-            return messages
-        return [message for message in messages if message.offset() < self._offsets.end]
 
     def _resize(self, messages: list[Message]) -> None:
         """Limit the next chunk by the largest message of a sample."""
@@ -278,8 +274,17 @@ def read_split(
     """
     prepare_worker()
     connection = split.connection
-    # Tasks do not ask the gateway for schemas: planning did, after it took the watermarks.
-    refresh = (lambda: connection) if split.current else partial(_raise_unknown_schema, connection)
+
+    def refresh() -> Connection:
+        # Tasks do not ask the gateway for schemas: planning did, after it took the watermarks.
+        if split.current:
+            return connection
+        raise GatewayUnavailable(
+            f"channel {connection.channel_name!r}: a message has a schema that was unknown when "
+            "this batch was planned, since the gateway did not answer then. No message was "
+            "skipped: run the job or restart the query when the gateway answers"
+        )
+
     decoder = decoder_for(connection, refresh=refresh)
     transform = spark_transform(Schema.parse(connection.schema_definition))
     metadata = MetadataColumns(options)
@@ -306,14 +311,6 @@ def read_split(
             for batch in metadata.append_to(batches, messages, decoded.counts):
                 yield select_columns(batch, columns)
         stream.drop([split.offsets.partition])
-
-
-def _raise_unknown_schema(connection: Connection) -> NoReturn:
-    raise GatewayUnavailable(
-        f"channel {connection.channel_name!r}: a message has a schema that was unknown when this "
-        "batch was planned, since the gateway did not answer then. No message was skipped: run "
-        "the job or restart the query when the gateway answers"
-    )
 
 
 def _handle_corrupt(

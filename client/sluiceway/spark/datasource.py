@@ -112,19 +112,18 @@ class ChannelDataSource(Shipped, DataSource):
             return RefreshableConnection(connection, "read", gateway_url=gateway.url)
 
     def _sink(self, options: WriteOptions, struct: StructType) -> RefreshableConnection:
-        creation = options.creation
-        properties = {} if creation is None else creation.arguments()
+        creation = options.creation or {}
         with Gateway(self.gateway_url) as gateway:
             try:
-                channel = gateway.channel(options.channel, **properties)
+                channel = gateway.channel(options.channel, **creation)
             except ChannelNotFound as error:
-                if creation is None:
+                if options.creation is None:
                     raise ChannelNotFound(
                         f"there is no channel {options.channel!r}: create it, or let the write "
                         'create it with .option("create", "true")',
                         status=error.status,
                     ) from error
-                channel = gateway.channel(options.channel, Schema.of(struct), **properties)
+                channel = gateway.channel(options.channel, Schema.of(struct), **creation)
             connection = channel.connection("write")
             return RefreshableConnection(connection, "write", gateway_url=gateway.url)
 

@@ -14,7 +14,7 @@ from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
 from sluiceway.spark.internals import is_stopped
-from sluiceway.spark.queries import Queries, QueryListener
+from sluiceway.spark.queries import Queries
 
 __all__ = ["Application"]
 
@@ -58,7 +58,6 @@ class Application:
     ) -> None:
         self.gateway_url = gateway_url
         self.session = heartbeat_session(gateway_url)
-        self.listener: QueryListener | None = None
         self._spark = spark
         self._monotonic = monotonic
         self._control = control(gateway_url)
@@ -66,7 +65,8 @@ class Application:
         self._ending = self._retired = False
         self._final_heartbeats = 0
         self._fork_guard = ForkGuard()
-        self.job = Job(session=self.session.id, title=_title(spark))
+        name, id_ = spark.conf.get("spark.app.name", "Spark"), spark.conf.get("spark.app.id", "")
+        self.job = Job(session=self.session.id, title=f"{name} ({id_})"[:_MAX_TITLE_CHARACTERS])
         self.queries = Queries(spark, self.session, self._control)
 
     @property
@@ -77,22 +77,18 @@ class Application:
     def start(self, *, replacing: "Application | None" = None) -> None:
         """Start heartbeats and follow the streaming queries that start from now on.
 
-        Takes over the listener of the application it replaces, at another gateway, which ends
-        when its jobs and queries have.
+        An application that it replaces, at another gateway, ends with its last job or query.
         """
         if replacing is not None:
-            self.listener = replacing.listener
             replacing.retire()
-        if self.listener is None:
-            self._add_listener()
-        else:
-            self.listener.queries = self.queries
+        self.queries.listen()
         self.session.accompany(self)
         atexit.register(self.end)
 
     def retire(self) -> None:
         """Take no new jobs and queries, and end when all have ended."""
         self._retired = True
+        self.queries.retire()
 
     def end(self) -> None:
         """Report the end of all endpoints."""
@@ -142,18 +138,8 @@ class Application:
     def refused(self, error: GatewayError) -> None:
         """End: the gateway has an older version, or rejects the token."""
         LOGGER.warning("jobs of this application are not listed as endpoints: %s", error)
-        self._ending = True
+        self.retire()
         self._close()
-
-    def _add_listener(self) -> None:
-        self.listener = QueryListener(self.queries)
-        try:
-            self._spark.streams.addListener(self.listener)
-        except Exception:
-            LOGGER.warning(
-                "streaming queries are not listed as endpoints: Spark rejected the listener",
-                exc_info=True,
-            )
 
     def _detach(self, kept: _KeptEndpoint, state: str, cause: str) -> None:
         body = {"uid": kept.uid, "epoch": kept.epoch, "state": state, "cause": cause}
@@ -165,17 +151,8 @@ class Application:
             )
 
     def _close(self) -> None:
+        if not self._ending:
+            self.queries.stop_listening()
         atexit.unregister(self.end)
         self.session.part(self)
         self._control.endpoints.close()
-
-
-def _title(spark: SparkSession) -> str:
-    """Return the application's name and id."""
-    try:
-        name = spark.conf.get("spark.app.name", "Spark")
-        title = f"{name} ({spark.conf.get('spark.app.id', '')})"
-    except Exception:
-        LOGGER.debug("Spark does not return the application's name", exc_info=True)
-        title = "Spark ()"
-    return title[:_MAX_TITLE_CHARACTERS]

@@ -43,10 +43,7 @@ def control(gateway_url: str) -> Control:
 
 def heartbeat_session(gateway_url: str) -> HeartbeatSession:
     """Return this process's heartbeat session with a gateway."""
-    listener = os.environ.get("SLUICEWAY_LISTENER")
-    return HeartbeatSession.of(
-        EndpointCalls(Transport(gateway_url), listener=listener), grace_s=_GRACE_S
-    )
+    return HeartbeatSession.of(control(gateway_url).endpoints, grace_s=_GRACE_S)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,17 +80,12 @@ def parse_offsets(option: str, text: str, channel: str) -> OffsetBound:
     return offsets
 
 
-def raise_loss(error: OffsetOutOfRange) -> None:
-    """Raise the error: the default LossHandler."""
-    raise error
-
-
 def resolve_ranges(
     starting: OffsetBound,
     ending: OffsetBound,
     watermarks: Mapping[int, Watermarks],
     offsets_for_time: OffsetsForTime,
-    on_loss: LossHandler = raise_loss,
+    on_loss: LossHandler,
 ) -> tuple[OffsetRange, ...]:
     """Return the non-empty ranges to read, in partition order.
 
@@ -153,29 +148,18 @@ def resolve_bound(
             for partition, marks in watermarks.items()
         }
     offsets = dict.fromkeys(watermarks, bound) if isinstance(bound, int) else bound
-    _require_same_partitions(option, offsets, watermarks)
+    for partition in sorted(offsets.keys() ^ watermarks.keys()):
+        verb = "names" if partition in offsets else "lacks"
+        raise OptionError(
+            f"{option} {verb} partition {partition}: the channel has partitions 0 to "
+            f"{len(watermarks) - 1}, each needs an offset, or -2 for the earliest, or -1 for the "
+            "latest"
+        )
     return {
         partition: {EARLIEST: marks.begin, LATEST: marks.end}.get(offset, offset)
         for partition, marks in watermarks.items()
         for offset in [offsets[partition]]
     }
-
-
-def _require_same_partitions(
-    option: str, offsets: Mapping[int, int], watermarks: Mapping[int, Watermarks]
-) -> None:
-    missing = sorted(watermarks.keys() - offsets.keys())
-    if missing:
-        raise OptionError(
-            f"{option} lacks partition {missing[0]}: name every partition from 0 to "
-            f"{len(watermarks) - 1}, with -2 for the earliest offset and -1 for the latest"
-        )
-    unknown = sorted(offsets.keys() - watermarks.keys())
-    if unknown:
-        raise OptionError(
-            f"{option} names partition {unknown[0]}, but the channel has partitions 0 to "
-            f"{len(watermarks) - 1}: remove it"
-        )
 
 
 DEFAULT_MAX_MESSAGES = {"avro": 1_000_000, "arrow": 1_000, "bytes": 1_000_000}

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
 from sluiceway.errors import OptionError
@@ -12,7 +12,6 @@ from sluiceway.spark.offsets import EARLIEST, LATEST, AtTime, OffsetBound, parse
 
 T = TypeVar("T")
 
-_CREATE: Final = ("format", "partitions", "replication")
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "read": (
         "startingOffsets",
@@ -27,7 +26,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "batch read": ("endingOffsets", "endingTimestamp"),
     "streaming read": ("maxOffsetsPerTrigger", "group"),
-    "write": ("key", "group", "create", *_CREATE, "deliveryTimeoutMs"),
+    "write": ("key", "group", "create", "format", "partitions", "replication", "deliveryTimeoutMs"),
 }
 _ADDED_BY_SPARK: Final = ("checkpointlocation", "queryname")
 """Lower-case names of Spark's own options, which it adds to those of a streaming write."""
@@ -197,32 +196,19 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelCreation:
-    """Properties of a channel to create; None leaves the choice to the gateway."""
-
-    format: str | None
-    partitions: int | None
-    replication: int | None
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the properties that are set, as arguments of `Gateway.channel`."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
 class WriteOptions:
     """Options of a write, batch or streaming.
 
     Records with the same value in the column `key` go to the same partition; None writes one
-    partition per task. `group` is the group whose place the writer takes. `creation` is None if a
-    missing channel is an error. A task fails when Kafka has not acknowledged a message within
-    `delivery_timeout_ms`.
+    partition per task. `group` is the group whose place the writer takes. `creation` has arguments
+    of `Gateway.channel` to create a missing channel, which is an error if it is None. A task fails
+    when Kafka has not acknowledged a message within `delivery_timeout_ms`.
     """
 
     channel: str
     key: str | None
     group: str | None
-    creation: ChannelCreation | None
+    creation: Mapping[str, Any] | None
     delivery_timeout_ms: int
     kafka: Mapping[str, str]
 
@@ -234,18 +220,19 @@ class WriteOptions:
                 name: text for name, text in options.items() if name.lower() not in _ADDED_BY_SPARK
             }
         parser = OptionParser(options, "write", ("write",))
+        creation = {
+            "format": parser.choice("format", {each: each for each in _FORMATS}, None),
+            "partitions": parser.number("partitions", 1, 10_000),
+            "replication": parser.number("replication", 1, 2**15 - 1),
+        }
+        creation = {name: value for name, value in creation.items() if value is not None}
         create = parser.flag("create", default=False)
-        unused = [name for name in _CREATE if parser.text(name) is not None]
-        if unused and not create:
+        if creation and not create:
+            name = next(iter(creation))
             raise OptionError(
-                f"the option {unused[0]!r} applies to a channel that is created: add "
-                f'.option("create", "true"), or remove {unused[0]!r}'
+                f"the option {name!r} applies to a channel that is created: add "
+                f'.option("create", "true"), or remove {name!r}'
             )
-        creation = ChannelCreation(
-            format=parser.choice("format", {each: each for each in _FORMATS}, None),
-            partitions=parser.number("partitions", 1, 10_000),
-            replication=parser.number("replication", 1, 2**15 - 1),
-        )
         return cls(
             channel=parser.channel("start" if streaming else "save"),
             key=parser.text("key"),

@@ -1,4 +1,4 @@
-"""Streaming queries as endpoints: the query listener, progress and end of queries."""
+"""Streaming queries as endpoints: Spark's listener for start, progress and end."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ from sluiceway.spark.internals import QueryNotPlanned, sink_options
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import WriteOptions
 
-__all__ = ["Queries", "QueryListener", "public_cause"]
+__all__ = ["Queries", "public_cause"]
 
 LOGGER = logging.getLogger(__name__)
 
@@ -72,10 +72,10 @@ class _QueryRun:
         return f"Spark query {name}({self.id})"[:200]
 
 
-class Queries:
-    """The streaming queries of an application.
+class Queries(StreamingQueryListener):
+    """The streaming queries of an application, as endpoints.
 
-    The methods that a QueryListener calls return at once. `advance`, called by the heartbeat
+    Spark calls the listener's methods, which return at once. `advance`, called by the heartbeat
     thread, reports to the gateway.
     """
 
@@ -93,6 +93,7 @@ class Queries:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._runs: dict[str, _QueryRun] = {}
+        self._retired = False
         self._retry_at_s = float("-inf")
         self._failing = False
         self._advancing = threading.Lock()
@@ -103,27 +104,48 @@ class Queries:
         with self._lock:
             return not self._runs
 
-    def started(self, run_id: str, query_id: str, name: str | None) -> None:
-        """Record the start of a run."""
+    def listen(self) -> None:
+        """Follow the queries that start from now on, if Spark accepts the listener."""
+        try:
+            self._spark.streams.addListener(self)
+        except Exception:
+            LOGGER.warning(
+                "streaming queries are not listed as endpoints: Spark rejected the listener",
+                exc_info=True,
+            )
+
+    def retire(self) -> None:
+        """Follow no query that starts from now on."""
+        self._retired = True
+
+    def stop_listening(self) -> None:
+        """Remove the listener from Spark."""
+        try:
+            self._spark.streams.removeListener(self)
+        except Exception:
+            LOGGER.debug("Spark did not remove the listener", exc_info=True)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Record the start of a run; Spark waits for this method."""
+        if self._retired:
+            return
         query = None
         try:
-            query = self._spark.streams.get(query_id)
+            query = self._spark.streams.get(str(event.id))
         except Exception:
-            LOGGER.debug("Spark does not return the query %s", query_id, exc_info=True)
+            LOGGER.debug("Spark does not return the query %s", event.id, exc_info=True)
         with self._lock:
-            self._runs[run_id] = _QueryRun(id=query_id, name=name, query=query)
+            run = _QueryRun(id=str(event.id), name=event.name, query=query)
+            self._runs[str(event.runId)] = run
         self._session.hurry()
 
-    def progressed(self, progress: Mapping[str, Any]) -> None:
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Record a completed micro-batch."""
-        run_id = progress["runId"]
-        if run_id not in self._runs:
-            # It started before the listener was added.
-            self.started(run_id, progress["id"], progress.get("name"))
+        progress = json.loads(event.progress.json)
         with self._lock:
-            run = self._runs.get(run_id)
+            run = self._runs.get(progress["runId"])
             if run is None:
-                return  # the application ended meanwhile
+                return
             is_first = run.progress is None
             run.progress = progress
             for number, source in enumerate(progress["sources"]):
@@ -133,17 +155,18 @@ class Queries:
         if is_first:
             self._session.hurry()
 
-    def terminated(
-        self, run_id: str, exception: str | None, error_class: str | None = None
-    ) -> None:
-        """Record the end of a run; `exception` is the text of the exception that ended it.
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing: heartbeats keep the endpoints alive."""
 
-        The gateway only gets its type and error class, since the text may quote records.
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Record the end of a run.
+
+        The gateway gets an exception's type and error class, since its text may quote records.
         """
+        cause = event.exception and public_cause(event.exception, event.errorClassOnException)
         with self._lock:
-            run = self._runs.get(run_id)
+            run = self._runs.get(str(event.runId))
             if run is not None:
-                cause = None if exception is None else public_cause(exception, error_class)
                 run.causes = {"reader": cause, "writer": cause}
         self._session.hurry()
 
@@ -254,35 +277,3 @@ def public_cause(exception: str, error_class: str | None) -> str:
     type_ = "the query failed" if match is None else match[0]
     known = error_class is not None and _ERROR_CLASS.fullmatch(error_class)
     return f"{type_}: {error_class}" if known else type_
-
-
-class QueryListener(StreamingQueryListener):
-    """Reports the queries of a Spark session to `queries`.
-
-    Setting `queries` applies to queries that start afterwards.
-    """
-
-    def __init__(self, queries: Queries) -> None:
-        self.queries = queries
-        self._by_run: dict[str, Queries] = {}
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Record a start; Spark waits for this method."""
-        run_id = str(event.runId)
-        self._by_run[run_id] = self.queries
-        self.queries.started(run_id, str(event.id), event.name)
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Record a completed micro-batch."""
-        progress = json.loads(event.progress.json)
-        self._by_run.get(progress["runId"], self.queries).progressed(progress)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Do nothing: heartbeats keep the endpoints alive."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Record an end."""
-        run_id = str(event.runId)
-        self._by_run.pop(run_id, self.queries).terminated(
-            run_id, event.exception, event.errorClassOnException
-        )

@@ -242,12 +242,9 @@ def spark_transform(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch
 
 
 def _is_cast(leaf: Leaf) -> bool:
-    match leaf:
-        case Fixed() | Uuid(fixed=Fixed()):
-            return True
-        case Scalar(kind=kind):
-            return kind in _CAST_KINDS
-    return False
+    if isinstance(leaf, Scalar):
+        return leaf.kind in _CAST_KINDS
+    return isinstance(leaf.fixed if isinstance(leaf, Uuid) else leaf, Fixed)
 
 
 def _cast(array: pa.Array, leaf: Leaf) -> pa.Array:

@@ -88,7 +88,9 @@ def prepare_worker() -> None:
     if "SPARK_REUSE_WORKER" not in os.environ:
         return
     for path, importer in list(sys.path_importer_cache.items()):
-        if isinstance(importer, zipimporter) and _is_from_spark(importer.archive):
+        if isinstance(importer, zipimporter) and _SPARK_ARCHIVE.fullmatch(
+            Path(importer.archive).name
+        ):
             del sys.path_importer_cache[path]
     pa.default_memory_pool().release_unused()
     if _malloc_trim is not None:
@@ -96,10 +98,6 @@ def prepare_worker() -> None:
     if _frozen_in is None or _frozen_in.forked:
         _frozen_in = ForkGuard()
         gc.freeze()
-
-
-def _is_from_spark(archive: str) -> bool:
-    return _SPARK_ARCHIVE.fullmatch(Path(archive).name) is not None
 
 
 class ClientPool(Generic[C]):

@@ -239,12 +239,10 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
 
     def _merge_end_offsets(self, results: Sequence[TaskResult]) -> Mapping[int, int]:
         found = [each.ends for each in results if each.records]
-        if not found or None in found:
+        known = [ends for ends in found if ends is not None]
+        if not known or len(known) < len(found):
             return self._task_writer.end_offsets()
-        ends: dict[int, int] = {}
-        for partition, end in (pair for each in found if each for pair in each.items()):
-            ends[partition] = max(end, ends.get(partition, 0))
-        return ends
+        return {partition: max(ends[partition] for ends in known) for partition in known[0]}
 
 
 class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
