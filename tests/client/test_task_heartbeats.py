@@ -42,11 +42,11 @@ def reports(
 
 
 def answer(status: str = "ok") -> Any:
-    told = {"endpoint": "1" * 32, "status": status, "reason": None}
-    return {"next_ms": 2000, "endpoints": [], "tasks": [told]}
+    status_of = {"endpoint": "1" * 32, "status": status, "reason": None}
+    return {"next_ms": 2000, "endpoints": [], "tasks": [status_of]}
 
 
-def told(script: Script) -> list[Any]:
+def reported(script: Script) -> list[Any]:
     return [
         [(each["task"], each["state"], each["counters"]["records"]) for each in body["tasks"]]
         for body in script.bodies
@@ -64,7 +64,7 @@ def test_a_task_is_reported_while_it_runs_and_its_end_once(
         session.beat(calls)
     session.beat(calls)
     session.beat(calls)
-    assert told(script) == [[("4", "running", 3)], [("4", "done", 3)]]
+    assert reported(script) == [[("4", "running", 3)], [("4", "done", 3)]]
 
 
 def test_a_failed_task_is_reported_as_failed_and_an_abandoned_one_as_done(
@@ -76,7 +76,7 @@ def test_a_failed_task_is_reported_as_failed_and_an_abandoned_one_as_done(
         raise GeneratorExit
     script.answer(200, answer())
     reports[0].session.beat(reports[1])
-    assert told(script) == [[("4", "failed", 0), ("4", "done", 0)]]
+    assert reported(script) == [[("4", "failed", 0), ("4", "done", 0)]]
 
 
 def test_tasks_of_an_ended_endpoint_are_not_reported(
@@ -86,7 +86,7 @@ def test_tasks_of_an_ended_endpoint_are_not_reported(
     with reporting(task):
         reports[0].session.beat(reports[1])
         reports[0].session.beat(reports[1])
-    assert told(script) == [[("4", "running", 0)]]
+    assert reported(script) == [[("4", "running", 0)]]
 
 
 def test_a_worker_without_a_token_continues_and_warns_once(

@@ -34,7 +34,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
 
 
 @pytest.fixture
-def outlet(gateway: Gateway, name: str) -> Channel:
+def sink(gateway: Gateway, name: str) -> Channel:
     return gateway.channel(f"{name}-out", SCHEMA, partitions=2, heartbeat=SHORT)
 
 
@@ -168,10 +168,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., StreamingQuery]]:
     """Start a query with the test's checkpoint."""
     queries: list[StreamingQuery] = []
 
-    def start(frame: DataFrame, outlet: Channel, **options: object) -> StreamingQuery:
+    def start(frame: DataFrame, sink: Channel, **options: object) -> StreamingQuery:
         writer = frame.writeStream.format("channel").options(**options)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        queries.append(writer.start(outlet.name))
+        queries.append(writer.start(sink.name))
         return queries[-1]
 
     yield start
@@ -182,58 +182,58 @@ def start(tmp_path: Path) -> Iterator[Callable[..., StreamingQuery]]:
 def test_a_restarted_query_takes_its_place_as_reader_and_writer(
     spark: SparkSession,
     channel: Channel,
-    outlet: Channel,
+    sink: Channel,
     start: Callable[..., StreamingQuery],
 ) -> None:
     fill(channel, range(10))
     frame = spark.readStream.format("channel").option("group", "delays").load(channel.name)
-    query = start(frame, outlet)
+    query = start(frame, sink)
     query.processAllAvailable()
-    reading = seen(channel, "reader", lambda each: each.counters.get("records") == 10)
-    assert (reading.group, reading.index, reading.size) == ("delays", 0, 1)
-    assert (reading.state, reading.health) == ("started", "healthy")
-    assert str(query.id) in (reading.title or "")
-    writing = seen(outlet, "writer", lambda each: each.counters.get("records") == 10)
-    assert writing.group == str(query.id)
+    reader_endpoint = seen(channel, "reader", lambda each: each.counters.get("records") == 10)
+    assert (reader_endpoint.group, reader_endpoint.index, reader_endpoint.size) == ("delays", 0, 1)
+    assert (reader_endpoint.state, reader_endpoint.health) == ("started", "healthy")
+    assert str(query.id) in (reader_endpoint.title or "")
+    writer_endpoint = seen(sink, "writer", lambda each: each.counters.get("records") == 10)
+    assert writer_endpoint.group == str(query.id)
     assert lag_of(channel, "delays", 0) == 0
 
     query.stop()
-    with outlet.reader(timeout_s=TIMEOUT_S) as reader:
+    with sink.reader(timeout_s=TIMEOUT_S) as reader:
         assert sorted(record["id"] for record in reader) == [*range(10)]
-    assert seen(channel, "reader", is_closed).id == reading.id
-    assert seen(outlet, "writer", is_closed).id == writing.id
+    assert seen(channel, "reader", is_closed).id == reader_endpoint.id
+    assert seen(sink, "writer", is_closed).id == writer_endpoint.id
 
     # It is idle from its start, so there is no progress event.
-    again = start(frame, outlet)
+    again = start(frame, sink)
     later = seen(channel, "reader", lambda each: each.state == "started")
-    assert later.id != reading.id
+    assert later.id != reader_endpoint.id
     assert len([each for each in channel.endpoints() if each.role == "reader"]) == 1
     again.stop()
     # Ends of a place only grow: the previous run's records are still covered.
-    assert sum((seen(outlet, "writer", is_closed).ends or {}).values()) == 10
+    assert sum((seen(sink, "writer", is_closed).ends or {}).values()) == 10
 
 
 def test_the_cause_of_a_failed_query_contains_no_record(
     spark: SparkSession,
     gateway_url: str,
     channel: Channel,
-    outlet: Channel,
+    sink: Channel,
     start: Callable[..., StreamingQuery],
 ) -> None:
     fill(channel, range(3))
     frame = spark.readStream.format("channel").load(channel.name)
     broken = f"if(id < 3, s, raise_error('no more {SECRET}')) s"
-    query = start(frame.selectExpr("id", broken), outlet)
+    query = start(frame.selectExpr("id", broken), sink)
     query.processAllAvailable()
     seen(channel, "reader", lambda each: each.state == "started")
     fill(channel, range(3, 4))
 
-    reading = seen(channel, "reader", lambda each: each.state == "error")
-    assert reading.cause == "org.apache.spark.SparkRuntimeException: USER_RAISED_EXCEPTION"
-    assert seen(outlet, "writer", lambda each: each.state == "error").cause == reading.cause
+    reader_endpoint = seen(channel, "reader", lambda each: each.state == "error")
+    assert reader_endpoint.cause == "org.apache.spark.SparkRuntimeException: USER_RAISED_EXCEPTION"
+    assert seen(sink, "writer", lambda each: each.state == "error").cause == reader_endpoint.cause
     assert SECRET in str(query.exception()), "the job itself sees the value"
-    assert SECRET not in views(gateway_url, channel.name) + views(gateway_url, outlet.name)
-    assert reading.group == str(query.id)
+    assert SECRET not in views(gateway_url, channel.name) + views(gateway_url, sink.name)
+    assert reader_endpoint.group == str(query.id)
 
 
 @pytest.mark.parametrize(
@@ -258,9 +258,9 @@ def test_an_ended_application_has_no_connection(
     application = Application(spark_session, gateway_url)
     application.session.accompany(application)
     application.end()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del application
         gc.collect()
     port = f"raddr=('127.0.0.1', {httpx.URL(gateway_url).port})"
-    assert [each for each in told if port in str(each.message)] == []
+    assert [each for each in caught if port in str(each.message)] == []

@@ -32,13 +32,13 @@ class Planned:
     """A reader as pickled for tasks, and the splits that it planned."""
 
     reader: ChannelDataReader | ChannelStreamReader
-    pieces: Sequence[InputPartition]
+    splits: Sequence[InputPartition]
 
     def ids(self, partition: int) -> list[int]:
         found: list[int] = []
-        for piece in self.pieces:
-            if piece.value.offsets.partition == partition:
-                for batch in self.reader.read(piece):
+        for split in self.splits:
+            if split.value.offsets.partition == partition:
+                for batch in self.reader.read(split):
                     found += batch.column("id").to_pylist()
         return found
 
@@ -46,16 +46,16 @@ class Planned:
 def batch(source: RefreshableConnection) -> Planned:
     options = ReadOptions.parse({"path": source.connection.channel_name, "onCorrupt": "skip"})
     reader = ChannelDataReader(source, options, struct_of(SCHEMA))
-    return shipped(Planned(reader=reader, pieces=reader.partitions()))
+    return shipped(Planned(reader=reader, splits=reader.partitions()))
 
 
 def stream(source: RefreshableConnection) -> Planned:
     options = ReadOptions.parse({"path": source.connection.channel_name, "onCorrupt": "skip"})
     reader = ChannelStreamReader(source, options, struct_of(SCHEMA))
     planner = reader.planner
-    pieces = reader.partitions(planner.start().to_json(), planner.end().to_json())
+    splits = reader.partitions(planner.start().to_json(), planner.end().to_json())
     reader.stop()
-    return shipped(Planned(reader=reader, pieces=pieces))
+    return shipped(Planned(reader=reader, splits=splits))
 
 
 Plan = Callable[[RefreshableConnection], Planned]
@@ -67,7 +67,7 @@ def shipped(planned: Planned) -> Planned:
 
 
 @pytest.fixture
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> str:
+def unavailable_url(monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of an unavailable gateway, with a short timeout."""
     monkeypatch.setattr("sluiceway.spark.connections._TIMEOUT_S", 0.3)
     return "http://127.0.0.1:9"
@@ -93,9 +93,9 @@ def early(channel: Channel, gateway: Gateway) -> Connection:
 
 @pytest.mark.parametrize("plan", [batch, stream])
 def test_a_message_with_an_unknown_schema_is_not_skipped_without_the_gateway(
-    early: Connection, nowhere: str, plan: Plan
+    early: Connection, unavailable_url: str, plan: Plan
 ) -> None:
-    planned = plan(RefreshableConnection(early, "read", gateway_url=nowhere))
+    planned = plan(RefreshableConnection(early, "read", gateway_url=unavailable_url))
 
     assert planned.ids(0) == [0, 1, 2]
     with pytest.raises(GatewayUnavailable, match=r"No message was skipped: run the job"):
@@ -116,12 +116,12 @@ def test_a_new_schema_is_read_and_foreign_messages_skipped_with_the_gateway(
 
 @pytest.mark.parametrize("plan", [batch, stream])
 def test_a_foreign_message_is_not_skipped_without_the_gateway(
-    channel: Channel, nowhere: str, produce: Produce, plan: Plan
+    channel: Channel, unavailable_url: str, produce: Produce, plan: Plan
 ) -> None:
     connection = channel.connection("read")
     produce(connection, FOREIGN)
 
-    planned = plan(RefreshableConnection(connection, "read", gateway_url=nowhere))
+    planned = plan(RefreshableConnection(connection, "read", gateway_url=unavailable_url))
 
     with pytest.raises(GatewayUnavailable):
         planned.ids(0)
@@ -129,9 +129,9 @@ def test_a_foreign_message_is_not_skipped_without_the_gateway(
 
 
 def test_a_connection_is_not_current_while_the_gateway_is_not_asked(
-    early: Connection, nowhere: str
+    early: Connection, unavailable_url: str
 ) -> None:
-    source = RefreshableConnection(early, "read", gateway_url=nowhere)
+    source = RefreshableConnection(early, "read", gateway_url=unavailable_url)
 
     assert [source.refresh(max_age_s=60.0) for _ in range(2)] == [False, False]
 
@@ -141,7 +141,7 @@ def test_a_recently_refreshed_connection_is_current(
 ) -> None:
     source = RefreshableConnection(channel.connection("read"), "read", gateway_url=gateway_url)
     assert source.refresh()
-    source.gateway_url = request.getfixturevalue("nowhere")
+    source.gateway_url = request.getfixturevalue("unavailable_url")
     source.close()
 
     assert source.refresh(max_age_s=60.0)

@@ -41,8 +41,8 @@ def read(connection: Connection, **options: str) -> list[list[int]]:
     """Return the ids that each task reads."""
     made = reader(connection, **options)
     return [
-        [each for batch in made.read(piece) for each in batch.column("id").to_pylist()]
-        for piece in made.partitions()
+        [each for batch in made.read(split) for each in batch.column("id").to_pylist()]
+        for split in made.partitions()
     ]
 
 
@@ -83,10 +83,10 @@ def test_only_the_given_offsets_are_read(channel: Channel) -> None:
 def test_messages_that_arrive_after_planning_are_not_read(channel: Channel) -> None:
     fill(channel, range(3))
     made = reader(channel.connection("read"))
-    (piece,) = made.partitions()
+    (split,) = made.partitions()
     fill(channel, range(3, 6))
 
-    assert [batch.num_rows for batch in made.read(piece)] == [3]
+    assert [batch.num_rows for batch in made.read(split)] == [3]
 
 
 def test_offsets_out_of_range_fail_planning(channel: Channel) -> None:
@@ -151,13 +151,13 @@ def test_a_deleted_topic_fails_planning_and_tasks(
     monkeypatch.setattr("sluiceway.spark.batch_reader._VERIFY_EVERY_S", 0.0)
     fill(channel, range(3))
     made = reader(channel.connection("read"))
-    (piece,) = made.partitions()
+    (split,) = made.partitions()
     channel.delete()
 
     with pytest.raises(TopicGone):
         made.partitions()
     with pytest.raises(TopicGone):
-        list(made.read(piece))
+        list(made.read(split))
 
 
 def test_without_kafka_a_task_fails_in_time(fragile_kafka: Relay, fragile: Connection) -> None:
@@ -165,11 +165,11 @@ def test_without_kafka_a_task_fails_in_time(fragile_kafka: Relay, fragile: Conne
     producer.produce(fragile.topic_name, b"x", partition=0)
     assert producer.flush(30) == 0
     made = reader(fragile, **{"kafkaconsumer.polltimeoutms": "1000"})
-    (piece,) = made.partitions()
+    (split,) = made.partitions()
     fragile_kafka.cut()
 
     with pytest.raises(KafkaUnavailable, match="Kafka"):
-        list(made.read(piece))
+        list(made.read(split))
     with pytest.raises(KafkaUnavailable, match="Kafka"):
         made.partitions()
 
@@ -185,10 +185,10 @@ def test_a_long_partition_is_read_in_bounded_memory(
         for start in range(0, 800, 80):
             writer.write([{"id": start + i, "s": text} for i in range(80)])
     made = reader(channel.connection("read"))
-    (piece,) = made.partitions()
+    (split,) = made.partitions()
 
     rows, grown_mb = measure(
-        pickle.dumps((made, piece)), "sum(batch.num_rows for batch in task[0].read(task[1]))"
+        pickle.dumps((made, split)), "sum(batch.num_rows for batch in task[0].read(task[1]))"
     )
 
     assert rows == 800

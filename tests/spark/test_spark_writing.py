@@ -32,8 +32,8 @@ def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Chan
 
 def writer(connection: Connection, **options: str) -> ChannelDataWriter:
     task_writer = TaskWriter(connection, WriteOptions.parse({"path": "c"} | options))
-    made = ChannelDataWriter(task_writer)
-    copy: ChannelDataWriter = pickle.loads(pickle.dumps(made))  # noqa: S301
+    writer_ = ChannelDataWriter(task_writer)
+    copy: ChannelDataWriter = pickle.loads(pickle.dumps(writer_))  # noqa: S301
     return copy
 
 
@@ -130,10 +130,10 @@ def test_a_record_larger_than_a_message_is_an_error(gateway: Gateway, name: str)
 
 
 def test_tasks_reuse_a_producer(channel: Channel) -> None:
-    made = writer(channel.connection("write"))
+    writer_ = writer(channel.connection("write"))
     before = {id(each) for idle in writer_module.PRODUCERS._idle.values() for each in idle}
-    made.write(iter([batch(1)]))
-    made.write(iter([batch(2)]))
+    writer_.write(iter([batch(1)]))
+    writer_.write(iter([batch(2)]))
     after = {id(each) for idle in writer_module.PRODUCERS._idle.values() for each in idle}
 
     assert len(after - before) == 1
@@ -142,18 +142,18 @@ def test_tasks_reuse_a_producer(channel: Channel) -> None:
 
 def test_a_deleted_topic_fails_a_write(gateway: Gateway, name: str) -> None:
     channel = gateway.channel(name, SCHEMA)
-    made = writer(channel.connection("write"))
+    writer_ = writer(channel.connection("write"))
     channel.delete()
 
     with pytest.raises(TopicGone):
-        made.write(iter([batch(1)]))
+        writer_.write(iter([batch(1)]))
 
 
 def test_an_unavailable_broker_fails_a_write_with_the_written_records(
     fragile_kafka: Relay,
     fragile: Connection,
 ) -> None:
-    made = writer(fragile, deliverytimeoutms="1500")
+    writer_ = writer(fragile, deliverytimeoutms="1500")
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(1, 2)
@@ -161,7 +161,7 @@ def test_an_unavailable_broker_fails_a_write_with_the_written_records(
         yield batch(3)
 
     with pytest.raises(DeliveryFailed, match="partition 0") as caught:
-        made.write(batches())
+        writer_.write(batches())
 
     assert caught.value.written_records + caught.value.failed_records == 3
     assert caught.value.failed_records >= 1
@@ -189,9 +189,9 @@ def test_a_long_write_takes_bounded_memory(
 ) -> None:
     """Write 400 MB; a task holds one of Spark's batches and the producer's queue."""
     channel = gateway.channel(name, SCHEMA, format=format_)
-    made = writer(channel.connection("write"))
+    writer_ = writer(channel.connection("write"))
 
-    records, grown_mb = measure(pickle.dumps(made), "task.write(batches).records", BATCHES)
+    records, grown_mb = measure(pickle.dumps(writer_), "task.write(batches).records", BATCHES)
 
     assert records == 4000
     assert grown_mb < 200

@@ -61,8 +61,8 @@ def run(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Run:
         task = task or Task()
         monkeypatch.setattr("sluiceway.spark.writer.TaskContext.get", lambda: task)
         parsed = WriteOptions.parse({"path": channel.name} | options, streaming=True)
-        made = ChannelStreamWriter(TaskWriter(channel.connection("write"), parsed))
-        shipped: ChannelStreamWriter = pickle.loads(pickle.dumps(made))  # noqa: S301
+        stream_writer = ChannelStreamWriter(TaskWriter(channel.connection("write"), parsed))
+        shipped: ChannelStreamWriter = pickle.loads(pickle.dumps(stream_writer))  # noqa: S301
         return shipped.write(iter([rows(each) for each in batches]))
 
     return run
@@ -89,10 +89,10 @@ def sequences(channel: Channel) -> dict[tuple[bytes, bytes], dict[int, list[int]
     found: dict[tuple[bytes, bytes], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     connection = channel.connection("read")
     for message in messages_of(connection):
-        told, records = provenance(message)
-        assert told.topic_id == topic_id_bytes(connection.topic_id)
-        numbers = range(told.sequence, told.sequence + records)
-        found[told.batch_id, told.attempt_id][message.partition()].extend(numbers)
+        marker, records = provenance(message)
+        assert marker.topic_id == topic_id_bytes(connection.topic_id)
+        numbers = range(marker.sequence, marker.sequence + records)
+        found[marker.batch_id, marker.attempt_id][message.partition()].extend(numbers)
     return {key: dict(partitions) for key, partitions in found.items()}
 
 
@@ -190,11 +190,11 @@ def test_a_sink_follows_a_recreated_channel(
     channel = gateway.channel(name, SCHEMA)
     first = source.streamWriter(struct_of(SCHEMA), overwrite=False)
     channel.delete()
-    anew = gateway.channel(name, SCHEMA)
+    recreated = gateway.channel(name, SCHEMA)
     second = source.streamWriter(struct_of(SCHEMA), overwrite=False)
 
     uids = [each._task_writer.connection.channel_uid for each in (first, second)]
-    assert uids == [channel.uid, anew.uid]
+    assert uids == [channel.uid, recreated.uid]
 
 
 def test_a_batch_id_depends_on_the_query_and_the_batch_number() -> None:

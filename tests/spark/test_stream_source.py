@@ -61,10 +61,10 @@ class Query:
 
     def batch(self, start: Json, end: Json) -> dict[int, list[int]]:
         """Plan and read a micro-batch, and return its ids by partition."""
-        pieces = self.reader.partitions(start, end)
+        splits = self.reader.partitions(start, end)
         found: dict[int, list[int]] = {}
-        for piece in pieces:
-            shipped: InputPartition = pickle.loads(pickle.dumps(piece))  # noqa: S301
+        for split in splits:
+            shipped: InputPartition = pickle.loads(pickle.dumps(split))  # noqa: S301
             ids = [
                 each for batch in self.task.read(shipped) for each in batch.column("id").to_pylist()
             ]
@@ -193,9 +193,11 @@ def test_lost_offsets_are_skipped_and_logged_without_fail_on_data_loss(
     delete_before(channel, 3)
 
     assert query.batch(start, end) == {0: [3, 4]}
-    told = [each.getMessage() for each in caplog.records if "failOnDataLoss" in each.getMessage()]
-    assert len(told) == 1
-    assert "partition 0 has no offset 0: its range is 3 to 5" in told[0]
+    messages = [
+        each.getMessage() for each in caplog.records if "failOnDataLoss" in each.getMessage()
+    ]
+    assert len(messages) == 1
+    assert "partition 0 has no offset 0: its range is 3 to 5" in messages[0]
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -204,14 +206,14 @@ def test_offsets_lost_after_planning_are_handled_in_the_task(
 ) -> None:
     fill(channel, range(5))
     query = queries(failOnDataLoss=str(fail))
-    (piece,) = query.reader.partitions(query.start(), query.end())
+    (split,) = query.reader.partitions(query.start(), query.end())
     delete_before(channel, 3)
 
     if fail:
         with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0"):
-            list(query.reader.read(piece))
+            list(query.reader.read(split))
         return
-    (batch,) = query.reader.read(piece)
+    (batch,) = query.reader.read(split)
     assert batch.column("id").to_pylist() == [3, 4]
     assert "no longer holds the messages from offset 0 to 3" in caplog.text
 
@@ -301,12 +303,12 @@ def test_a_query_continues_without_the_gateway(
     splits = planner.splits(planner.start(), planner.end())
 
     assert [split.offsets.messages for split in splits] == [3]
-    told = [
+    messages = [
         each
         for each in caplog.records
         if "continues with the last known connection" in each.getMessage()
     ]
-    assert len(told) == 1
+    assert len(messages) == 1
     reader.stop()
 
 

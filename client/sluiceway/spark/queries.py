@@ -163,7 +163,9 @@ class Queries(StreamingQueryListener):
 
         The gateway gets an exception's type and error class, since its text may quote records.
         """
-        cause = event.exception and public_cause(event.exception, event.errorClassOnException)
+        cause = None
+        if event.exception is not None:
+            cause = public_cause(event.exception, event.errorClassOnException)
         with self._lock:
             run = self._runs.get(str(event.runId))
             if run is not None:
