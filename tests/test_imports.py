@@ -122,7 +122,7 @@ def test_a_module_of_the_gateway_imports_its_own_layer_and_those_below() -> None
 
 def _client_layer(path: Path) -> str:
     parts = path.relative_to(CLIENT).with_suffix("").parts
-    if parts[0] in {"errors", "_version", "fair_lock", "garbage"}:
+    if parts[0] in {"errors", "_version", "fair_lock", "fork_guard", "garbage"}:
         return "errors"
     if parts == ("kafka", "config"):
         return "config"

@@ -1,7 +1,6 @@
 """Heartbeats: one thread and one request per interval for all endpoints of a process."""
 
 import logging
-import os
 import threading
 import time
 import uuid
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.auth import forget_frames
 from sluiceway.rest.endpoint_models import HeartbeatResult
 from sluiceway.rest.endpoints import BeatAnswer, EndpointCalls
@@ -82,7 +82,7 @@ class AbandonedEndpoints:
 
     def mind(self, member: object, farewell: DetachRequest) -> None:
         """Note the farewell when `member` is collected before it is released."""
-        minded = weakref.finalize(member, _note, self._noted, farewell, os.getpid())
+        minded = ForkGuard().finalize(member, self._noted.append, farewell)
         # A process that ends is silent as a whole, and found lost by that.
         minded.atexit = False
         self._minded[farewell.id] = minded
@@ -92,7 +92,7 @@ class AbandonedEndpoints:
         minded = self._minded.get(id_)
         # It lives, as it is its own reader or writer that says so.
         if minded is not None and (kept := minded.detach()) is not None:
-            self.mind(kept[0], replace(kept[2][1], **known))
+            self.mind(kept[0], replace(kept[2][1][0], **known))
 
     def release(self, id_: str) -> None:
         """Forget about a member, which has come to its end."""
@@ -124,11 +124,6 @@ class AbandonedEndpoints:
                         farewell.name,
                     )
             self._minded.pop(farewell.id, None)
-
-
-def _note(noted: deque[DetachRequest], farewell: DetachRequest, process: int) -> None:
-    if os.getpid() == process:
-        noted.append(farewell)
 
 
 LOGGER = logging.getLogger("sluiceway.endpoint.heartbeat")
@@ -204,7 +199,7 @@ class HeartbeatSession:
 
         A process that was forked has one of its own.
         """
-        key = (os.getpid(), calls.identity, grace_s)
+        key = (ForkGuard(), calls.identity, grace_s)
         # No lock, which a fork could find taken: the first that is put there stays.
         return _SESSIONS.setdefault(key, cls(calls, grace_s=grace_s))
 

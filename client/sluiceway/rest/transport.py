@@ -29,6 +29,7 @@ from sluiceway.errors import (
     StaleGeneration,
     Unauthenticated,
 )
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.auth import Token, TokenSource, forget_frames
 from sluiceway.rest.tls import certificate_fault, speaks_tls
 
@@ -253,7 +254,7 @@ class Transport:
         self._http.close()
 
     def _connected(self) -> httpx.Client:
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard()
         return httpx.Client(
             base_url=self.url,
             verify=_trust(self.url, self._ca),
@@ -290,7 +291,7 @@ class Transport:
         timeout_s: float,
         wait_s: float,
     ) -> httpx.Response:
-        if os.getpid() != self._process:
+        if self._fork_guard.forked:
             # After a fork the old connections are the parent's.
             self._http = self._connected()
         while True:
