@@ -16,9 +16,9 @@ from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_unti
 
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
-from sluiceway.confluent.committer import Committer
-from sluiceway.confluent.fetcher import WakeupEvent
-from sluiceway.confluent.members import ManualConsumer, Reader
+from sluiceway.confluent.committer import AsyncCommitter
+from sluiceway.confluent.members import ChannelMember, ManualConsumer
+from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.channels import Control
@@ -48,7 +48,7 @@ def failing(calls: list[str], which: str) -> Callable[[Consumer, list[TopicParti
     return fail
 
 
-def beats_again(reader: Reader) -> bool:
+def beats_again(reader: ChannelMember) -> bool:
     """Whether the gateway is there for the beats; none is in the middle of a connection then."""
     return reader.attachment.session._away_since_s is None
 
@@ -65,7 +65,7 @@ def test_reading_goes_on_while_the_gateway_is_away(site: Facade, name: str, way:
         until(lambda: reader.poll(0.1) is None and time.monotonic() > began_s + 3, seconds=12)
         assert sum(at.offset for at in reader.position(reader.assignment())) == 20
         way.mend()
-        until(lambda: reader.poll(0.05) is None and beats_again(reader._assignment.readers[name]))
+        until(lambda: reader.poll(0.05) is None and beats_again(reader._assignment.members[name]))
     assert sum(at.offset for at in site.gateway.channel(name).committed("g").values()) == 20
 
 
@@ -226,18 +226,18 @@ def test_a_commit_without_an_answer_may_count_and_the_next_one_makes_up_for_it(
     site: Facade, name: str, way: Relay
 ) -> None:
     control = Control(Transport(way.url, timeout_s=5), grace_s=5)
-    lone = ManualConsumer(control, name, "doubtful")
-    lone.passing({0: 8})
+    manual = ManualConsumer(control, name, "doubtful")
+    manual.track_consumed({0: 8})
     way.deaf = True
     with pytest.raises(GatewayUnavailable):
-        lone.commit({0: 3})
+        manual.commit({0: 3})
     channel = site.gateway.channel(name)
     until(lambda: channel.committed("doubtful"))
     way.deaf = False
-    lone.commit({0: 8})
+    manual.commit({0: 8})
     assert channel.committed("doubtful")[0].offset == 8
-    until(lambda: beats_again(lone))
-    lone.attachment.leave()
+    until(lambda: beats_again(manual))
+    manual.attachment.leave()
     control.close()
 
 
@@ -249,15 +249,15 @@ def test_commits_that_wait_while_the_gateway_is_away_fail_together() -> None:
         began.wait(20)
         raise GatewayUnavailable("nobody there")
 
-    committer = Committer(away, news=WakeupEvent())
+    committer = AsyncCommitter(away, wakeup=WakeupEvent())
     for number in range(100):
-        committer.soon({("c", 0): number})
+        committer.submit({("c", 0): number})
     began.set()
-    committer.settle()
+    committer.flush()
     assert len(calls) <= 2
     assert {error and error.code() for error, _ in committer.reports} == {KafkaError._TRANSPORT}
     assert len(committer.reports) == 100
-    committer.end()
+    committer.close()
 
 
 def test_a_commit_that_fails_otherwise_is_told_and_the_next_one_is_made() -> None:
@@ -268,25 +268,25 @@ def test_a_commit_that_fails_otherwise_is_told_and_the_next_one_is_made() -> Non
         if len(kept) == 1:
             raise ZeroDivisionError
 
-    committer = Committer(keep, news=WakeupEvent())
+    committer = AsyncCommitter(keep, wakeup=WakeupEvent())
     for _ in range(2):
-        committer.soon({("c", 0): 1})
+        committer.submit({("c", 0): 1})
         until(lambda: committer.idle)
     (first, _), (second, _) = committer.reports
     assert (first and first.code(), second) == (KafkaError._FAIL, None)
-    committer.end()
+    committer.close()
 
 
 def test_news_in_the_middle_of_putting_off_are_not_missed() -> None:
-    news = WakeupEvent()
-    threads = [threading.Thread(target=news.set) for _ in range(20)]
+    wakeup = WakeupEvent()
+    threads = [threading.Thread(target=wakeup.set) for _ in range(20)]
     for each in threads:
         each.start()
-        news.put_off(time.monotonic() + 60)
+        wakeup.postpone(time.monotonic() + 60)
         # Whoever reads looks at the one, and waits for the other.
-        assert news.is_set() == (news.turn_s == 0) or each.is_alive()
+        assert wakeup.is_set() == (wakeup.due_s == 0) or each.is_alive()
         each.join()
-        assert news.is_set() == (news.turn_s == 0)
+        assert wakeup.is_set() == (wakeup.due_s == 0)
 
 
 def test_once_an_interval_of_nothing_is_not_at_all(consumer: New, site: Facade, name: str) -> None:
@@ -312,10 +312,10 @@ def test_a_consumer_is_forgotten_while_its_session_is_busy(site: Facade, name: s
         reader: Consumer | None = site.consumer()
         assert reader is not None
         reader.assign([at(name, 0, 0)])
-        (session,) = {each.attachment.session for each in reader._assignment.readers.values()}
+        (session,) = {each.attachment.session for each in reader._assignment.members.values()}
         assert isinstance(session, HeartbeatSession)
         # As one that a callback of its own refers to.
-        reader._callbacks["assign"] = partial(print, reader)
+        reader._coordinator.callbacks["assign"] = partial(print, reader)
         with session._lock:
             reader = None
             gc.collect()
@@ -349,12 +349,12 @@ FORKING = """
             try:
                 use()
             except KafkaException as error:
-                assert "was made by the process" in error.args[0].str(), error
+                assert "was created by the process" in error.args[0].str(), error
             else:
                 os._exit(1)
         reader.close()
-        producer._finish()
-        reader._leave()
+        producer._finalizer()
+        reader._coordinator.finalizer()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     reader.commit(asynchronous=False)

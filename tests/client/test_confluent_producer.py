@@ -240,7 +240,7 @@ def test_partitions_that_came_meanwhile_end_as_well(site: Facade, name: str) -> 
     with site.producer() as producer:
         producer.produce(name, b"0", partition=0)
         channel.update(partitions=3)
-        producer._outlets.raw.list_topics(producer._by_name[name].topic, timeout=20)
+        producer._channels.producer.list_topics(producer._by_name[name].topic, timeout=20)
         producer.produce(name, b"2", partition=2)
     with site.gateway.channel(name).reader() as reader:
         assert sorted(record["value"] for record in reader) == [b"0", b"2"]

@@ -15,7 +15,7 @@ from real_topics import readings
 
 from sluiceway import Channel, ChannelWriter
 from sluiceway.broker import Broker, OffsetType
-from sluiceway.confluent import channel_producers as confluent_outlets
+from sluiceway.confluent import channel_producers
 from sluiceway.errors import Fenced, KafkaUnavailable
 
 NewChannel = Callable[..., Channel]
@@ -161,7 +161,7 @@ def test_an_election_before_the_end_keeps_no_producer_from_closing(
     (endpoint,) = [each for each in site.gateway.channel(name).endpoints() if each.ends]
     assert (endpoint.state, endpoint.ends) == ("closed", {0: 2})
 
-    monkeypatch.setattr(confluent_outlets, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(channel_producers, "_TIMEOUT_S", 0.2)
     elections.left = math.inf
     for _ in range(2):
         assert raised(impatient.close) == KafkaError._ALL_BROKERS_DOWN

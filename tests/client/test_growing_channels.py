@@ -94,7 +94,7 @@ class Facade(Writing):
 
     @property
     def producer(self) -> Any:
-        return self.facade._outlets.raw
+        return self.facade._channels.producer
 
 
 class ToPartitions(Facade):

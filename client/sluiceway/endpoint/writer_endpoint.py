@@ -28,7 +28,6 @@ class WriterEndpoint:
         timeout_s: float,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        self._timeout_s = timeout_s
         self.records = 0
         self.failures = 0
         self._reason = ""
@@ -63,7 +62,7 @@ class WriterEndpoint:
         """Let heartbeats report the count of messages."""
         self.handle.start(self.records)
 
-    def close(self, error: BaseException | None = None, *, timeout_s: float | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, timeout_s: float) -> None:
         """Report where the channel's messages end, or that the writer failed.
 
         It failed if there is an `error` or if messages were lost. Raises GatewayError, after which
@@ -80,7 +79,6 @@ class WriterEndpoint:
         if error is not None:
             self.handle.fail(error)
             return
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         self.handle.leave(ends=self._ends(timeout_s) if self.records else None)
 
     def _ends(self, timeout_s: float) -> dict[int, int]:
