@@ -12,6 +12,7 @@ import pytest
 
 import sluiceway.pypz.errors
 from sluiceway import Endpoint, Position
+from sluiceway.endpoint.handle import EndpointMetrics
 from sluiceway.errors import (
     ChannelNotFound,
     Forbidden,
@@ -27,11 +28,11 @@ from sluiceway.pypz.config import (
     reader_settings,
     writer_settings,
 )
-from sluiceway.pypz.heartbeats import Cycles
+from sluiceway.pypz.heartbeats import cycle_figures
 from sluiceway.pypz.offsets import OffsetHistory
-from sluiceway.pypz.peers import Connected
+from sluiceway.pypz.peers import Peers
 from sluiceway.pypz.resources import Resources
-from sluiceway.pypz.status import ChannelStatus as OurStatus
+from sluiceway.pypz.status import OwnChannelStatus as OurStatus
 from sluiceway.pypz.status import StatusPayload
 
 LOGGER = ChannelLogger(logging.getLogger("parts"), "port", "channel")
@@ -40,19 +41,19 @@ WRITER = Endpoint(
 )
 
 
-def heard(connected: Connected, endpoint: Endpoint) -> list[str]:
-    return [each.status.name for each in connected.take([endpoint])]
+def heard(peers: Peers, endpoint: Endpoint) -> list[str]:
+    return [each.status.name for each in peers.update([endpoint])]
 
 
-def connected(monitors: list[ChannelStatusMonitor] | None = None) -> Connected:
-    return Connected("channel", LOGGER, ([] if monitors is None else monitors).append)
+def connected(monitors: list[ChannelStatusMonitor] | None = None) -> Peers:
+    return Peers("channel", LOGGER, ([] if monitors is None else monitors).append)
 
 
 def test_each_status_is_heard_once_and_in_order_by_whoever_comes_when() -> None:
     telling, early = StatusPayload("pipeline.w", None), connected()
-    opened = replace(WRITER, payload=telling.say(OurStatus.Opened, None))
+    opened = replace(WRITER, payload=telling.add(OurStatus.Opened, None))
     assert heard(early, opened) == ["Opened"]
-    started = replace(opened, state="started", payload=telling.say(OurStatus.Started, None))
+    started = replace(opened, state="started", payload=telling.add(OurStatus.Started, None))
     assert heard(early, started) == ["Started"]
     assert heard(early, started) == []
     late = connected()
@@ -66,12 +67,12 @@ def test_another_instance_in_a_place_begins_anew_and_is_one_channel_still() -> N
     seen: list[ChannelStatusMonitor] = []
     there = connected(seen)
     first = StatusPayload("pipeline.w", None)
-    heard(there, replace(WRITER, payload=first.say(OurStatus.Opened, None), state="error"))
+    heard(there, replace(WRITER, payload=first.add(OurStatus.Opened, None), state="error"))
     (monitor,) = seen
     assert monitor.is_channel_error()
     assert not monitor.is_channel_healthy()
     again = replace(WRITER, id="2" * 32)
-    told = StatusPayload("pipeline.w", None).say(OurStatus.Opened, None)
+    told = StatusPayload("pipeline.w", None).add(OurStatus.Opened, None)
     assert heard(there, replace(again, payload=told)) == ["Opened"]
     assert seen == [monitor]
     assert monitor.is_channel_opened()
@@ -88,7 +89,7 @@ def test_an_error_is_left_by_opened_and_started_alone() -> None:
         (OurStatus.Closed, True),
         (OurStatus.Started, False),
     ):
-        heard(there, replace(WRITER, payload=telling.say(status, None)))
+        heard(there, replace(WRITER, payload=telling.add(status, None)))
         assert seen[0].is_channel_error() == error, status
 
 
@@ -123,20 +124,20 @@ def test_payloads_of_another_form_do_no_harm(payload: dict[str, Any]) -> None:
 def test_what_is_told_fits_into_a_payload() -> None:
     telling = StatusPayload("pipeline.w", None)
     for number in range(20):
-        document = telling.say(OurStatus.Acknowledged, {"at": number})
+        document = telling.add(OurStatus.Acknowledged, {"at": number})
     numbers = [number for number, _, _ in document["pypz"]["messages"]]
     assert numbers == list(range(13, 21))
-    document = telling.say(OurStatus.WaitingForSchema, "x" * 3500)
+    document = telling.add(OurStatus.WaitingForSchema, "x" * 3500)
     assert [number for number, _, _ in document["pypz"]["messages"]][-1] == 21
     assert len(str(document)) < 4096
-    assert telling.feel({"a": 1})
-    assert telling.feel({"a": 1}) is None, "nothing new"
+    assert telling.set_health({"a": 1})
+    assert telling.set_health({"a": 1}) is None, "nothing new"
 
 
 def test_a_trail_of_one_partition_knows_every_count() -> None:
     trail = OffsetHistory(100, {0: Position(offset=100)})
     for offset in range(101, 151):
-        trail.note(1, {0: Position(offset=offset)})
+        trail.add(1, {0: Position(offset=offset)})
     assert len(trail._runs) == 1
     assert [trail.at(count) for count in (100, 120, 150, 151)] == [
         {0: Position(offset=offset)} for offset in (100, 120, 150, 150)
@@ -150,11 +151,11 @@ def test_a_trail_of_one_partition_knows_every_count() -> None:
 
 def test_a_trail_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
     trail = OffsetHistory(0, {0: Position(offset=0), 1: Position(offset=0)})
-    trail.note(10, {0: Position(offset=6), 1: Position(offset=4)})
+    trail.add(10, {0: Position(offset=6), 1: Position(offset=4)})
     # An offset that holds no record, and a message that holds many.
-    trail.note(5, {0: Position(offset=12), 1: Position(offset=4)})
-    trail.note(3, {0: Position(offset=12, records=3), 1: Position(offset=4)})
-    trail.note(0, {0: Position(offset=13), 1: Position(offset=4)})
+    trail.add(5, {0: Position(offset=12), 1: Position(offset=4)})
+    trail.add(3, {0: Position(offset=12, records=3), 1: Position(offset=4)})
+    trail.add(0, {0: Position(offset=13), 1: Position(offset=4)})
     places = [trail.at(count) for count in (9, 10, 14, 15, 17, 18)]
     assert places == [
         {0: Position(offset=0), 1: Position(offset=0)},
@@ -210,12 +211,14 @@ def test_properties_of_kafka_python_are_translated() -> None:
 
 def test_figures_are_of_the_last_calls() -> None:
     now = [0.0]
-    cycles = Cycles("Output", 2, monotonic=lambda: now[0])
-    assert set(cycles.figures().values()) == {0}
+    metrics = EndpointMetrics("writer", cycles=2, monotonic=lambda: now[0])
+    assert set(cycle_figures(metrics, "Output").values()) == {0}
+    written = 0
     for records, seconds in ((1, 9.0), (10, 1.0), (30, 3.0), (5, 0.5)):
-        cycles.turn(records)
+        metrics.turn(written)
+        written += records
         now[0] += seconds
-    assert cycles.figures() == {
+    assert cycle_figures(metrics, "Output") == {
         "elapsedTimeSinceLastOutputCycleMs": 500,
         "averageTimePerOutputCycleMs": 2000,
         "averageTimePerOutputRecordMs": 100,
@@ -267,20 +270,20 @@ def test_a_schema_error_is_caught_as_the_installed_avros(
             module.SchemaParseException = theirs  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, name, module)
     with pytest.raises(theirs, match="no schema"):
-        raise errors_made_anew().SchemaParseException("no schema")
+        raise reloaded_errors().SchemaParseException("no schema")
 
 
 def test_without_avro_a_schema_error_is_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("avro", "avro.schema", "avro.errors"):
         monkeypatch.setitem(sys.modules, name, None)
-    made = errors_made_anew().SchemaParseException
+    made = reloaded_errors().SchemaParseException
     assert made.__bases__ == (sluiceway.errors.InvalidSchema, Exception)
 
 
-def errors_made_anew() -> Any:
+def reloaded_errors() -> Any:
     """Import the module of errors as a new process would."""
     path = sluiceway.pypz.errors.__file__
-    spec = importlib.util.spec_from_file_location("errors_made_anew", path)
+    spec = importlib.util.spec_from_file_location("reloaded_errors", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

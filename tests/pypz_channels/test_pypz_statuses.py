@@ -31,8 +31,8 @@ class ElsewhereWriter(QuickWriter):
 
 def vanish(writer: KafkaChannelWriter) -> None:
     """Let a writer's beats end, as those of a process that died do."""
-    assert writer._writer is not None
-    attachment = writer._writer._attachment
+    assert writer._endpoint is not None
+    attachment = writer._endpoint._attachment
     assert attachment is not None
     attachment.session.leave(attachment)
 
@@ -107,7 +107,7 @@ def test_a_filter_is_asked_about_each(bench: Bench) -> None:
 
     until(started)
     assert messages[-1].status == ChannelStatus.Started
-    with pytest.raises(AttributeError, match="is none of"):
+    with pytest.raises(AttributeError, match="does not belong to"):
         monitor.update(ChannelStatusMessage("other", "port", status="Opened"))
     assert reader.is_channel_open()
 
@@ -203,7 +203,7 @@ def test_an_acknowledgement_holds_for_what_was_read_before_it_alone(bench: Bench
     assert not writer.is_all_connected_input_channels_acknowledged()
     # It comes after the records were written, and was said without having read them.
     reader.acknowledge_input()
-    (monitor,) = writer._connected.monitors
+    (monitor,) = writer._peers.monitors
     until(lambda: ChannelStatus.Acknowledged in monitor.status_update_map)
     assert not writer.is_all_connected_input_channels_acknowledged()
     assert len(take(reader, 5)) == 5
@@ -241,7 +241,7 @@ def test_a_writer_that_told_of_an_error_is_not_one_that_has_finished(bench: Benc
     assert reader.is_any_connected_channels_unhealthy()
     assert reader.has_records()
     assert take(reader, 2) == demo(2), "all that it wrote is read"
-    with pytest.raises(WriterFailed, match=r"told of an error.*onLostWriter='go_on'"):
+    with pytest.raises(WriterFailed, match=r"sent the status Error.*onLostWriter='go_on'"):
         until(lambda: not reader.has_records())
     # Started again in its place, it is at work.
     again = bench.writer()
@@ -356,7 +356,7 @@ def test_nobody_reads_a_records_values_in_what_became_of_a_channel(bench: Bench)
     for role in ("writer", "reader"):
         cause = failed_cause(bench.url, bench.name, role)
         assert cause.startswith("OperatorFailed: ")
-        assert cause.endswith("told of an error")
+        assert cause.endswith("sent the status Error")
     assert secret not in views(bench.url, bench.name)
 
 

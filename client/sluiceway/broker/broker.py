@@ -144,7 +144,7 @@ class Broker:
     ) -> Self:
         """Return a Broker for an entry of `request_metadata`, by the same gateway.
 
-        Of metadata from elsewhere, host and port are taken as the gateway's.
+        Metadata from elsewhere has the gateway's host and port.
         """
         del handler, buffer_size, source_host, source_port, broker_version, api_versions
         more["token"] = Token.of(more.get("token"))
@@ -203,7 +203,6 @@ class Broker:
         handler.greet(attempts)
         with self._lock:
             before = self._requests
-            # It stays a writer of the same channels.
             produces = ProduceRequests(handler) if before is None else before.produces
             produces.handler = handler
             self._requests = _Requests(handler, self._address, produces)
