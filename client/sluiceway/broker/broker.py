@@ -372,7 +372,7 @@ class Broker:
     ) -> HeartbeatResponse:
         """Send a member's heartbeat; the code tells whether to join again.
 
-        Without heartbeats for the channel's patience, the member loses its partitions.
+        Without one within the channel's heartbeat timeout, the member loses its partitions.
         """
         del connection_id
         with self._request() as requests:

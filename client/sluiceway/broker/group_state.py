@@ -56,7 +56,7 @@ class JoinedMember:
                 "number": self.commits,
             }
             positions = {p: Position(offset=offset) for p, offset in offsets.items()}
-            calls.commit(self.channel, self.group, body, places=positions)
+            calls.commit(self.channel, self.group, body, positions=positions)
             self.known |= offsets
 
 

@@ -25,7 +25,7 @@ from sluiceway.broker.responses import (
     SyncGroupResponse,
 )
 from sluiceway.errors import OptionError, SluicewayError, StaleGeneration
-from sluiceway.rest.endpoint_models import Membership, ShareAnswer
+from sluiceway.rest.endpoint_models import Membership, SyncResult
 
 __all__ = ["GroupRequests"]
 
@@ -159,7 +159,7 @@ class GroupRequests:
         )
         return member
 
-    def _sync(self, member: JoinedMember, *, take: bool = False) -> ShareAnswer:
+    def _sync(self, member: JoinedMember, *, take: bool = False) -> SyncResult:
         body: dict[str, Any] = {"uid": member.uid, "epoch": member.epoch}
         if take:
             body |= {"take": member.joined, "has": member.generation}
@@ -175,10 +175,10 @@ class GroupRequests:
         member.heartbeats += 1
         state = "started" if member.started else "opened"
         report = {"id": member.id, "epoch": member.epoch, "state": state, **_positions(member)}
-        answer = self._calls.beat(
+        answer = self._calls.heartbeat(
             member.session, member.heartbeats, [report], timeout_s=self._handler.timeout_s
         )
-        result = answer.heard.get(member.id)
+        result = answer.results.get(member.id)
         if result is None or result.status in ("fenced", "gone"):
             why = "the gateway removed it" if result is None else result.reason or result.status
             raise _unknown(member.id, member.group, why)

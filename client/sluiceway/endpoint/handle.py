@@ -24,7 +24,7 @@ from sluiceway.errors import (
 )
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.endpoint_models import (
-    Attached,
+    AttachResult,
     Endpoint,
     HeartbeatResult,
     Membership,
@@ -146,8 +146,8 @@ class EndpointHandle:
 
     Its session beats for it in another thread; what the gateway says comes to `counterparts`,
     `finish_requested` and `check`. An endpoint that was fenced never attaches again. One that was
-    lost, as its process was stopped for longer than the channel's patience, goes on with the next
-    heartbeat, if nothing took its place.
+    lost, as its process was stopped for longer than the channel's heartbeat timeout, goes on with
+    the next heartbeat, if nothing took its place.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class EndpointHandle:
         self.role = role
         self.membership = membership
         self.session = session
-        self.attached: Attached
+        self.attached: AttachResult
         self.movement = EndpointMetrics(role)
         self.counterparts: tuple[Endpoint, ...] | None = None
         self.finish_requested = False
@@ -405,7 +405,7 @@ class EndpointHandle:
             else:
                 self._present = True
                 self.session.mind(self, DetachRequest.of(self, self.attached.epoch))
-                self.session.expect(self.attached.beat_ms)
+                self.session.expect(self.attached.heartbeat_interval_ms)
                 return
 
     def _detach(

@@ -72,7 +72,7 @@ class StandaloneCommitter:
                     self._channel,
                     self._group,
                     self._body,
-                    places=after,
+                    positions=after,
                     before={p: at for p, at in before.items() if p in after},
                 )
             except GatewayUnavailable:

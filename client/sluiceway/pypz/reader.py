@@ -13,7 +13,7 @@ from sluiceway.pypz.peers import ChannelStatusMonitor, FailedWriters
 from sluiceway.pypz.status import ChannelStatus
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Endpoint, Position
-from sluiceway.rest.models import Beat
+from sluiceway.rest.models import Heartbeat
 
 __all__ = ["KafkaChannelReader"]
 
@@ -66,9 +66,9 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         """Whether there are records to read, or to wait for.
 
         If everything is read and a writer failed or was lost, its successor is waited for up to
-        the channel's patience; then WriterFailed or WriterLost is raised, unless the writer wrote
-        nothing. With `onLostWriter` in the configuration, the wait is unlimited ("wait"), or there
-        is none ("go_on"), and neither error.
+        the channel's heartbeat timeout; then WriterFailed or WriterLost is raised, unless the
+        writer wrote nothing. With `onLostWriter` in the configuration, the wait is unlimited
+        ("wait"), or there is none ("go_on"), and neither error.
         """
         reader = self._opened()
         # First: writers that have ended by now wrote nothing after the ends asked for next.
@@ -243,13 +243,13 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         return bool(new)
 
     def _create_resources(self) -> bool:
-        beat = Beat(
+        heartbeat = Heartbeat(
             interval_ms=self.DefaultStatusThreadIntervalInMs,
-            patience_ms=ChannelStatusMonitor.ValidPatienceTimeInMs,
+            timeout_ms=ChannelStatusMonitor.ValidPatienceTimeInMs,
         )
         group_mode = self._context.is_in_group_mode()
         partitions = 1 if group_mode else int(self._context.get_group_size())
-        return self._resources.attempt(lambda: self._resources.create(partitions, beat))
+        return self._resources.attempt(lambda: self._resources.create(partitions, heartbeat))
 
     def _delete_resources(self) -> bool:
         unread = self._settings.delete_unread
@@ -282,7 +282,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         self._failed_writers = FailedWriters(
             channel.name,
             self._settings.on_lost_writer,
-            patience_s=channel.beat.patience_ms / 1000,
+            patience_s=channel.heartbeat.timeout_ms / 1000,
         )
         self._channel, self._consumer_timeout_ms = channel, None
         return True
