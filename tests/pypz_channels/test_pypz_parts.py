@@ -49,7 +49,7 @@ def connected(monitors: list[ChannelStatusMonitor] | None = None) -> Peers:
     return Peers("channel", LOGGER, ([] if monitors is None else monitors).append)
 
 
-def test_each_status_is_heard_once_and_in_order_by_whoever_comes_when() -> None:
+def test_each_peer_receives_each_status_once_and_in_order() -> None:
     telling, early = StatusPayload("pipeline.w", None), connected()
     opened = replace(WRITER, payload=telling.add(OurStatus.Opened, None))
     assert heard(early, opened) == ["Opened"]
@@ -63,7 +63,7 @@ def test_each_status_is_heard_once_and_in_order_by_whoever_comes_when() -> None:
     assert heard(early, closed) == []
 
 
-def test_another_instance_in_a_place_begins_anew_and_is_one_channel_still() -> None:
+def test_another_instance_in_a_place_keeps_the_monitor() -> None:
     seen: list[ChannelStatusMonitor] = []
     there = connected(seen)
     first = StatusPayload("pipeline.w", None)
@@ -79,7 +79,7 @@ def test_another_instance_in_a_place_begins_anew_and_is_one_channel_still() -> N
     assert monitor.is_channel_healthy()
 
 
-def test_an_error_is_left_by_opened_and_started_alone() -> None:
+def test_only_opened_and_started_end_an_error() -> None:
     seen: list[ChannelStatusMonitor] = []
     there, telling = connected(seen), StatusPayload("pipeline.w", None)
     for status, error in (
@@ -93,7 +93,7 @@ def test_an_error_is_left_by_opened_and_started_alone() -> None:
         assert seen[0].is_channel_error() == error, status
 
 
-def test_who_is_not_of_pypz_is_heard_by_its_states() -> None:
+def test_native_endpoints_are_received_by_their_states() -> None:
     there = connected()
     plain = replace(WRITER, group="loader", size=3, index=2)
     assert heard(there, plain) == ["Opened"]
@@ -114,14 +114,14 @@ def test_who_is_not_of_pypz_is_heard_by_its_states() -> None:
         {"rows": 7},
     ],
 )
-def test_payloads_of_another_form_do_no_harm(payload: dict[str, Any]) -> None:
+def test_other_payloads_are_ignored(payload: dict[str, Any]) -> None:
     there = connected()
     told = heard(there, replace(WRITER, payload=payload))
     assert told in ([], ["Opened"])
     assert there.monitors[0].is_channel_healthy()
 
 
-def test_what_is_told_fits_into_a_payload() -> None:
+def test_the_document_fits_into_a_payload() -> None:
     telling = StatusPayload("pipeline.w", None)
     for number in range(20):
         document = telling.add(OurStatus.Acknowledged, {"at": number})
@@ -134,7 +134,7 @@ def test_what_is_told_fits_into_a_payload() -> None:
     assert telling.set_health({"a": 1}) is None, "nothing new"
 
 
-def test_a_trail_of_one_partition_knows_every_count() -> None:
+def test_a_history_of_one_partition_knows_every_count() -> None:
     trail = OffsetHistory(100, {0: Position(offset=100)})
     for offset in range(101, 151):
         trail.add(1, {0: Position(offset=offset)})
@@ -149,7 +149,7 @@ def test_a_trail_of_one_partition_knows_every_count() -> None:
     assert not trail._runs
 
 
-def test_a_trail_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
+def test_a_history_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
     trail = OffsetHistory(0, {0: Position(offset=0), 1: Position(offset=0)})
     trail.add(10, {0: Position(offset=6), 1: Position(offset=4)})
     # An offset that holds no record, and a message that holds many.
@@ -180,7 +180,7 @@ def test_a_trail_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
         ("a" * 300, "a" * 180 + "-"),
     ],
 )
-def test_names_that_fit_stay_and_others_are_marked(given: str, known: str) -> None:
+def test_valid_names_stay_and_others_get_a_hash(given: str, known: str) -> None:
     name = channel_name(given)
     assert name == known or (name.startswith(known.lstrip("-")) and name != given)
     assert channel_name(name) == name, "what was made fits"
@@ -209,7 +209,7 @@ def test_properties_of_kafka_python_are_translated() -> None:
     assert told == []
 
 
-def test_figures_are_of_the_last_calls() -> None:
+def test_figures_are_averages_of_the_last_calls() -> None:
     now = [0.0]
     metrics = EndpointMetrics("writer", cycles=2, monotonic=lambda: now[0])
     assert set(cycle_figures(metrics, "Output").values()) == {0}
@@ -233,7 +233,7 @@ def test_statuses_have_pypzs_members() -> None:
     ]
 
 
-def test_what_may_heal_is_told_and_tried_again_and_the_rest_is_raised(
+def test_retriable_errors_are_logged_and_others_raised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     resources = Resources("channel", None, LOGGER, grace_s=60)
