@@ -202,11 +202,11 @@ def test_consumers_are_told_offsets_after_an_election(site: Facade) -> None:
     with site.consumer() as consumer:
         consumer.assign([at(name, 0, 0)])
         fetcher = consumer._assignment.fetcher
-        fetcher._raw = OfConsumer(fetcher._raw)
-        fetcher._raw.left = 2
+        fetcher._consumer = OfConsumer(fetcher._consumer)
+        fetcher._consumer.left = 2
         assert consumer.get_watermark_offsets(at(name)) == (0, 4)
-        fetcher._raw.left = 2
+        fetcher._consumer.left = 2
         assert consumer.offsets_for_times([at(name, 0, 0)])[0].offset == 0
-        fetcher._raw.left = 2
+        fetcher._consumer.left = 2
         consumer.assign([at(name, 1, -2)])
         assert consumer.consume(1, 30)[0].offset() == 0

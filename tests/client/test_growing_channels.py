@@ -124,7 +124,7 @@ class ByBroker(Writing):
 
     @property
     def producer(self) -> Any:
-        (producer,) = self.broker._producing._producers.values()
+        (producer,) = self.broker._online().produces._producers.values()
         return producer
 
 
