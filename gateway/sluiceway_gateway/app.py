@@ -29,8 +29,8 @@ from sluiceway_gateway.http.deps import Services
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import document
-from sluiceway_gateway.kafka.admin import Kafka
-from sluiceway_gateway.kafka.client import check_for_clients
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
@@ -67,13 +67,13 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         pool_size=settings.database_pool_size,
         wait_ms=settings.database_wait_ms,
     )
-    kafka = Kafka(
+    kafka = KafkaAdmin(
         settings.kafka_bootstrap_servers,
         settings.kafka_properties.get_secret_value(),
         timeout_s=settings.kafka_timeout_ms / 1000,
     )
     for properties in settings.listeners.properties.values():
-        check_for_clients(properties)
+        check_client_properties(properties)
     metrics = Metrics()
     watch = Watch(database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000)
     acknowledgements = Acknowledgements(

@@ -14,7 +14,7 @@ from sluiceway_gateway.errors import (
     WrongEncoding,
     WrongRevision,
 )
-from sluiceway_gateway.kafka.calls import ClusterCalls
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.provisioning.status import away
 
 
@@ -42,7 +42,7 @@ class ReadinessCheck:
     def __init__(
         self,
         database: Database,
-        cluster: ClusterCalls,
+        cluster: KafkaAdmin,
         *,
         timeout_s: float,
         failing: Callable[[], Mapping[str, str]] = dict,

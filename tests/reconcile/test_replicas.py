@@ -18,15 +18,15 @@ from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.errors import DatabaseUnavailable
-from sluiceway_gateway.kafka.admin import Kafka
-from sluiceway_gateway.kafka.calls import Observation
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import ObservedTopics
 from sluiceway_gateway.loops import Leader, Loop, Loops
 from sluiceway_gateway.provisioning.plan import CreateTopic
 from sluiceway_gateway.provisioning.reconciler import Counts
 from sluiceway_gateway.settings import Settings
 
 
-class Interrupted(Kafka):
+class Interrupted(KafkaAdmin):
     """The real Kafka; something else happens right before or after one of its calls."""
 
     before_creation: Callable[[], object] | None = None
@@ -38,7 +38,7 @@ class Interrupted(Kafka):
             act()
         return dict(super().create_topics(topics))
 
-    def observe(self, names: Iterable[str]) -> Observation:
+    def observe(self, names: Iterable[str]) -> ObservedTopics:
         seen = super().observe(names)
         act, self.after_observation = self.after_observation, None
         if act is not None:

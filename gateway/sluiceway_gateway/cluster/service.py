@@ -7,7 +7,7 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import NotFound
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Broker, Cluster, TopicMetadata, Watermarks
 
 
@@ -22,7 +22,7 @@ class TopicReport:
 class ClusterService:
     """Brokers and topics of the Kafka cluster. Calls raise KafkaUnavailable."""
 
-    def __init__(self, database: Database, kafka: Kafka) -> None:
+    def __init__(self, database: Database, kafka: KafkaAdmin) -> None:
         self._database = database
         self._kafka = kafka
 

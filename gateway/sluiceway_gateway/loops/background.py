@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.loops.leader import Leader, holder_name
@@ -44,7 +44,7 @@ class Loops:
         self,
         *,
         database: Database,
-        kafka: Kafka,
+        kafka: KafkaAdmin,
         settings: Settings,
         clock: Callable[[], datetime],
         on_change: Callable[[], None] = lambda: None,

@@ -13,7 +13,7 @@ import structlog
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.status import reading_store, sample_store
 from sluiceway_gateway.status.lag import Sample, group_lag, write_rate
@@ -88,7 +88,7 @@ class Sampler:
         self,
         *,
         database: Database,
-        kafka: Kafka,
+        kafka: KafkaAdmin,
         clock: Clock,
         monotonic: Callable[[], float],
         interval_s: float = 5.0,

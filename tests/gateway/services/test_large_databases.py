@@ -18,7 +18,7 @@ from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints.liveness import LostEnds, Reaper
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.store import known, on_sides
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
 from sluiceway_gateway.status import reading_store
@@ -33,7 +33,7 @@ class Looks:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.turned_s = 0.0
-        kafka = Kafka(NOBODY, timeout_s=0.1)
+        kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
         clock = TurnedClock()
         dated: dict[str, Any] = {
             "database": database,

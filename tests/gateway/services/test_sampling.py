@@ -12,7 +12,7 @@ from gateway_rig import NOBODY, Rig
 
 from made_topics import make
 from shared_kafka import SharedKafka
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.progress import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
@@ -30,7 +30,7 @@ class Sampling:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         make(admin, NewTopic(self.topic, 4, 1))
         self.producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        self.kafka = Kafka(kafka.bootstrap_servers)
+        self.kafka = KafkaAdmin(kafka.bootstrap_servers)
         # A broker that is asked at once may not know all partitions of its new topic yet.
         until(lambda: None not in self.kafka.watermarks(self.topic, range(4)).values())
         self.now_s = 0.0
@@ -235,7 +235,7 @@ def test_without_kafka_lag_and_watermarks_are_unknown(flights: Site, sampling: S
     flights.beat(report(reader, "started", positions=at(5, 0, 0, 0)))
     sampling.sample()
     assert sampling.group()["lag_messages"] == 4
-    sampling.kafka = Kafka(NOBODY, timeout_s=0.1)
+    sampling.kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
     sampling.sampler = sampling.another()
     assert sampling.sample() == SampleCounts(sampled=1, changed=1, unknown=1, pause_s=EVERY_S)
     status, group = sampling.status(), sampling.group()
