@@ -38,13 +38,13 @@ class SluicewayError(Exception):
 
     code: str = "error"
     retriable: bool = False
-    tells_no_values: bool = False
+    message_is_public: bool = False
     """Whether the message holds no value of any record, so that others may read it."""
 
     @property
     def summary(self) -> str | None:
         """What went wrong, without any value of a record; None where only the type may be told."""
-        return str(self) if self.tells_no_values else None
+        return str(self) if self.message_is_public else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Subclasses have keyword-only facts; Spark's tasks carry exceptions between processes.
@@ -83,7 +83,7 @@ class CommitBeyondRead(OptionError):
     """A position to commit lies past what the reader has handed out; nothing was committed."""
 
     code = "commit_beyond_read"
-    tells_no_values = True
+    message_is_public = True
 
 
 class CheckpointMismatch(SluicewayError):
@@ -96,14 +96,14 @@ class EndpointClosed(SluicewayError):
     """The gateway, writer or reader was closed, or failed before; open a new one."""
 
     code = "endpoint_closed"
-    tells_no_values = True
+    message_is_public = True
 
 
 class SluicewayTimeout(SluicewayError, TimeoutError):
     """What was waited for did not happen in time; nothing was undone."""
 
     code = "timeout"
-    tells_no_values = True
+    message_is_public = True
     retriable = True
 
 
@@ -111,7 +111,7 @@ class CounterpartError(SluicewayError):
     """The other side of the channel did not come to its end; `endpoints` are their ids."""
 
     code = "counterpart_error"
-    tells_no_values = True
+    message_is_public = True
     retriable = True
 
     def __init__(self, message: str, *, endpoints: tuple[str, ...] = ()) -> None:
@@ -139,7 +139,7 @@ class GatewayError(SluicewayError):
     """
 
     code = "gateway_error"
-    tells_no_values = True
+    message_is_public = True
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class KafkaFailure(SluicewayError):
     """Kafka refused something; the subclasses say what, where it is known."""
 
     code = "kafka_failure"
-    tells_no_values = True
+    message_is_public = True
 
 
 class KafkaUnavailable(KafkaFailure):
@@ -348,7 +348,7 @@ class ValueOutOfRange(SluicewayError):
     """A value that was read has no form in Python; `batches()` gives it as Arrow's."""
 
     code = "value_out_of_range"
-    tells_no_values = True
+    message_is_public = True
 
 
 class PortError(SluicewayError):
@@ -410,7 +410,7 @@ class RecordTooLarge(RecordError):
     """The record at `index` of the write is larger than one message of the topic may be."""
 
     code = "record_too_large"
-    tells_no_values = True
+    message_is_public = True
 
     def __init__(self, *, index: int, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
@@ -447,7 +447,7 @@ class UnsupportedType(SchemaError):
     """The field at `path` has a type that a channel cannot carry."""
 
     code = "unsupported_type"
-    tells_no_values = True
+    message_is_public = True
 
     def __init__(self, *, path: str, type_name: str, hint: str = "") -> None:
         where = f"the field {path!r}" if path else "the schema"

@@ -262,7 +262,7 @@ class Producing:
                     f"{place.max_message_bytes:,}; make it smaller, or raise the channel's "
                     "max.message.bytes. Nothing was sent to this partition",
                 )
-            refusal = check.refusal(each.value)
+            refusal = check.error(each.value)
             if refusal is not None:
                 return Refusal.of(
                     InvalidMessageError,

@@ -55,7 +55,7 @@ class Outlet:
             self.wire = WireFormatValidator(
                 self.connection, refresh=lambda: control.connection(channel, "write")
             )
-            self.checks = not self.wire.takes_any
+            self.checks = not self.wire.accepts_any
         except BaseException as error:
             self.attachment.fail(error)
             raise

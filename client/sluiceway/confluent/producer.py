@@ -242,7 +242,7 @@ class Producer:
                 given = value.encode() if isinstance(value, str) else value
                 if given is not None and not isinstance(given, bytes):
                     raise TypeError(f"a value is str or bytes, not {type(value).__name__}")
-                reason_ = outlet.wire.refusal(given)
+                reason_ = outlet.wire.error(given)
             if reason_ is not None:
                 raise refused(INVALID_ARG, reason_)
         return True

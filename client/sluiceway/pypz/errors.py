@@ -54,4 +54,4 @@ class OperatorFailed(SluicewayError):
     """Why an endpoint ends in error when its port has told of one; nobody has to catch it."""
 
     code = "operator_failed"
-    tells_no_values = True
+    message_is_public = True

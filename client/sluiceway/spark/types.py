@@ -232,7 +232,7 @@ def held(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     wanted = pa.schema([_held_field(field) for field in arrow])
     if wanted.equals(arrow):
         return lambda batch: batch
-    return BatchTransform(schema.record, wanted, _is_cast, _cast).of
+    return BatchTransform(schema.record, wanted, _is_cast, _cast).apply
 
 
 def _is_cast(leaf: Leaf) -> bool:
