@@ -197,7 +197,7 @@ def test_a_message_that_cannot_be_read_is_told_by_its_place() -> None:
 
 def test_a_message_of_a_schema_that_the_reader_cannot_read_is_told_whole() -> None:
     message: Any = SimpleNamespace(partition=lambda: 1, offset=lambda: 5)
-    reason = "it was written with the channel's schema 7, and cannot be read with this reader's"
+    reason = "it has the channel's schema 7, which this reader's schema cannot read"
     error = corrupt_error("c", message, Corrupt(index=0, reason=reason, skippable=False))
     assert cause_of(error) == f"SchemaMismatch: {error}"
     assert cause_of(SchemaMismatch(f"the schema has no field {SECRET!r}")) == "SchemaMismatch"

@@ -154,7 +154,7 @@ def test_an_adopted_topic_keeps_what_others_wrote(
     with channel.writer() as writer:
         writer.write(readings(5))
     with channel.reader(until="now") as reader:
-        for offset, reason in enumerate(("b'plain'", "none of the channel's", "tombstone")):
+        for offset, reason in enumerate(("b'plain'", "not one of the channel's", "tombstone")):
             with pytest.raises(CorruptMessage, match=f"offset {offset}: .*{reason}"):
                 reader.read(1, timeout=None)
             reader.seek({0: offset + 1})

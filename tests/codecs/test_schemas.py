@@ -268,7 +268,7 @@ def test_annotations_that_a_channel_cannot_carry_are_named():
     class Either:
         x: int | str
 
-    with pytest.raises(UnsupportedType, match="one type or None"):
+    with pytest.raises(UnsupportedType, match="one type and None"):
         Schema.of(Either)
 
     @dataclass
