@@ -191,7 +191,7 @@ def test_what_kafka_or_the_gateway_refused_is_told_whole() -> None:
 def test_a_message_that_cannot_be_read_is_told_by_its_place() -> None:
     corrupt = CorruptMessage(channel="c", partition=1, offset=5, reason=f"it begins with {SECRET}")
     assert cause_of(corrupt) == (
-        "CorruptMessage: channel 'c', partition 1, offset 5: it cannot be read as a record"
+        "CorruptMessage: channel 'c', partition 1, offset 5: it cannot be decoded"
     )
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -29,9 +29,7 @@ from sluiceway.codecs.base import Corrupt, Decoded, Encoded
 from sluiceway.errors import RecordTooLarge
 from sluiceway.records.tables import with_valid_offsets
 from sluiceway.records.validation import ValueMismatch, check_column
-
-if TYPE_CHECKING:
-    from sluiceway.schema import Schema
+from sluiceway.schema import Schema
 
 MAGIC: Final = b"SLWA"
 VERSION: Final = 1

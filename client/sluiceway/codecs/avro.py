@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import fastavro
 import numpy as np
@@ -29,11 +29,9 @@ from sluiceway.errors import RecordTooLarge
 from sluiceway.records.tables import with_schema
 from sluiceway.records.to_python import to_records
 from sluiceway.records.validation import invalid_rows
+from sluiceway.schema import Schema
 from sluiceway.schema.rendering import definition
 from sluiceway.schema.types import Record
-
-if TYPE_CHECKING:
-    from sluiceway.schema import Schema
 
 
 class RowWriter:

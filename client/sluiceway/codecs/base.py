@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
+
+import pyarrow as pa
 
 from sluiceway.errors import OptionError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from sluiceway.schema import Schema
+from sluiceway.schema import Schema
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from sluiceway.codecs.physical import with_items
 from sluiceway.errors import SchemaMismatch
 from sluiceway.records.columns import column
+from sluiceway.schema import Schema
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.compatibility import incompatibilities
 from sluiceway.schema.defaults import default_to_python
@@ -30,9 +31,6 @@ from sluiceway.schema.types import (
     field_at,
     join_path,
 )
-
-if TYPE_CHECKING:
-    from sluiceway.schema import Schema
 
 _Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -12,9 +12,7 @@ from sluiceway.errors import OptionError
 from sluiceway.records.columns import columns
 from sluiceway.records.tables import frame_batches, is_frame, table_batches
 from sluiceway.records.validation import ArrayOverflow, ValueMismatch, describe
-
-if TYPE_CHECKING:
-    from sluiceway.schema import Schema
+from sluiceway.schema import Schema
 
 _ROWS: Final = 16_384
 """The rows of a batch: few enough for the processor's caches."""

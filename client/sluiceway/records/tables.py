@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types
@@ -13,11 +13,9 @@ from sluiceway.errors import SchemaMismatch
 from sluiceway.records.casts import cast
 from sluiceway.records.columns import column
 from sluiceway.records.validation import ArrayOverflow, ValueMismatch
+from sluiceway.schema import Schema
 from sluiceway.schema.defaults import default_to_python
 from sluiceway.schema.types import Field, Nullable
-
-if TYPE_CHECKING:
-    from sluiceway.schema import Schema
 
 
 def with_valid_offsets(array: pa.Array) -> pa.Array:
