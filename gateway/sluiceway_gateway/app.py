@@ -19,12 +19,12 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.liveness import EndCounts, ReapCounts
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
-from sluiceway_gateway.groups.service import Resizing, Shares
+from sluiceway_gateway.groups.service import Groups
 from sluiceway_gateway.http import health, openapi, problems
 from sluiceway_gateway.http.auth import Authentication
 from sluiceway_gateway.http.deps import Services
@@ -142,17 +142,16 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             wake=wake,
             clock=clock,
         ),
-        attachment=Attachment(database, tokens, wake=wake, notify=watch.notify, clock=clock),
+        attachment=AttachService(database, tokens, wake=wake, notify=watch.notify, clock=clock),
         endpoints=Endpoints(database, topics=kafka, notify=watch.notify, clock=clock),
-        beats=Beats(database, tokens, notify=watch.notify, clock=clock),
+        beats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         advancing=Advancing(database, clock=clock),
         acknowledgements=acknowledgements,
         statuses=Statuses(database, tokens),
         rendered=ResponseCache(),
         fragments=JsonCache(),
-        shares=Shares(database, notify=watch.notify),
-        resizing=Resizing(database, notify=watch.notify, clock=clock),
+        groups=Groups(database, notify=watch.notify, clock=clock),
         watch=watch,
         cluster=ClusterView(database, kafka),
         health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S, failing=loops.failing),

@@ -12,10 +12,10 @@ from rig import Operator, Rig
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.endpoints import history
-from sluiceway_gateway.endpoints.attach import Attachment
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.attach_batch import AttachSpec
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.placement import AttachSpec
-from sluiceway_gateway.endpoints.service import Departure, Endpoints
+from sluiceway_gateway.endpoints.service import DetachSpec, Endpoints
 from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper, UsageRecorder
 from sluiceway_gateway.lifecycle.store import touch
@@ -129,9 +129,9 @@ def attach(owner: Owner) -> Callable[[], object]:
     asked = AttachSpec(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
     where = {"uid": owner.channel.uid, "principal": LOOPBACK}
     tokens = Tokens(database, None)
-    attachment = Attachment(tokens=tokens, wake=nobody, **given)  # type: ignore[arg-type]
+    attachment = AttachService(tokens=tokens, wake=nobody, **given)  # type: ignore[arg-type]
     attached = attachment.attach(owner.channel.name, asked, **where)  # type: ignore[arg-type]
-    departure = Departure(epoch=attached.endpoint.epoch, state=State.CLOSED)
+    departure = DetachSpec(epoch=attached.endpoint.epoch, state=State.CLOSED)
     return lambda: Endpoints(topics=owner.rig.kafka, **given).detach(  # type: ignore[arg-type]
         owner.channel.name,
         asked.id,

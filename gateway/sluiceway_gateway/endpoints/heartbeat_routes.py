@@ -1,6 +1,7 @@
 """The heartbeat route."""
 
 import json
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,19 +10,25 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from sluiceway_gateway.auth.service import Asker
 from sluiceway_gateway.channels.wire import Asked, Uid, time_json
-from sluiceway_gateway.endpoints.heartbeats import BeatAnswer, Beats, Reply, Report
+from sluiceway_gateway.endpoints.heartbeats import (
+    EndpointReply,
+    EndpointReport,
+    HeartbeatResult,
+    HeartbeatService,
+    TaskReply,
+    TaskReport,
+)
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Attempt, State, TaskState
-from sluiceway_gateway.endpoints.task_store import Kept
-from sluiceway_gateway.endpoints.tasks import TaskReply, TaskReport
+from sluiceway_gateway.endpoints.session_store import EndpointContext
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
-    Count,
     Counters,
+    EndpointChannel,
     HealthWord,
-    Places,
+    Positions,
     RoleWord,
     StateWord,
-    places_of,
+    positions_of,
     standing_json,
 )
 from sluiceway_gateway.http.auth import Anybody
@@ -33,7 +40,7 @@ from sluiceway_gateway.http.route import GatewayRoute
 MAX_TASKS = 1000
 
 
-class TaskBeat(Asked):
+class TaskReportBody(Asked):
     """How an attempt at a part of an endpoint's work stands."""
 
     endpoint: Uid
@@ -44,19 +51,7 @@ class TaskBeat(Asked):
     attempt: int = Field(ge=0, le=INT64_MAX, description="A later one has a higher number")
     state: Literal["running", "done", "failed"]
     counters: Counters = Field(default_factory=dict)
-    positions: (
-        Annotated[
-            dict[
-                Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")],
-                Annotated[list[Count], Field(min_length=2, max_length=2)],
-            ],
-            Field(max_length=10_000),
-        ]
-        | None
-    ) = Field(
-        default=None,
-        description="By partition, the next offset to read and how many of its records are done",
-    )
+    positions: Positions | None = None
     parts: int | None = Field(
         default=None,
         ge=1,
@@ -65,39 +60,24 @@ class TaskBeat(Asked):
     )
 
 
-def _each_task_once(tasks: list[TaskBeat]) -> list[TaskBeat]:
+def _each_task_once(tasks: list[TaskReportBody]) -> list[TaskReportBody]:
     if len({(each.endpoint, each.task, each.attempt) for each in tasks}) != len(tasks):
         raise ValueError("an attempt at a task is in a beat once")
     return tasks
 
 
 Tasks = Annotated[
-    list[TaskBeat],
+    list[TaskReportBody],
     Field(max_length=MAX_TASKS, description="Parts of the work of endpoints, of any session"),
     AfterValidator(_each_task_once),
 ]
-
-
-class TaskStatus(BaseModel):
-    """What tasks are told of their endpoint; unless it is `ok`, it wants no more reports."""
-
-    endpoint: str
-    status: Literal["ok", "closed", "fenced", "gone", "refused"]
-    reason: str | None
-
-
-class KeptChannel(BaseModel):
-    """Which channel it is."""
-
-    name: str
-    uid: str
 
 
 class KeptEndpoint(BaseModel):
     """An endpoint at work that its session keeps alive."""
 
     id: str
-    channel: KeptChannel
+    channel: EndpointChannel
     role: RoleWord
     group: str | None
     epoch: int
@@ -107,9 +87,8 @@ class KeptEndpoint(BaseModel):
     reported_at: datetime | None = Field(description="When a task of it was last heard of")
 
 
-def report_of(task: TaskBeat) -> TaskReport:
+def report_of(task: TaskReportBody) -> TaskReport:
     """Return the report as it was sent."""
-    positions = task.positions
     return TaskReport(
         attempt=Attempt(
             endpoint=task.endpoint,
@@ -117,21 +96,14 @@ def report_of(task: TaskBeat) -> TaskReport:
             number=task.attempt,
             state=TaskState(task.state),
             counters=task.counters,
-            reached=None
-            if positions is None
-            else {int(p): (offset, records) for p, (offset, records) in positions.items()},
+            reached=positions_of(task.positions),
         ),
         parts=task.parts,
         epoch=task.epoch,
     )
 
 
-def status_json(reply: TaskReply) -> dict[str, Any]:
-    """Return what tasks are told, as it is sent."""
-    return {"endpoint": reply.endpoint, "status": reply.status, "reason": reply.reason}
-
-
-def kept_json(kept: Kept) -> dict[str, Any]:
+def kept_json(kept: EndpointContext) -> dict[str, Any]:
     """Return an endpoint as its session is told of it."""
     endpoint = kept.endpoint
     group = endpoint.place.group
@@ -163,7 +135,7 @@ def _small(payload: dict[str, Any]) -> dict[str, Any]:
     return payload
 
 
-class EndpointBeat(Asked):
+class EndpointReportBody(Asked):
     """How an endpoint stands."""
 
     id: Uid
@@ -173,7 +145,7 @@ class EndpointBeat(Asked):
     payload: Annotated[dict[str, Any], AfterValidator(_small)] | None = Field(
         default=None, description="At most 4096 bytes of JSON, for the counterparts"
     )
-    positions: Places | None = Field(
+    positions: Positions | None = Field(
         default=None, description="How far it has come, committed or not; null: as before"
     )
     seen: int | None = Field(
@@ -185,7 +157,7 @@ class EndpointBeat(Asked):
     )
 
 
-def _each_once(beats: list[EndpointBeat]) -> list[EndpointBeat]:
+def _each_once(beats: list[EndpointReportBody]) -> list[EndpointReportBody]:
     if len({each.id for each in beats}) != len(beats):
         raise ValueError("an endpoint is in a beat once")
     return beats
@@ -197,7 +169,7 @@ class HeartbeatPost(Asked):
     session: Uid
     beat: int = Field(ge=1, le=INT64_MAX, description="Counts up; an old one changes nothing")
     endpoints: Annotated[
-        list[EndpointBeat], Field(max_length=MAX_ENDPOINTS), AfterValidator(_each_once)
+        list[EndpointReportBody], Field(max_length=MAX_ENDPOINTS), AfterValidator(_each_once)
     ]
     tasks: Tasks = Field(default_factory=list)
     keeps: bool = Field(
@@ -223,7 +195,7 @@ class Counterpart(BaseModel):
     lost_at: dict[str, int] | None
 
 
-class EndpointReply(BaseModel):
+class EndpointReplyBody(BaseModel):
     """What an endpoint is told."""
 
     id: str
@@ -244,8 +216,8 @@ class HeartbeatAnswer(BaseModel):
 
     next_ms: int
     beat: int = Field(description="The newest beat that counted; the next one has to be higher")
-    endpoints: list[EndpointReply]
-    tasks: list[TaskStatus] | None = Field(
+    endpoints: list[EndpointReplyBody]
+    tasks: list[TaskReply] | None = Field(
         default=None, description="One for each endpoint that has some in the beat"
     )
     kept: list[KeptEndpoint] | None = Field(default=None, description="If the beat `keeps`")
@@ -270,10 +242,10 @@ def beat(
     return heard(gateway.beats, body, by=principal, client=user_agent[:CLIENT_LENGTH])
 
 
-def heard(beats: Beats, body: HeartbeatPost, *, by: Asker, client: str) -> Response:
+def heard(beats: HeartbeatService, body: HeartbeatPost, *, by: Asker, client: str) -> Response:
     """Take a beat and answer it."""
     reports = [
-        Report(
+        EndpointReport(
             id=each.id,
             epoch=each.epoch,
             state=State(each.state),
@@ -281,7 +253,7 @@ def heard(beats: Beats, body: HeartbeatPost, *, by: Asker, client: str) -> Respo
             payload=each.payload,
             listens="seen" in each.model_fields_set,
             seen=each.seen,
-            reached=places_of(each.positions),
+            reached=positions_of(each.positions),
         )
         for each in body.endpoints
     ]
@@ -296,16 +268,16 @@ def heard(beats: Beats, body: HeartbeatPost, *, by: Asker, client: str) -> Respo
     )
     told = _answer_json(answer)
     if body.tasks:
-        told["tasks"] = [status_json(each) for each in answer.tasks]
+        told["tasks"] = [asdict(each) for each in answer.tasks]
     if body.keeps:
         told["kept"] = [kept_json(each) for each in answer.kept]
     return Response(json.dumps(told, separators=(",", ":")), media_type="application/json")
 
 
-def _answer_json(answer: BeatAnswer) -> dict[str, Any]:
+def _answer_json(answer: HeartbeatResult) -> dict[str, Any]:
     sides = {side: [standing_json(each) for each in found] for side, found in answer.sides.items()}
 
-    def told(reply: Reply) -> dict[str, Any]:
+    def told(reply: EndpointReply) -> dict[str, Any]:
         return {
             "id": reply.id,
             "status": reply.status,

@@ -18,14 +18,14 @@ _OF_GROUP = _LAST.where(
 )
 
 
-def add(tx: WriteTransaction, events: Sequence[tuple[str, Event]]) -> None:
-    """Add events, each with the uid of its channel."""
+def add(tx: WriteTransaction, events: Sequence[Event]) -> None:
+    """Append events."""
     if events:
         tx.execute(
             insert(endpoint_events),
             [
                 {
-                    "channel_uid": channel_uid,
+                    "channel_uid": each.channel_uid,
                     "endpoint_id": each.endpoint,
                     "group_name": each.group,
                     "at": each.at,
@@ -34,7 +34,7 @@ def add(tx: WriteTransaction, events: Sequence[tuple[str, Event]]) -> None:
                     "cause": each.cause,
                     "by": each.by,
                 }
-                for channel_uid, each in events
+                for each in events
             ],
         )
 
@@ -53,6 +53,7 @@ def of_group(tx: ReadTransaction, channel_uid: str, group: str, *, limit: int) -
 def _events(latest_first: CursorResult[Any]) -> list[Event]:
     return [
         Event(
+            channel_uid=row.channel_uid,
             at=row.at,
             endpoint=row.endpoint_id,
             group=row.group_name,

@@ -23,6 +23,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import history, liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.changes import save_changes
 from sluiceway_gateway.endpoints.liveness_store import (
     EndpointBeat,
     LostWriter,
@@ -32,7 +33,6 @@ from sluiceway_gateway.endpoints.liveness_store import (
 from sluiceway_gateway.endpoints.model import Endpoint, Health, event, next_health, worse_after_ms
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.service import regroup
 from sluiceway_gateway.kafka.model import Watermarks
 
 
@@ -85,8 +85,7 @@ class RebalanceTimeout:
             ]
             groups_store.release_shares(tx, [each.id for each in slow])
             cause = "its partitions were given to others: it did not let go of them in time"
-            lines = [(e.channel_uid, event(e, by="gateway", at=now, cause=cause)) for e in slow]
-            history.add(tx, lines)
+            history.add(tx, [event(each, by="gateway", at=now, cause=cause) for each in slow])
             endpoints_store.revise(tx, {each.channel_uid for each in slow})
         for each in slow:
             _log.info("a member did not let go of its partitions", endpoint=each.id)
@@ -298,14 +297,7 @@ class Reaper:
                 and not each.superseded
                 and not each.is_finished
             ]
-            endpoints_store.save(tx, changes)
-            regroup(tx, changes, now=now)
-            lines = [
-                (each.channel_uid, event(each, by="gateway", at=now, cause="no beat"))
-                for _, each in changes
-            ]
-            history.add(tx, lines)
-            endpoints_store.revise(tx, {each.channel_uid for _, each in changes})
+            save_changes(tx, changes, by="gateway", now=now, cause="no beat")
         for _, each in changes:
             _log.info("an endpoint is silent", endpoint=each.id, health=str(each.health))
         return [each for _, each in changes]

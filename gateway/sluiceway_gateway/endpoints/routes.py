@@ -10,10 +10,9 @@ from starlette.concurrency import run_in_threadpool
 from sluiceway_gateway.channels.connection import Listener, connection_text
 from sluiceway_gateway.channels.etag import endpoints_etag
 from sluiceway_gateway.channels.wire import Uid
-from sluiceway_gateway.endpoints.attach_batch import AttachRequest
+from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
-from sluiceway_gateway.endpoints.placement import Attached, AttachSpec
-from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
@@ -22,15 +21,15 @@ from sluiceway_gateway.endpoints.wire import (
     AttachPost,
     DetachPost,
     EndpointBody,
+    EndpointDetailsBody,
     EndpointList,
-    EndpointReport,
     GroupName,
     RoleWord,
     endpoint_json,
     ends_of,
     event_json,
-    places_of,
     position_json,
+    positions_of,
 )
 from sluiceway_gateway.http.auth import Manager, Viewer
 from sluiceway_gateway.http.deps import Gateway, Services
@@ -77,8 +76,8 @@ async def attach(
     """
     gateway.settings.listeners.reached_by(listener)
     asked = asked_of(body, client=user_agent[:CLIENT_LENGTH])
-    coming = AttachRequest(channel=name, uid=body.uid, asked=asked, by=principal)
-    done = await asyncio.wrap_future(gateway.attachment.attach_soon(coming))
+    coming = AttachRequest(channel=name, channel_uid=body.uid, spec=asked, asker=principal)
+    done = await asyncio.wrap_future(gateway.attachment.submit(coming))
     return attached(gateway, done, listener=listener)
 
 
@@ -132,8 +131,8 @@ async def list_endpoints(
 @router.get(
     "/{id}",
     summary="Read an endpoint",
-    response_model=EndpointReport,
-    responses=problems(404, also={200: {"description": "It", "model": EndpointReport}}),
+    response_model=EndpointDetailsBody,
+    responses=problems(404, also={200: {"description": "It", "model": EndpointDetailsBody}}),
 )
 def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) -> Response:  # noqa: A002
     """Give an endpoint with its partitions and its last events, superseded or not."""
@@ -164,13 +163,13 @@ def detach(
 
     The first of a group closes last: 409 `members_open` as long as another is open.
     """
-    departure = Departure(
+    departure = DetachSpec(
         epoch=body.epoch,
         state=State(body.state),
         cause=body.cause,
         ends=ends_of(body.ends),
         counters=body.counters,
-        reached=places_of(body.positions),
+        reached=positions_of(body.positions),
     )
     channel, endpoint = gateway.endpoints.detach(
         name, id, departure, uid=body.uid, principal=principal

@@ -27,7 +27,7 @@ Ends = Annotated[
     Field(max_length=100_000, description="By partition, the offset after the last record"),
 ]
 Title = Annotated[str, Field(min_length=1, max_length=200)]
-Places = Annotated[
+Positions = Annotated[
     dict[PartitionText, Annotated[list[Count], Field(min_length=2, max_length=2)]],
     Field(
         max_length=MAX_PARTITIONS,
@@ -101,7 +101,7 @@ class DetachPost(Asked):
         "nothing, null where it may have written",
     )
     counters: Counters | None = None
-    positions: Places | None = Field(default=None, description="Of a reader: how far it came")
+    positions: Positions | None = Field(default=None, description="Of a reader: how far it came")
 
 
 class EndpointChannel(BaseModel):
@@ -172,7 +172,7 @@ class EventBody(BaseModel):
     by: str
 
 
-class EndpointReport(EndpointBody):
+class EndpointDetailsBody(EndpointBody):
     """An endpoint, with its partitions and its last events, the oldest first."""
 
     partitions: list[int]
@@ -231,11 +231,11 @@ def ends_of(ends: dict[str, int] | None) -> dict[int, int] | None:
     return None if ends is None else {int(each): offset for each, offset in ends.items()}
 
 
-def places_of(places: dict[str, list[int]] | None) -> dict[int, tuple[int, int]] | None:
-    """Return places by partition as they were sent."""
-    if places is None:
+def positions_of(positions: dict[str, list[int]] | None) -> dict[int, tuple[int, int]] | None:
+    """Return positions by partition."""
+    if positions is None:
         return None
-    return {int(each): (offset, records) for each, (offset, records) in places.items()}
+    return {int(each): (offset, records) for each, (offset, records) in positions.items()}
 
 
 def event_json(event: Event) -> dict[str, Any]:

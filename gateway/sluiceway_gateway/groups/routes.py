@@ -10,7 +10,7 @@ from sluiceway_gateway.channels.wire import Asked, Uid
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.routes import EndpointId
 from sluiceway_gateway.endpoints.wire import PositionBody, position_json
-from sluiceway_gateway.groups.service import Sharing, SyncRequest
+from sluiceway_gateway.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.params import Name
@@ -88,7 +88,7 @@ def sync(
     waited for any longer: ask again.
     """
     wish = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
-    found = gateway.shares.sync(name, id, wish, uid=body.uid, principal=principal)
+    found = gateway.groups.sync(name, id, wish, uid=body.uid, principal=principal)
     return _sent(_sharing_json(found))
 
 
@@ -108,7 +108,7 @@ def resize(
     Its members are fenced, as when new ones take their places, and so it takes the scope `read`,
     which attaching takes. Whoever is to read on attaches with the new size.
     """
-    found = gateway.resizing.resize(
+    found = gateway.groups.resize(
         name,
         group,
         size=body.size,
@@ -119,7 +119,7 @@ def resize(
     return _sent({"group": found.name, "size": found.size, "generation": found.generation})
 
 
-def _sharing_json(found: Sharing) -> dict[str, Any]:
+def _sharing_json(found: MemberAssignment) -> dict[str, Any]:
     return {
         "generation": found.generation,
         "taken": found.taken,

@@ -24,9 +24,8 @@ from sluiceway_gateway.channels.etag import Precondition
 from sluiceway_gateway.channels.model import check_name
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
-from sluiceway_gateway.endpoints.attach_batch import AttachRequest
+from sluiceway_gateway.endpoints.attach_batch import AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.heartbeat_routes import HeartbeatPost
-from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.wire import CLIENT_LENGTH, AttachPost
 from sluiceway_gateway.errors import InvalidRequest, SluicewayGatewayError
 from sluiceway_gateway.groups.model import check_group
@@ -219,8 +218,8 @@ def _attaching(parts: Services) -> ShortWay:
 
     async def answer(given: tuple[str, str, AttachSpec], by: Credentials) -> Response:
         name, uid, asked = given
-        coming = AttachRequest(channel=name, uid=uid, asked=asked, by=by)
-        done = parts.attachment.attach_soon(coming)
+        coming = AttachRequest(channel=name, channel_uid=uid, spec=asked, asker=by)
+        done = parts.attachment.submit(coming)
         return endpoints_routes.attached(parts, await asyncio.wrap_future(done), listener=None)
 
     return ShortWay(route=_route(endpoints_routes.router, "attach"), read=read, answer=answer)

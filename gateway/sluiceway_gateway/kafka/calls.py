@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.model import ObservedTopic, Rejection, Watermarks
 
 
@@ -32,6 +33,24 @@ class TopicCalls(Protocol):
 
     def watermarks(self, name: str, partitions: Iterable[int]) -> Mapping[int, Watermarks | None]:
         """Return a topic's bounds by partition; raises KafkaUnavailable."""
+
+
+def require_watermarks(
+    calls: TopicCalls, topic: str, partitions: int, *, unknown: str = ""
+) -> dict[int, Watermarks]:
+    """Return the bounds of all partitions of a topic.
+
+    Raises KafkaUnavailable, with a message that begins with `unknown`.
+    """
+    try:
+        found = calls.watermarks(topic, range(partitions))
+    except KafkaUnavailable as error:
+        raise KafkaUnavailable(f"{unknown} {error}".lstrip(), error.lockout) from error
+    missing = [partition for partition, bounds in found.items() if bounds is None]
+    if missing:
+        text = f"{unknown} Kafka did not return the end offset of partition {missing[0]}."
+        raise KafkaUnavailable(text.lstrip())
+    return {partition: bounds for partition, bounds in found.items() if bounds is not None}
 
 
 class LogCalls(TopicCalls, Protocol):

@@ -198,8 +198,17 @@ def touch(tx: WriteTransaction, uid: str, at: datetime, *, spare: timedelta = SP
 
 def write_down(tx: WriteTransaction, channel: Channel, what: str, *, at: datetime) -> None:
     """Add to the channel's history what became of it."""
-    line = Event(at=at, endpoint=None, group="", state=None, health=None, cause=what, by="gateway")
-    history.add(tx, [(channel.uid, line)])
+    line = Event(
+        channel_uid=channel.uid,
+        at=at,
+        endpoint=None,
+        group="",
+        state=None,
+        health=None,
+        cause=what,
+        by="gateway",
+    )
+    history.add(tx, [line])
 
 
 def _usage_of(row: Any) -> Usage:

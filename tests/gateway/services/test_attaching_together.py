@@ -18,10 +18,9 @@ from sluiceway_gateway.auth.service import LOOPBACK, Asker, Credentials, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.attach_batch import AttachRequest
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
-from sluiceway_gateway.endpoints.placement import Attached, AttachSpec
 from sluiceway_gateway.errors import (
     ChannelNotFound,
     DatabaseUnavailable,
@@ -46,7 +45,7 @@ class Crowd:
         self.database = database
         self.tokens = Tokens(database, KEY)
         self.notified: list[None] = []
-        self.attachment = Attachment(
+        self.attachment = AttachService(
             database, self.tokens, wake=lambda: None, notify=lambda: self.notified.append(None)
         )
         self.name, self.uid = self.services.channel()
@@ -54,7 +53,7 @@ class Crowd:
 
     def coming(self, by: Asker = LOOPBACK, uid: str | None = None, **asked: Any) -> AttachRequest:
         return AttachRequest(
-            channel=self.name, uid=uid or self.uid, asked=an_instance(**asked), by=by
+            channel=self.name, channel_uid=uid or self.uid, spec=an_instance(**asked), asker=by
         )
 
     def together(self, *coming: AttachRequest) -> "list[Future[Attached]]":
@@ -67,20 +66,20 @@ class Crowd:
 
         first = AttachRequest(
             channel=self.blocked,
-            uid=self.blocked_uid,
-            asked=an_instance(role=Role.WRITER),
-            by=LOOPBACK,
+            channel_uid=self.blocked_uid,
+            spec=an_instance(role=Role.WRITER),
+            asker=LOOPBACK,
         )
         before_each_commit(self.database, hold_up)
         try:
-            self.attachment.attach_soon(first)
+            self.attachment.submit(first)
             assert arrived.wait(30)
-            return [self.attachment.attach_soon(each) for each in coming]
+            return [self.attachment.submit(each) for each in coming]
         finally:
             free.set()
 
     def attach(self, **asked: Any) -> Attached:
-        return self.attachment.attach_soon(self.coming(**asked)).result(30)
+        return self.attachment.submit(self.coming(**asked)).result(30)
 
     def rows(self, table: Any, uid: str) -> list[Any]:
         with self.database.read() as tx:
@@ -124,13 +123,13 @@ def test_those_that_wait_share_one_transaction(crowd: Crowd) -> None:
 
 def test_what_stands_against_one_is_told_to_that_one_alone(crowd: Crowd) -> None:
     known = crowd.coming(**member(0))
-    crowd.attachment.attach_soon(known).result(30)
+    crowd.attachment.submit(known).result(30)
     crowd.attach(**member(0))
     wrong = {
         GroupSize: crowd.coming(**member(1, size=3)),
         UidMismatch: crowd.coming(**member(2), uid="0" * 32),
         Fenced: known,
-        EndpointIdReused: replace(known, asked=replace(known.asked, index=3)),
+        EndpointIdReused: replace(known, spec=replace(known.spec, index=3)),
         ChannelNotFound: replace(crowd.coming(**member(0)), channel="nowhere"),
     }
     good = crowd.coming(**member(3))
@@ -206,7 +205,9 @@ def test_a_channel_that_is_held_holds_up_only_its_own(crowd: Crowd) -> None:
     other, other_uid = crowd.services.channel()
     with crowd.database.write() as tx:
         channels_store.hold(tx, crowd.name)
-        elsewhere = AttachRequest(channel=other, uid=other_uid, asked=an_instance(), by=LOOPBACK)
+        elsewhere = AttachRequest(
+            channel=other, channel_uid=other_uid, spec=an_instance(), asker=LOOPBACK
+        )
         held, free = crowd.together(crowd.coming(**member(1)), elsewhere)
         assert free.result(30).created
         assert not held.done()
@@ -262,9 +263,7 @@ def test_together_comes_to_the_same_as_one_after_the_other(crowd: Crowd, seed: i
     wanted = [some_asked(chance) for _ in range(30)]
     single, single_uid = crowd.services.channel()
     for at, each in enumerate(wanted):
-        crowd.services.attachment._alone(
-            single, an_instance(title=str(at), **each), uid=single_uid, principal=LOOPBACK
-        )
+        crowd.services.attach(single, an_instance(title=str(at), **each), uid=single_uid)
     coming = [crowd.coming(title=str(at), **each) for at, each in enumerate(wanted)]
     answers = [each.result(30) for each in crowd.together(*coming)]
     assert standing(crowd, crowd.uid) == standing(crowd, single_uid)

@@ -12,9 +12,9 @@ from endpoint_services import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer
-from sluiceway_gateway.endpoints.heartbeats import Report
+from sluiceway_gateway.endpoints.attach_batch import Attached, AttachSpec
+from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.placement import Attached, AttachSpec
 from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.errors import Conflict, Fenced, GoesBack, StaleGeneration
 from sluiceway_gateway.offsets.model import Commit, Position
@@ -40,7 +40,7 @@ class Crowd:
             index=index,
             size=size,
         )
-        return self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
+        return self.services.attach(self.name, asked, uid=self.uid)
 
     def commit(self, attached: Attached, number: int, offset: int) -> None:
         endpoint = attached.endpoint
@@ -152,7 +152,7 @@ def test_beats_commits_attaches_and_the_reaper_do_not_wait_in_a_circle(crowd: Cr
     def beat_all() -> None:
         for number in range(1, 21):
             reports = [
-                Report(
+                EndpointReport(
                     id=each.endpoint.id,
                     epoch=each.endpoint.epoch,
                     state=states[number % 2],

@@ -12,11 +12,11 @@ from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import session_store
-from sluiceway_gateway.endpoints.heartbeats import Report
+from sluiceway_gateway.endpoints.attach_batch import AttachSpec
+from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Endpoint, Role, State
-from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner
-from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.errors import EndpointNotFound
 from sluiceway_gateway.offsets.model import Commit, Position
@@ -44,15 +44,13 @@ class Past:
             role=role,
             **place,  # type: ignore[arg-type]
         )
-        attached = self.services.attachment.attach(
-            self.name, asked, uid=self.uid, principal=LOOPBACK
-        )
+        attached = self.services.attach(self.name, asked, uid=self.uid)
         return attached.endpoint
 
     def depart(
         self, endpoint: Endpoint, state: State = State.CLOSED, ends: dict[int, int] | None = None
     ) -> None:
-        departure = Departure(epoch=endpoint.epoch, state=state, ends=ends)
+        departure = DetachSpec(epoch=endpoint.epoch, state=state, ends=ends)
         self.services.endpoints.detach(
             self.name, endpoint.id, departure, uid=self.uid, principal=LOOPBACK
         )
@@ -113,7 +111,7 @@ def test_an_id_that_is_forgotten_commits_and_beats_no_more_and_takes_no_place(pa
     )
     with pytest.raises(EndpointNotFound):
         past.services.offsets.commit(commit, principal=LOOPBACK)
-    report = Report(
+    report = EndpointReport(
         id=old.id,
         epoch=old.epoch,
         state=State.STARTED,

@@ -9,14 +9,14 @@ from endpoint_services import PARTITIONS, Services
 
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.endpoints.heartbeats import Report
+from sluiceway_gateway.endpoints.attach_batch import AttachSpec
+from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.liveness_store import behind
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
-from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.pruning import Pruner
-from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.errors import Fenced, StaleGeneration
-from sluiceway_gateway.groups.service import Sharing, SyncRequest
+from sluiceway_gateway.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.offsets.model import Commit, Position
 
 
@@ -37,16 +37,18 @@ class Team:
             group="d",
             **place,
         )
-        found = self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
+        found = self.services.attach(self.name, asked, uid=self.uid)
         return found.endpoint
 
-    def sync(self, member: Endpoint, take: int | None = None, has: int | None = None) -> Sharing:
+    def sync(
+        self, member: Endpoint, take: int | None = None, has: int | None = None
+    ) -> MemberAssignment:
         wish = SyncRequest(epoch=member.epoch, take=take, has=has)
-        return self.services.shares.sync(
+        return self.services.groups.sync(
             self.name, member.id, wish, uid=self.uid, principal=LOOPBACK
         )
 
-    def take(self, member: Endpoint, has: int | None = None) -> Sharing:
+    def take(self, member: Endpoint, has: int | None = None) -> MemberAssignment:
         return self.sync(member, self.sync(member).generation, has)
 
     def commit(self, member: Endpoint, generation: int) -> None:
@@ -74,7 +76,7 @@ class Team:
             self.services.reaper.run_once()
 
     def beat(self, member: Endpoint, state: State = State.STARTED) -> Any:
-        report = Report(
+        report = EndpointReport(
             id=member.id,
             epoch=member.epoch,
             state=state,
@@ -125,7 +127,7 @@ def test_a_lost_member_returns_by_a_heartbeat_and_commits_by_its_new_share_alone
     team.take(other)
     team.pass_time(125, other)
     assert team.known(paused).may_return
-    with pytest.raises(StaleGeneration, match="Send a heartbeat, then sync"):
+    with pytest.raises(StaleGeneration, match="Send a heartbeat, sync"):
         team.sync(paused)
     with pytest.raises(StaleGeneration):
         team.commit(paused, has)
@@ -196,7 +198,7 @@ def test_a_lost_member_that_closes_is_closed_and_a_repeat_changes_nothing(team: 
     team.take(paused)
     team.pass_time(125, other)
     generation = team.sync(other).generation
-    departure = Departure(epoch=paused.epoch, state=State.CLOSED)
+    departure = DetachSpec(epoch=paused.epoch, state=State.CLOSED)
     for _ in range(2):
         team.services.endpoints.detach(
             team.name, paused.id, departure, uid=team.uid, principal=LOOPBACK
@@ -220,7 +222,7 @@ def test_a_member_that_beats_and_does_not_let_go_is_waited_for_and_then_no_more(
     given = team.sync(new)
     assert (given.partitions, given.pending) == ((1, 3), ())
     assert [each.position.offset for each in given.positions] == [5]
-    with pytest.raises(StaleGeneration, match="was not waited for any longer"):
+    with pytest.raises(StaleGeneration, match="or took too long to"):
         team.commit(slow, has)
     # It lives, and takes the share that is its own now.
     assert team.known(slow).lives
