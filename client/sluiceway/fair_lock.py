@@ -1,12 +1,13 @@
 """A lock that threads get in the order in which they asked for it."""
 
 import math
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from sluiceway.fork_guard import ForkGuard
 
 __all__ = ["FairLock"]
 
@@ -31,7 +32,7 @@ class FairLock:
         self._begin()
 
     def _begin(self) -> None:
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard()
         # Guards the fields, and is held for a few instructions only.
         self._guard = threading.Lock()
         self._owner: int | None = None
@@ -51,7 +52,7 @@ class FairLock:
 
     def acquire(self, urgent_from_s: float = math.inf) -> None:
         """Wait for it; the request becomes urgent at a time of the monotonic clock."""
-        if os.getpid() != self._process:
+        if self._fork_guard.forked:
             self._begin()
         me = threading.get_ident()
         if self._owner == me:

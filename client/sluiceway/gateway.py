@@ -11,12 +11,11 @@ from typing import Any, Self
 from sluiceway.channel import Channel, checked_idle, idle_ms
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.rest.auth import Token
-from sluiceway.rest.channels import PACE_S, Control, list_states
-from sluiceway.rest.models import Beat, ChannelResource, Retention
-from sluiceway.rest.status import StatusLine
+from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_summaries
+from sluiceway.rest.models import ChannelResource, Heartbeat, Retention, require_readable
+from sluiceway.rest.status import ChannelSummary
 from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
-from sluiceway.schema.choice import require_readable
 
 __all__ = ["Gateway"]
 
@@ -67,7 +66,7 @@ class Gateway:
         replication: int | None = None,
         labels: Mapping[str, str] | None = None,
         retention: Retention | None = None,
-        beat: Beat | None = None,
+        heartbeat: Heartbeat | None = None,
         mirrored: bool | None = None,
         idle: timedelta | None = None,
         config: Mapping[str, str] | None = None,
@@ -82,8 +81,8 @@ class Gateway:
         given, a warning says so, and nothing is changed. A channel that is absent needs a schema,
         or `format="bytes"`, or ChannelNotFound is raised; left out, the rest is: 1 partition,
         format avro, not pinned, compatibility backward, the broker's replication and retention, a
-        beat of 2 s, and not `mirrored`: the positions of its groups are not written to Kafka's own
-        group offsets.
+        heartbeat of 2 s, and not `mirrored`: the positions of its groups are not written to Kafka's
+        own group offsets.
 
         `idle` lets a channel that nobody has used for so long (a minute at least) be closed, and
         after as long again be removed with its records; left out, it stays.
@@ -103,7 +102,7 @@ class Gateway:
             "pinned": pinned,
             "replication": replication,
             "retention": retention,
-            "beat": beat,
+            "heartbeat": heartbeat,
             "mirrored": mirrored,
             "idle": None if idle is None else checked_idle(idle),
             "config": None if config is None else dict(config),
@@ -131,20 +130,20 @@ class Gateway:
         for resource in self._control.channels(selector):
             yield Channel(self._control, resource)
 
-    def report(self) -> tuple[StatusLine, ...]:
+    def report(self) -> tuple[ChannelSummary, ...]:
         """Ask how all channels stand that the token may see: a line each, by name.
 
         Who looks leaves no trace.
         """
         return tuple(self._control.statuses())
 
-    def watch(self, *, every_s: float = PACE_S) -> Iterator[tuple[StatusLine, ...]]:
+    def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[tuple[ChannelSummary, ...]]:
         """Give what `report` gives: now, and whenever a line is another, at most every `every_s`.
 
         There is no end to it; who watches leaves no trace, and stops by leaving the loop. Raises
         GatewayUnavailable when the gateway does not answer in time: watch again then.
         """
-        return list_states(self._control, every_s=every_s, sleep=time.sleep)
+        return watch_summaries(self._control, every_s=every_s, sleep=time.sleep)
 
     def close(self) -> None:
         """Close the connections to the gateway; later calls raise EndpointClosed.
@@ -190,7 +189,7 @@ class Gateway:
             spec["schema"] = schema.definition
         if topic is not None:
             spec["topic"] = {"name": topic}
-        for field in spec.keys() & {"retention", "beat"}:
+        for field in spec.keys() & {"retention", "heartbeat"}:
             spec[field] = spec[field].to_json()
         if "idle" in spec:
             spec["idle_ms"] = idle_ms(spec.pop("idle"))

@@ -48,8 +48,8 @@ class DynamicGroupReader(ChannelReader):
         `on_revoke` is called with the partitions that it is about to lose, while it may still
         commit, and when it is closed in good order; `on_assign` with those that it gets, once it
         has them. Both are called by whoever reads, and what they raise comes out of that call.
-        After a pause longer than the channel's patience the partitions are lost already: a commit
-        in `on_revoke` is StaleGeneration then, which is written to the log if it leaves the
+        After a pause longer than the channel's heartbeat timeout the partitions are lost already: a
+        commit in `on_revoke` is StaleGeneration then, which is written to the log if it leaves the
         callback, and reading goes on with the new share.
         """
         self._share = PartitionAssignment(attachment)

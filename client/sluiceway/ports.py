@@ -192,7 +192,7 @@ class InputPort:
         self._writers = writers
         self._wanted = writers if all_open or sequential else 1
         self._sequential = sequential
-        self._patience_s = channel.beat.patience_ms / 1000
+        self._patience_s = channel.heartbeat.timeout_ms / 1000
         self._policy = LostWriterPolicy(on_lost_writer, patience_s=self._patience_s)
         self._timeout_s = _checked_timeout(open_timeout_s)
         self._waited = False

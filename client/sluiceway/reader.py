@@ -166,9 +166,9 @@ class ChannelReader(Growing):
         `attachment` is what makes it an endpoint, whose partitions and committed positions it
         takes. With `until="finished"`, `writers` is how many have to come at least, and
         `on_lost_writer` says what becomes of those that failed or were lost: "raise" WriterFailed
-        or WriterLost when all else is read and, for the channel's patience, none was started again
-        in its place, "wait" until they are, "go_on" as if they had finished. Raises OptionError,
-        OffsetOutOfRange, TopicGone, KafkaUnavailable.
+        or WriterLost when all else is read and, for the channel's heartbeat timeout, none was
+        started again in its place, "wait" until they are, "go_on" as if they had finished. Raises
+        OptionError, OffsetOutOfRange, TopicGone, KafkaUnavailable.
         """
         config = MaskedProperties(config or {})
         if on_corrupt not in ("raise", "skip"):

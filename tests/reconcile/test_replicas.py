@@ -13,11 +13,9 @@ from dataclasses import replace
 
 import pytest
 from rig import Operator, Rig
-from sqlalchemy import update
 
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.kafka.admin import Kafka
@@ -216,21 +214,12 @@ def test_a_wall_clock_that_is_set_ends_no_lease_and_keeps_none(
     seconds = Seconds()
     first, other = leader(database, "a", seconds), leader(database, "b", seconds)
     assert [first.leads(), other.leads()] == [True, False]
-    set_clock(database, hours, monkeypatch)
+    wall_clock = time.time
+    monkeypatch.setattr("time.time", lambda: wall_clock() + hours * 3600)
     seconds.now += first.renewal_s
     assert [first.leads(), other.leads()] == [True, False]
     # From here on it is dead.
     assert until_it_leads(other, seconds) <= LEASE_MS / 1000 + other.patience_s
-
-
-def set_clock(database: Database, hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this machine, and the database, tell another time: as far as rows have one by now."""
-    with database.write() as tx:
-        tx.execute(
-            update(schema.leases).values(expires_ms=schema.leases.c.expires_ms - hours * 3_600_000)
-        )
-    told = time.time
-    monkeypatch.setattr("time.time", lambda: told() + hours * 3600)
 
 
 def test_a_replica_whose_host_is_slow_to_say_so_does_not_lead_beyond_its_lease(

@@ -1,7 +1,6 @@
 """The handle of an attached endpoint, from attach over heartbeats to detach."""
 
 import logging
-import os
 import threading
 import time
 import uuid
@@ -23,8 +22,9 @@ from sluiceway.errors import (
     SluicewayTimeout,
     cause_of,
 )
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.endpoint_models import (
-    Attached,
+    AttachResult,
     Endpoint,
     HeartbeatResult,
     Membership,
@@ -138,8 +138,8 @@ class EndpointHandle:
 
     Its session beats for it in another thread; what the gateway says comes to `counterparts`,
     `finish_requested` and `check`. An endpoint that was fenced never attaches again. One that was
-    lost, as its process was stopped for longer than the channel's patience, goes on with the next
-    heartbeat, if nothing took its place.
+    lost, as its process was stopped for longer than the channel's heartbeat timeout, goes on with
+    the next heartbeat, if nothing took its place.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class EndpointHandle:
         self.role = role
         self.membership = membership
         self.session = session
-        self.attached: Attached
+        self.attached: AttachResult
         self.movement = EndpointMetrics(role)
         self.counterparts: tuple[Endpoint, ...] | None = None
         self.finish_requested = False
@@ -175,7 +175,7 @@ class EndpointHandle:
         self._present = False
         self._pristine = False
         self._answered = threading.Event()
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard()
 
     @classmethod
     def open(
@@ -267,11 +267,7 @@ class EndpointHandle:
 
     def check(self) -> None:
         """Raise what the gateway said against this endpoint: Fenced, EndpointClosed."""
-        if os.getpid() != self._process:
-            raise EndpointClosed(
-                f"{self.name} was opened by the process {self._process}, and cannot be used in "
-                "one that was forked from it: open one here"
-            )
+        self._fork_guard.check(self.name)
         if self._failure is not None:
             raise self._failure
 
@@ -344,7 +340,7 @@ class EndpointHandle:
         Index 0 of a group waits for the others, so that it closes last. When that takes longer
         than `close_timeout_s`, it ends in error: SluicewayTimeout. Raises Fenced.
         """
-        if not self._present or os.getpid() != self._process:
+        if not self._present or self._fork_guard.forked:
             return
         if self._failure is not None:
             self._part()
@@ -380,7 +376,7 @@ class EndpointHandle:
 
         That nobody hears it is written to the log.
         """
-        if self._present and os.getpid() == self._process:
+        if self._present and not self._fork_guard.forked:
             self._give_up(cause_of(error), None)
 
     def _attach(self, timeout_s: float) -> None:
@@ -401,7 +397,7 @@ class EndpointHandle:
             else:
                 self._present = True
                 self.session.mind(self, DetachRequest.of(self, self.attached.epoch))
-                self.session.expect(self.attached.beat_ms)
+                self.session.expect(self.attached.heartbeat_interval_ms)
                 return
 
     def _detach(

@@ -1,7 +1,6 @@
 """Heartbeats: one thread and one request per interval for all endpoints of a process."""
 
 import logging
-import os
 import threading
 import time
 import uuid
@@ -12,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
-from sluiceway.rest.auth import forget_frames
-from sluiceway.rest.endpoint_models import HeartbeatResult
-from sluiceway.rest.endpoints import BeatAnswer, EndpointCalls
-from sluiceway.rest.models import Answer
+from sluiceway.fork_guard import ForkGuard
+from sluiceway.rest.auth import clear_tracebacks
+from sluiceway.rest.endpoint_models import HeartbeatResponse, HeartbeatResult
+from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.parsing import JsonNode
 
 _TIMEOUT_S = 5.0
 _CAUSE = "forgotten: the program let go of it without closing it"
@@ -82,7 +82,7 @@ class AbandonedEndpoints:
 
     def mind(self, member: object, farewell: DetachRequest) -> None:
         """Note the farewell when `member` is collected before it is released."""
-        minded = weakref.finalize(member, _note, self._noted, farewell, os.getpid())
+        minded = ForkGuard().finalize(member, self._noted.append, farewell)
         # A process that ends is silent as a whole, and found lost by that.
         minded.atexit = False
         self._minded[farewell.id] = minded
@@ -92,7 +92,7 @@ class AbandonedEndpoints:
         minded = self._minded.get(id_)
         # It lives, as it is its own reader or writer that says so.
         if minded is not None and (kept := minded.detach()) is not None:
-            self.mind(kept[0], replace(kept[2][1], **known))
+            self.mind(kept[0], replace(kept[2][1][0], **known))
 
     def release(self, id_: str) -> None:
         """Forget about a member, which has come to its end."""
@@ -126,11 +126,6 @@ class AbandonedEndpoints:
             self._minded.pop(farewell.id, None)
 
 
-def _note(noted: deque[DetachRequest], farewell: DetachRequest, process: int) -> None:
-    if os.getpid() == process:
-        noted.append(farewell)
-
-
 LOGGER = logging.getLogger("sluiceway.endpoint.heartbeat")
 
 _MOST_REPORTS = 1000
@@ -160,7 +155,7 @@ class Companion(Protocol):
     def told(self) -> Mapping[str, Any]:
         """Return fields for the body of the next beat; none if there is nothing to tell."""
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: JsonNode) -> None:
         """Take the answer to a beat that had such fields."""
 
     def refused(self, error: GatewayError) -> None:
@@ -204,7 +199,7 @@ class HeartbeatSession:
 
         A process that was forked has one of its own.
         """
-        key = (os.getpid(), calls.identity, grace_s)
+        key = (ForkGuard(), calls.identity, grace_s)
         # No lock, which a fork could find taken: the first that is put there stays.
         return _SESSIONS.setdefault(key, cls(calls, grace_s=grace_s))
 
@@ -267,10 +262,10 @@ class HeartbeatSession:
             self._members.discard(member)
             self._rest_if_alone()
 
-    def expect(self, beat_ms: int) -> None:
-        """Let the next beat come within `beat_ms`."""
-        if beat_ms / 1000 < self._pause_s:
-            self._pause_s = max(_SHORTEST_S, beat_ms / 1000)
+    def expect(self, interval_ms: int) -> None:
+        """Send the next heartbeat within `interval_ms`."""
+        if interval_ms / 1000 < self._pause_s:
+            self._pause_s = max(_SHORTEST_S, interval_ms / 1000)
             self._wake.set()
 
     def hurry(self) -> None:
@@ -295,11 +290,11 @@ class HeartbeatSession:
                 return
             if heard is None:
                 continue
-            for id_, word in heard.heard.items():
+            for id_, word in heard.results.items():
                 if id_ in told:
                     told[id_].hear(word)
             for companion in () if first else companions:
-                companion.answered(heard.answer)
+                companion.answered(heard.body)
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until no beat is on its way that tells what was so before; False: it still is."""
@@ -321,25 +316,25 @@ class HeartbeatSession:
 
     def _tell(
         self, calls: EndpointCalls, members: Iterable[Member], also: Mapping[str, Any]
-    ) -> BeatAnswer | None:
+    ) -> HeartbeatResponse | None:
         with self._turn:
             reports = [report for each in members if (report := each.report()) is not None]
             if not reports and not also:
                 return None
-            answers: list[BeatAnswer] = []
+            answers: list[HeartbeatResponse] = []
             for piece in list(_pieces(reports)) or [[]]:
                 self._beats += 1
                 rest = {} if answers else also
                 timeout_s = max(1.0, self._pause_s)
                 answers.append(
-                    calls.beat(self.id, self._beats, piece, also=rest, timeout_s=timeout_s)
+                    calls.heartbeat(self.id, self._beats, piece, also=rest, timeout_s=timeout_s)
                 )
                 # Where another one came before, the next one counts again.
-                self._beats = max(self._beats, answers[-1].newest)
+                self._beats = max(self._beats, answers[-1].newest_beat)
         self._note_back()
         self._pause_s = min(_LONGEST_S, max(_SHORTEST_S, answers[-1].next_ms / 1000))
-        heard = {id_: word for each in answers for id_, word in each.heard.items()}
-        return replace(answers[0], heard=heard)
+        heard = {id_: word for each in answers for id_, word in each.results.items()}
+        return replace(answers[0], results=heard)
 
     def _run(self, calls: EndpointCalls, wake: threading.Event) -> None:
         while True:
@@ -360,7 +355,7 @@ class HeartbeatSession:
 
     def _begin(self) -> None:
         if self._calls is None:
-            self._calls = self._template.another()
+            self._calls = self._template.clone()
             self._wake = threading.Event()
             threading.Thread(
                 target=self._run,
@@ -379,7 +374,7 @@ class HeartbeatSession:
 
     def _note_away(self, error: GatewayError) -> None:
         # Its frames hold the members, which the program may forget meanwhile.
-        forget_frames(error)
+        clear_tracebacks(error)
         self._failure = error
         if self._away_since_s is None:
             self._away_since_s = self._monotonic()

@@ -47,9 +47,9 @@ class Outcome:
 class LostWriterPolicy:
     """How long one reader waits for writers that failed or were lost to be started again.
 
-    A writer that failed is waited for, for the channel's patience, from when the reader first knew
-    of it: at the latest from `observe`. One that was lost while the reader watched was silent for
-    that long already. `on_lost_writer` "wait" waits without end, "go_on" not at all.
+    A writer that failed is waited for, for the channel's heartbeat timeout, from when the reader
+    first knew of it: at the latest from `observe`. One that was lost while the reader watched was
+    silent for that long already. `on_lost_writer` "wait" waits without end, "go_on" not at all.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class WhenFinished(StopCondition):
             raise OptionError(f"writers is {writers!r}; it takes a number from 1")
         self._policy = LostWriterPolicy(
             on_lost_writer,
-            patience_s=attachment.attached.patience_ms / 1000,
+            patience_s=attachment.attached.heartbeat_timeout_ms / 1000,
             monotonic=monotonic,
         )
         super().__init__(None, attachment)
@@ -275,7 +275,7 @@ class WhenFinished(StopCondition):
 def _fault(unclear: Sequence[Endpoint], channel: str, *, complete: bool) -> CounterpartError:
     failed = [each for each in unclear if each.state == "error"]
     kind, which = (WriterFailed, failed) if failed else (WriterLost, list(unclear))
-    said = "failed" if failed else "is lost (no heartbeat for the channel's patience)"
+    said = "failed" if failed else "is lost (no heartbeat for the channel's heartbeat timeout)"
     grouped = [each for each in which if each.group is not None]
     ways = []
     if grouped and not complete:

@@ -1,6 +1,5 @@
 """Consumer: messages of assigned partitions in offset order."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sluiceway.errors import SluicewayError
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.garbage import nothing_to_collect
 from sluiceway.kafka.config import consumer_config
 from sluiceway.kafka.errors import is_gone, is_unavailable, made, translated
@@ -166,7 +166,7 @@ class OwnStream(MessageStream):
         *,
         timeout_s: float,
     ) -> None:
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard()
         self._consumer = made(Consumer, consumer_config(connection.kafka, config))
         super().__init__(connection, config, timeout_s=timeout_s)
 
@@ -186,8 +186,7 @@ class OwnStream(MessageStream):
 
     def close(self) -> None:
         """Close the consumer. May be repeated."""
-        # In a process that was forked, librdkafka's threads are missing: it would wait for them.
-        if os.getpid() == self._process:
+        if not self._fork_guard.forked:
             self._consumer.close()
 
     def _got(self, limit: int, wait_s: float) -> Sequence[Message]:

@@ -2,7 +2,6 @@
 
 import itertools
 import operator
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sluiceway.errors import DeliveryFailed
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.errors import made, translated
@@ -44,7 +44,7 @@ class IdempotentProducer:
         records_in: Callable[[bytes | None], int],
         partitions: int = 0,
     ) -> None:
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard()
         self._topic = topic
         self._timeout_s = delivery_timeout_s + _GRACE_S
         self._records_in = records_in
@@ -115,8 +115,7 @@ class IdempotentProducer:
 
         A `send` that another thread is in fails.
         """
-        if os.getpid() != self._process:
-            # Forked: it is the parent's, and librdkafka's threads are missing here.
+        if self._fork_guard.forked:
             return
         if self._first_failure is None:
             self._first_failure = (None, KafkaError(KafkaError._PURGE_QUEUE))  # noqa: SLF001

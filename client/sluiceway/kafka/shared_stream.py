@@ -1,6 +1,5 @@
 """The stream of one reader over a shared consumer."""
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -9,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from confluent_kafka import Message
 
 from sluiceway.errors import EndpointClosed, OptionError
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.consumer import MessageStream, OwnStream
 from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer
@@ -76,7 +76,7 @@ class _Carriers:
             carrier.close()
 
 
-_CARRIERS: "weakref.WeakValueDictionary[tuple[int, MaskedProperties], _Carriers]" = (
+_CARRIERS: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _Carriers]" = (
     weakref.WeakValueDictionary()
 )
 """By process, as librdkafka's threads are not there in one that was forked, and configuration."""
@@ -97,10 +97,10 @@ class SharedStream(MessageStream):
         timeout_s: float,
     ) -> None:
         super().__init__(connection, config, timeout_s=timeout_s)
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard()
         properties = consumer_config(connection.kafka, _TUNING.over(config or {}))
         self._committed = properties.get("isolation.level") != "read_uncommitted"
-        key = (self._process, properties)
+        key = (self._fork_guard, properties)
         self._carriers = _CARRIERS.get(key) or _CARRIERS.setdefault(key, _Carriers(properties))
         self._seat = SharedPartitionBuffer(
             connection.topic_name, connection.topic_id, connection.partitions
@@ -126,7 +126,7 @@ class SharedStream(MessageStream):
 
     def close(self) -> None:
         """Leave the consumer to the others. May be repeated."""
-        if os.getpid() == self._process:
+        if not self._fork_guard.forked:
             self._carriers.leave(self._seat)
 
     def ends_at_once(self, partitions: Collection[int]) -> dict[int, int]:
@@ -152,11 +152,7 @@ class SharedStream(MessageStream):
         return carrier
 
     def _here(self) -> None:
-        if os.getpid() != self._process:
-            raise EndpointClosed(
-                f"a reader that was opened by the process {self._process} with share_connection "
-                "cannot be used in one that was forked from it: open one here"
-            )
+        self._fork_guard.check("this reader with share_connection")
         self._carriers.clear_up()
 
 

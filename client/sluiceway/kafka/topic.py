@@ -1,7 +1,6 @@
 """Whether the topic is still the one that the channel was opened with."""
 
 import contextlib
-import os
 import threading
 import time
 import weakref
@@ -20,6 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties, admin_config
 from sluiceway.kafka.diagnosis import ConnectionErrors
 from sluiceway.kafka.errors import is_gone, is_unavailable, made, translated, with_retries
@@ -67,7 +67,7 @@ class _Inquiry:
         self.admin = made(AdminClient, properties.over({"error_cb": self.complaints.note}))
 
 
-_INQUIRIES: "weakref.WeakValueDictionary[tuple[int, MaskedProperties], _Inquiry]" = (
+_INQUIRIES: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _Inquiry]" = (
     weakref.WeakValueDictionary()
 )
 """Of this process, as a program may have a thousand readers; one that failed is asked no more."""
@@ -84,7 +84,7 @@ class TopicIdentity:
     def __init__(self, connection: Connection, config: Mapping[str, object] | None = None) -> None:
         self._connection = connection
         properties = admin_config(connection.kafka, config)
-        self._key = (os.getpid(), properties)
+        self._key = (ForkGuard(), properties)
         self._inquiry = _INQUIRIES.get(self._key) or _INQUIRIES.setdefault(
             self._key, _Inquiry(properties)
         )

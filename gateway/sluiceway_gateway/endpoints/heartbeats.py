@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Asker, Tokens, authenticate
-from sluiceway_gateway.channels.model import FINISHING, Beat
+from sluiceway_gateway.channels.model import FINISHING, Heartbeat
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
@@ -257,7 +257,7 @@ class _Heartbeat:
         contexts += [*self._worked.values(), *self._kept]
         sides = {each.counterparts for each in replies if each.counterparts}
         return HeartbeatResult(
-            next_ms=min((each.interval_ms for each in contexts), default=Beat().interval_ms),
+            next_ms=min((each.interval_ms for each in contexts), default=Heartbeat().interval_ms),
             beat=newest,
             replies=replies,
             sides=endpoints_store.on_sides(tx, sides),

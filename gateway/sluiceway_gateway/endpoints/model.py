@@ -74,7 +74,7 @@ class Health(StrEnum):
     SUSPECT = "suspect"
     """No heartbeat for three intervals."""
     LOST = "lost"
-    """No heartbeat for the channel's patience; the next one makes it healthy again."""
+    """No heartbeat for the channel's heartbeat timeout; the next one makes it healthy again."""
 
 
 class TaskState(StrEnum):
@@ -241,19 +241,19 @@ def reported_ends(endpoint: Endpoint) -> Mapping[int, int] | None:
     return endpoint.ends if endpoint.state is State.ERROR else None
 
 
-def next_health(health: Health, *, silent_ms: float, interval_ms: int, patience_ms: int) -> Health:
+def next_health(health: Health, *, silent_ms: float, interval_ms: int, timeout_ms: int) -> Health:
     """Return the health of an endpoint whose session sent no heartbeat for so long.
 
     It never gets better here: only a heartbeat makes an endpoint healthy.
     """
-    if health is Health.LOST or silent_ms >= patience_ms:
+    if health is Health.LOST or silent_ms >= timeout_ms:
         return Health.LOST
     return Health.SUSPECT if silent_ms >= 3 * interval_ms else health
 
 
-def worse_after_ms(*, silent_ms: float, interval_ms: int, patience_ms: int) -> int | None:
+def worse_after_ms(*, silent_ms: float, interval_ms: int, timeout_ms: int) -> int | None:
     """Return the silence after which the health gets worse next; None if it does not."""
-    steps = (3 * interval_ms, patience_ms)
+    steps = (3 * interval_ms, timeout_ms)
     return min((each for each in steps if each > silent_ms), default=None)
 
 

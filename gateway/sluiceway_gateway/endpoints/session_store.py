@@ -20,7 +20,6 @@ from sqlalchemy import (
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.channels.rows import phase_of
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import (
     channels,
@@ -163,7 +162,7 @@ class EndpointContext:
     generation: int
     """The generation of the group."""
     interval_ms: int
-    patience_ms: int
+    timeout_ms: int
     reported_at: datetime | None
     """The time of the last report of its tasks; read only for kept endpoints."""
 
@@ -182,10 +181,9 @@ def _context(reported_at: ColumnElement[Any]) -> Select[Any]:
             *(each for each in endpoints.c if each is not endpoints.c.reached),
             channels.c.name.label("channel_name"),
             channels.c.phase.label("channel_phase"),
-            channels.c.closing.label("channel_closing"),
             channels.c.endpoints_revision,
-            channels.c.beat_ms,
-            channels.c.patience_ms,
+            channels.c.heartbeat_interval_ms,
+            channels.c.heartbeat_timeout_ms,
             endpoint_groups.c.generation.label("group_generation"),
             reported_at.label("reported_at"),
         )
@@ -223,11 +221,11 @@ def _context_of(row: Any) -> EndpointContext:
     return EndpointContext(
         endpoint=endpoint_of(row),
         channel=row.channel_name,
-        phase=phase_of(row.channel_phase, row.channel_closing),
+        phase=Phase(row.channel_phase),
         revision=row.endpoints_revision,
         generation=row.group_generation,
-        interval_ms=row.beat_ms,
-        patience_ms=row.patience_ms,
+        interval_ms=row.heartbeat_interval_ms,
+        timeout_ms=row.heartbeat_timeout_ms,
         reported_at=row.reported_at,
     )
 

@@ -226,7 +226,7 @@ def require_live(endpoint: Endpoint) -> None:
     if endpoint.may_return:
         raise StaleGeneration(
             f"The endpoint {endpoint.id} was lost: no heartbeat arrived within the channel's "
-            "patience, and its partitions went to other members. Send a heartbeat, sync, and "
+            "timeout, and its partitions went to other members. Send a heartbeat, sync, and "
             "continue at the group's positions."
         )
     if not endpoint.lives:

@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import Row, Select, bindparam, exists, or_, select
 
-from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.channels.model import READABLE
+from sluiceway_gateway.channels.rows import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
@@ -25,7 +26,7 @@ _LIVING = (
 _CHANNELS = select(
     channels.c.uid, channels.c.topic_name, channels.c.topic_id, channels.c.topic_partitions
 ).where(
-    channels.c.phase.in_([str(Phase.READY), str(Phase.CLOSED)]),
+    in_phases(READABLE),
     channels.c.topic_partitions.is_not(None),
 )
 _IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(_LIVING)))

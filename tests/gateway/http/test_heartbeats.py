@@ -9,7 +9,7 @@ from sluiceway_gateway.status.reading_store import in_use, standings
 
 @pytest.fixture
 def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4, beat={"interval_ms": 700, "patience_ms": 5000})
+    return site(rig, partitions=4, heartbeat={"interval_ms": 700, "timeout_ms": 5000})
 
 
 def test_a_beat_tells_states_and_counters_and_hears_of_the_counterparts(flights: Site) -> None:

@@ -49,7 +49,7 @@ class Watch:
 
 @pytest.fixture
 def flights(rig: Rig) -> Site:
-    return site(rig, beat={"interval_ms": 2000, "patience_ms": 20_000})
+    return site(rig, heartbeat={"interval_ms": 2000, "timeout_ms": 20_000})
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_lost_member_is_no_hindrance_any_more(flights: Site, watch: Watch) -> 
 def test_short_beats_are_looked_at_more_often(flights: Site, watch: Watch) -> None:
     assert watch.look().pause_s == 1.0
     flights.rig.http.put(
-        flights.path, json={"spec": {"beat": {"interval_ms": 100, "patience_ms": 300}}}
+        flights.path, json={"spec": {"heartbeat": {"interval_ms": 100, "timeout_ms": 300}}}
     )
     flights.attach()
     assert watch.look().pause_s == 0.05
