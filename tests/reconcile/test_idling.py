@@ -18,7 +18,7 @@ from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.service import DetachSpec, Endpoints
 from sluiceway_gateway.kafka.admin import Kafka
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper, UsageRecorder
-from sluiceway_gateway.lifecycle.store import touch
+from sluiceway_gateway.lifecycle.store import record_use
 
 IDLE_S = 600
 
@@ -151,7 +151,7 @@ def test_a_channel_is_in_use_while_somebody_is_there_and_from_then_on_for_its_ti
 
 
 def use_by_connecting(owner: Owner) -> None:
-    UsageRecorder(owner.rig.database, clock=owner.rig.clock).note(owner.rig.get(owner.channel))
+    UsageRecorder(owner.rig.database, clock=owner.rig.clock).record(owner.rig.get(owner.channel))
 
 
 def use_by_writing(owner: Owner) -> None:
@@ -229,7 +229,7 @@ def test_a_changed_time_counts_anew(owner: Owner) -> None:
     assert owner.on(3 * IDLE_S).changed == 0
     owner.rig.respec(owner.channel, idle_ms=IDLE_S * 1000)
     with owner.rig.database.write() as tx:
-        touch(tx, owner.channel.uid, owner.rig.clock.now)
+        record_use(tx, owner.channel.uid, owner.rig.clock.now)
     assert owner.on(IDLE_S - 10).closed == 0
 
 
