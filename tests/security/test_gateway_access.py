@@ -23,7 +23,7 @@ from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.cli import main
 from sluiceway_gateway.errors import AccessFailure, KafkaUnavailable, Misfit
 from sluiceway_gateway.kafka import client
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from waiting import until
 
 AT_ONCE_S = 10.0
@@ -107,7 +107,7 @@ def kind(misfit: str) -> Misfit:
 def test_a_gateway_that_kafka_does_not_let_in_says_why(secured: SecuredKafka, misfit: str) -> None:
     properties = dict(MISFITS[misfit][0](secured))
     servers = properties.pop("bootstrap.servers")
-    kafka = Kafka(servers, properties, timeout_s=2)
+    kafka = KafkaAdmin(servers, properties, timeout_s=2)
     with pytest.raises(KafkaUnavailable, match="does not let the gateway in") as raised:
         kafka.describe_cluster()
     with pytest.raises(KafkaUnavailable) as again:
@@ -125,7 +125,7 @@ def test_what_a_gateway_saw_stands_while_the_broker_is_too_slow_to_tell(
     properties = dict(secured.tls("FOREIGN"))
     port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
     with closing(Relay(port)) as relay:
-        kafka = Kafka(relay.address, properties, timeout_s=1)
+        kafka = KafkaAdmin(relay.address, properties, timeout_s=1)
 
         def seen() -> AccessFailure | None:
             with pytest.raises(KafkaUnavailable) as raised:
@@ -151,7 +151,7 @@ def test_a_refusal_that_comes_while_a_look_lasts_is_told(
     port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
     with closing(Relay(port)) as relay, ExitStack() as stillness:
         stillness.enter_context(relay.still())
-        kafka = Kafka(relay.address, properties, timeout_s=1)
+        kafka = KafkaAdmin(relay.address, properties, timeout_s=1)
 
         def refused() -> bool:
             kafka._admin.poll(0)

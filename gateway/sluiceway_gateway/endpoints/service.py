@@ -39,7 +39,7 @@ from sluiceway_gateway.errors import (
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import endpoint_partitions
-from sluiceway_gateway.kafka.calls import TopicCalls, require_watermarks
+from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 
 _EVENTS_SHOWN = 100
 
@@ -86,7 +86,7 @@ class Endpoints:
         self,
         database: Database,
         *,
-        topics: TopicCalls,
+        topics: KafkaAdmin,
         notify: Callable[[], None],
         clock: Clock = system_clock,
     ) -> None:

@@ -17,7 +17,7 @@ from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.db.idempotency import Request
 from sluiceway_gateway.errors import ConcurrentChange, EndpointsLive, KafkaUnavailable, UnreadData
-from sluiceway_gateway.kafka.calls import TopicCalls, require_watermarks
+from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, listed, unread
 from sluiceway_gateway.lifecycle.store import closing, save_status, usage_of_channel
@@ -45,7 +45,7 @@ class DrainCounts:
 class Drainer:
     """Closes closing channels after all records are written and read."""
 
-    def __init__(self, *, database: Database, topics: TopicCalls, clock: Clock) -> None:
+    def __init__(self, *, database: Database, topics: KafkaAdmin, clock: Clock) -> None:
         self._database = database
         self._topics = topics
         self._clock = clock
@@ -93,7 +93,7 @@ class Drainer:
 class DeletionGuard:
     """Reads the watermarks that tell, before a deletion, whether all records were read."""
 
-    def __init__(self, database: Database, topics: TopicCalls) -> None:
+    def __init__(self, database: Database, topics: KafkaAdmin) -> None:
         self._database = database
         self._topics = topics
 

@@ -16,7 +16,7 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
-from sluiceway_gateway.kafka.calls import LogCalls, require_watermarks
+from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.lifecycle.model import apply_idle_limit, is_quiet, watch_period
 from sluiceway_gateway.lifecycle.store import (
     USE_INTERVAL,
@@ -66,7 +66,7 @@ class TtlReaper:
     """
 
     def __init__(
-        self, *, database: Database, logs: LogCalls, clock: Clock, monotonic: Callable[[], float]
+        self, *, database: Database, logs: KafkaAdmin, clock: Clock, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
         self._logs = logs

@@ -8,7 +8,7 @@ from attaching import Site, report, site
 from gateway_rig import NOBODY, Rig
 
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 
 
 class Monotonic:
@@ -184,7 +184,7 @@ def test_short_beats_are_looked_at_more_often(flights: Site, watch: Watch) -> No
 def test_without_kafka_a_lost_writer_is_lost_all_the_same(flights: Site, watch: Watch) -> None:
     writer = flights.attach("writer")
     watch.on(25)
-    kafka = Kafka(NOBODY, timeout_s=0.1)
+    kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
     ends = LostEnds(database=flights.rig.database, topics=kafka, monotonic=watch.time)
     assert ends.run_once().noted == 0
     assert flights.get(writer)["lost_at"] is None
