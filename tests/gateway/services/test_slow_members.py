@@ -11,7 +11,7 @@ from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.attach_batch import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
-from sluiceway_gateway.endpoints.liveness_store import behind
+from sluiceway_gateway.endpoints.liveness_store import stale_shares
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
@@ -95,7 +95,7 @@ class Team:
     def behind(self) -> list[str]:
         """Return the endpoints that the reaper finds to wait for."""
         with self.services.database.read() as tx:
-            return [each.endpoint for each in behind(tx)]
+            return [each.endpoint for each in stale_shares(tx)]
 
 
 @pytest.fixture
