@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway_rig import NOBODY, TurnedClock
 
-from sluiceway_gateway.auth.service import LOOPBACK, Asker, Tokens
+from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Phase, SchemaVersion, TopicRef
@@ -89,8 +89,8 @@ class Services:
             schemas_store.assign(tx, channel_uid=channel.uid, version=version)
         return name, channel.uid
 
-    def attach(self, name: str, spec: AttachSpec, *, uid: str, asker: Asker = LOOPBACK) -> Attached:
-        request = AttachRequest(channel=name, channel_uid=uid, spec=spec, asker=asker)
+    def attach(self, name: str, spec: AttachSpec, *, uid: str) -> Attached:
+        request = AttachRequest(channel=name, channel_uid=uid, spec=spec, principal=LOOPBACK)
         return self.attachment.submit(request).result(30)
 
     def forget(self, uid: str) -> None:

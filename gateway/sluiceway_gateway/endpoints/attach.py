@@ -3,13 +3,11 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Tokens, authorize, holders
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.attach_batch import AttachBatch, Attached, AttachRequest, Outcome
-from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.errors import DatabaseUnavailable, SluicewayGatewayError
 
 #: Requests in one transaction, which holds up others.
@@ -85,18 +83,9 @@ class AttachService:
 
     def _attach(self, requests: Sequence[AttachRequest], *, wait: bool) -> "list[Outcome]":
         with self._database.write() as tx:
-            principals = holders(self._tokens, tx, {each.asker for each in requests})
-            batch = AttachBatch(tx, len(requests), now=self._clock(), wait=wait)
-            candidates = []
-            for number, each in enumerate(requests):
-                action = Action.READ if each.spec.role is Role.READER else Action.WRITE
-                found = authorize(principals[each.asker], each.channel, Action.VIEW, action)
-                if isinstance(found, Principal):
-                    candidates.append((number, each, found))
-                else:
-                    batch.outcomes[number] = found
-            if candidates:
-                batch.run(candidates)
+            refusals = self._tokens.refusals(tx, {each.principal for each in requests})
+            batch = AttachBatch(tx, requests, now=self._clock(), wait=wait)
+            batch.run(refusals)
         if batch.needs_growth:
             self._wake()
         if batch.endpoints:

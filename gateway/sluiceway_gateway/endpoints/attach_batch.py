@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Asker
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, changed
 from sluiceway_gateway.channels.model import Channel, SchemaVersion
@@ -78,12 +77,12 @@ class AttachSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AttachRequest:
-    """An endpoint to attach to a channel, and the caller."""
+    """A principal's request to attach an endpoint to a channel."""
 
     channel: str
     channel_uid: str
     spec: AttachSpec
-    asker: Asker
+    principal: Principal
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -146,11 +145,19 @@ class AttachBatch:
     `wait`, locked channels and endpoints are skipped, and their requests have no outcome.
     """
 
-    def __init__(self, tx: WriteTransaction, count: int, *, now: datetime, wait: bool) -> None:
+    def __init__(
+        self,
+        tx: WriteTransaction,
+        requests: Sequence[AttachRequest],
+        *,
+        now: datetime,
+        wait: bool,
+    ) -> None:
         self._tx = tx
+        self._requests = requests
         self._now = now
         self._wait = wait
-        self.outcomes: list[Outcome] = [None] * count
+        self.outcomes: list[Outcome] = [None] * len(requests)
         self.needs_growth = False
         self.endpoints: list[Endpoint] = []
         self._channels: dict[str, Channel] = {}
@@ -167,9 +174,9 @@ class AttachBatch:
         self._superseded: dict[str, tuple[Endpoint, Endpoint]] = {}
         self._events: list[Event] = []
 
-    def run(self, requests: Sequence[tuple[int, AttachRequest, Principal]]) -> None:
-        """Set an outcome for each request."""
-        candidates = self._check(requests)
+    def run(self, refusals: Mapping[Principal, SluicewayGatewayError]) -> None:
+        """Set an outcome for each request; `refusals` are errors of principals."""
+        candidates = self._check(refusals)
         self._lock(candidates)
         self._read_positions(candidates)
         accepted = []
@@ -186,27 +193,38 @@ class AttachBatch:
         self._write()
         self._answer(accepted)
 
-    def _check(self, requests: Sequence[tuple[int, AttachRequest, Principal]]) -> list[_Candidate]:
+    def _check(self, refusals: Mapping[Principal, SluicewayGatewayError]) -> list[_Candidate]:
+        requests = []
+        for number, each in enumerate(self._requests):
+            action = Action.READ if each.spec.role is Role.READER else Action.WRITE
+            try:
+                if each.principal in refusals:
+                    raise refusals[each.principal]
+                each.principal.require(action, each.channel)
+            except SluicewayGatewayError as error:
+                self.outcomes[number] = error
+            else:
+                requests.append((number, each))
         openings = [
             session_store.Opening(
-                session=each.spec.session, client=each.spec.client, owner=principal.subject
+                session=each.spec.session, client=each.spec.client, owner=each.principal.subject
             )
-            for _, each, principal in requests
+            for _, each in requests
         ]
         session_store.begin(self._tx, openings, now=self._now)
         owners = session_store.owners(self._tx, {each.session for each in openings})
-        names = {each.channel for _, each, _ in requests}
+        names = {each.channel for _, each in requests}
         self._channels = channels_store.hold_named(self._tx, names, wait=self._wait)
-        existing = endpoints_store.find_all(self._tx, [each.spec.id for _, each, _ in requests])
+        existing = endpoints_store.find_all(self._tx, [each.spec.id for _, each in requests])
         candidates = []
         ids: set[str] = set()
-        for number, each, principal in requests:
+        for number, each in requests:
             session, channel = each.spec.session, self._channels.get(each.channel)
             if (channel is None and not self._wait) or each.spec.id in ids:
                 continue
             ids.add(each.spec.id)
             try:
-                principal.require_own(owners[session], f"The session {session}")
+                each.principal.require_own(owners[session], f"The session {session}")
                 channel = require_channel(each.channel, channel, each.channel_uid)
                 found = existing.get(each.spec.id)
                 if found is not None:
@@ -216,7 +234,7 @@ class AttachBatch:
             except SluicewayGatewayError as error:
                 self.outcomes[number] = error
             else:
-                candidates.append(_candidate(number, each.spec, principal, channel, found))
+                candidates.append(_candidate(number, each.spec, each.principal, channel, found))
         return candidates
 
     def _lock(self, candidates: Sequence[_Candidate]) -> None:

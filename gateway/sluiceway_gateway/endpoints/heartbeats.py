@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Asker, Tokens, authenticate
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import FINISHING, Heartbeat
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock, system_clock
@@ -137,7 +137,7 @@ class HeartbeatService:
         number: int,
         reports: Sequence[EndpointReport],
         *,
-        by: Asker,
+        principal: Principal,
         tasks: Sequence[TaskReport] = (),
         keeps: bool = False,
         client: str = "",
@@ -149,12 +149,13 @@ class HeartbeatService:
         for a session of another owner, and InvalidRequest for a number that is far ahead.
         """
         with self._database.write() as tx:
+            self._tokens.require_valid(tx, principal)
             heartbeat = _Heartbeat(
                 tx,
                 session,
                 reports,
                 tasks,
-                principal=authenticate(self._tokens, tx, by),
+                principal=principal,
                 now=self._clock(),
             )
             result = heartbeat.run(number, keeps=keeps, client=client)

@@ -29,9 +29,9 @@ class Services:
     settings: Settings
     tokens: Tokens
     channels: Channels
-    attachment: AttachService
+    attach: AttachService
     endpoints: Endpoints
-    beats: HeartbeatService
+    heartbeats: HeartbeatService
     offsets: Offsets
     advancing: Advancing
     acknowledgements: Acknowledgements
@@ -45,8 +45,8 @@ class Services:
     metrics: Metrics
 
 
-async def services_of(request: Request) -> Services:
-    """Return the parts of the application that serves this request."""
+def services_of(request: Request) -> Services:
+    """Return the services of the application that serves this request."""
     parts = request.app.state.parts
     assert isinstance(parts, Services)  # noqa: S101
     return parts
