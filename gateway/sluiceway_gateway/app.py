@@ -23,7 +23,7 @@ from sluiceway_gateway.endpoints.attach import AttachService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
-from sluiceway_gateway.groups.service import Groups
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http import health, openapi, problems
 from sluiceway_gateway.http.deps import Services
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
@@ -121,7 +121,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         statuses=Statuses(database, tokens),
         rendered=ResponseCache(),
         fragments=JsonCache(),
-        groups=Groups(database, notify=watch.notify, clock=clock),
+        groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
         cluster=ClusterService(database, kafka),
         readiness=ReadinessCheck(

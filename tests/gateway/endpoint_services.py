@@ -19,7 +19,7 @@ from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, At
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.liveness import Reaper
 from sluiceway_gateway.endpoints.service import Endpoints
-from sluiceway_gateway.groups.service import Groups
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.offsets.service import Offsets
 from sluiceway_gateway.provisioning.store import remove
@@ -63,7 +63,7 @@ class Services:
         )
         self.beats = HeartbeatService(self.database, tokens, notify=nobody, **given)
         self.offsets = Offsets(self.database, tokens, **given)
-        self.groups = Groups(self.database, notify=nobody)
+        self.groups = GroupService(self.database, notify=nobody)
         self.reaper = Reaper(
             database=self.database,
             monotonic=lambda: self.now_s,

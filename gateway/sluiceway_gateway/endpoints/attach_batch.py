@@ -19,7 +19,6 @@ from sluiceway_gateway.endpoints.model import (
     MAX_GROUP_SIZE,
     Endpoint,
     Event,
-    Health,
     Mode,
     Place,
     Role,
@@ -412,17 +411,8 @@ def _new_endpoint(spec: AttachSpec, group: Group, place: Place, *, now: datetime
         title=spec.title,
         epoch=group.epoch,
         generation=group.generation,
-        state=State.OPENED,
-        health=Health.HEALTHY,
-        superseded=False,
-        cause=None,
         attached_at=now,
         changed_at=now,
-        counters={},
-        payload=None,
-        ends=None,
-        lost_at=None,
-        commits=0,
     )
 
 

@@ -21,6 +21,7 @@ from sluiceway_gateway.endpoints.model import ANONYMOUS, Attempt, State, TaskSta
 from sluiceway_gateway.endpoints.session_store import EndpointContext
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
+    Counterpart,
     Counters,
     EndpointChannel,
     HealthWord,
@@ -128,22 +129,6 @@ class HeartbeatPost(Asked):
         description="The heartbeat counts for all endpoints that this session attached, and the "
         "answer's `kept` lists the open ones",
     )
-
-
-class Counterpart(BaseModel):
-    """An endpoint on the other side of the channel."""
-
-    id: str
-    role: RoleWord
-    group: str | None
-    index: int
-    size: int | None
-    state: StateWord
-    health: HealthWord
-    cause: str | None
-    payload: dict[str, Any] | None
-    ends: dict[str, int] | None
-    lost_at: dict[str, int] | None
 
 
 class EndpointReplyBody(BaseModel):

@@ -218,16 +218,14 @@ class _Heartbeat:
 
     def run(self, number: int, *, keeps: bool, client: str) -> HeartbeatResult:
         """Lock the session, then channels and endpoints if others see a change; save it all."""
-        tx = self._tx
+        tx, principal = self._tx, self._principal
         self._worked = session_store.endpoint_context(tx, list(self._tasks))
         if self._worked:
             # A process that runs tasks attaches nothing itself.
-            owner = self._principal.subject
+            owner = principal.subject
             opening = Opening(session=self._session, client=client, owner=owner)
             session_store.begin(tx, [opening], now=self._now)
-        self._counts, newest = session_store.beat(
-            tx, self._session, number, principal=self._principal
-        )
+        self._counts, newest = session_store.beat(tx, self._session, number, principal=principal)
         sessions = {each.endpoint.session for each in self._worked.values()}
         self._owners = session_store.owners(tx, sessions)
         if keeps:
@@ -437,9 +435,8 @@ def _is_unchanged(endpoint: Endpoint, after: Endpoint, report: EndpointReport) -
 
 def _is_done(endpoint: Endpoint, reports: Sequence[TaskReport]) -> bool:
     """Whether it is a reader whose tasks are all done: only its tasks can report its end."""
-    parts = max((each.parts for each in reports if each.parts is not None), default=None)
-    reads = endpoint.place.role is Role.READER
-    return reads and parts is not None and are_done(endpoint.counters, parts)
+    parts = max((each.parts or 0 for each in reports), default=0)
+    return endpoint.place.role is Role.READER and parts > 0 and are_done(endpoint.counters, parts)
 
 
 def _action(endpoint: Endpoint) -> Action:

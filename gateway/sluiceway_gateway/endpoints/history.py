@@ -45,7 +45,7 @@ def of_endpoint(tx: ReadTransaction, endpoint_id: str, *, limit: int) -> list[Ev
 
 
 def of_group(tx: ReadTransaction, channel_uid: str, group: str, *, limit: int) -> list[Event]:
-    """Return the last events that concern a group as such, the oldest first."""
+    """Return the last events of a group that are about no single endpoint, the oldest first."""
     key = {"channel_uid": channel_uid, "group_name": group}
     return _events(tx.execute(_OF_GROUP, key | {"at_most": limit}))
 

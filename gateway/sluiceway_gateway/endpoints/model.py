@@ -1,7 +1,7 @@
 """Endpoint: states, transitions, ends, tasks. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -125,23 +125,23 @@ class Endpoint:
     """The number of the instance in its group; the highest in a place is the current one."""
     generation: int
     """The generation of its group when it was attached; in dynamic groups, of its share."""
-    state: State
-    health: Health
-    superseded: bool
+    state: State = State.OPENED
+    health: Health = Health.HEALTHY
+    superseded: bool = False
     """It has no place: another took it, it was removed, or it was lost (see `may_return`)."""
-    cause: str | None
+    cause: str | None = None
     """The reported reason of its state."""
     attached_at: datetime
     changed_at: datetime
-    counters: Mapping[str, float]
-    payload: Mapping[str, Any] | None
+    counters: Mapping[str, float] = field(default_factory=dict)
+    payload: Mapping[str, Any] | None = None
     """JSON for its counterparts."""
-    ends: Mapping[int, int] | None
+    ends: Mapping[int, int] | None = None
     """By partition, the offset after the last record of this instance and those before it in its
     place. None for a failed writer: it may have written more than it reported."""
-    lost_at: Mapping[int, int] | None
+    lost_at: Mapping[int, int] | None = None
     """The topic's end offsets when it was found lost."""
-    commits: int
+    commits: int = 0
     """The number of its last valid commit."""
     title: str | None = None
     """A description for people."""
@@ -263,10 +263,10 @@ class Event:
 
     channel_uid: str
     at: datetime
-    endpoint: str | None
-    group: str
-    state: State | None
-    health: Health | None
+    endpoint: str | None = None
+    group: str = ANONYMOUS
+    state: State | None = None
+    health: Health | None = None
     cause: str | None
     by: str
     """The principal, or `gateway`."""

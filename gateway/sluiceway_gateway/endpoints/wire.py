@@ -113,29 +113,34 @@ class EndpointChannel(BaseModel):
     uid: str
 
 
-class EndpointBody(BaseModel):
-    """An endpoint."""
+class Counterpart(BaseModel):
+    """An endpoint as its counterparts see it."""
 
     id: str
-    channel: EndpointChannel
     role: RoleWord
     group: str | None
-    title: str | None
     index: int
     size: int | None
-    mode: ModeWord
-    epoch: int
-    generation: int
     state: StateWord
     health: HealthWord
-    superseded: bool
     cause: str | None
-    attached_at: datetime
-    changed_at: datetime
-    counters: dict[str, float]
     payload: dict[str, Any] | None
     ends: dict[str, int] | None
     lost_at: dict[str, int] | None = Field(description="The topic's ends when it was found lost")
+
+
+class EndpointBody(Counterpart):
+    """An endpoint."""
+
+    channel: EndpointChannel
+    title: str | None
+    mode: ModeWord
+    epoch: int
+    generation: int
+    superseded: bool
+    attached_at: datetime
+    changed_at: datetime
+    counters: dict[str, float]
 
 
 class AttachedEndpoint(EndpointBody):

@@ -78,7 +78,7 @@ class MemberAssignment:
     """The number of partitions of the channel."""
 
 
-class Groups:
+class GroupService:
     """The groups of one database."""
 
     def __init__(

@@ -11,7 +11,7 @@ from sluiceway_gateway.cluster.service import ClusterService
 from sluiceway_gateway.endpoints.attach import AttachService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import Endpoints
-from sluiceway_gateway.groups.service import Groups
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
@@ -38,7 +38,7 @@ class Services:
     statuses: Statuses
     rendered: ResponseCache
     fragments: JsonCache
-    groups: Groups
+    groups: GroupService
     watch: Watch
     cluster: ClusterService
     readiness: ReadinessCheck

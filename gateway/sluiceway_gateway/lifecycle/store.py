@@ -200,17 +200,7 @@ def record_use(
 
 def record_event(tx: WriteTransaction, channel: Channel, what: str, *, at: datetime) -> None:
     """Append a line about the channel to its history."""
-    line = Event(
-        channel_uid=channel.uid,
-        at=at,
-        endpoint=None,
-        group="",
-        state=None,
-        health=None,
-        cause=what,
-        by="gateway",
-    )
-    history.add(tx, [line])
+    history.add(tx, [Event(channel_uid=channel.uid, at=at, cause=what, by="gateway")])
 
 
 def _last_use_of(row: Any) -> LastUse:

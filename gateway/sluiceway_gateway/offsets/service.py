@@ -148,10 +148,7 @@ class Offsets:
             line = Event(
                 channel_uid=channel.uid,
                 at=now,
-                endpoint=None,
                 group=group,
-                state=None,
-                health=None,
                 cause=reset.reason,
                 by=principal.id,
             )

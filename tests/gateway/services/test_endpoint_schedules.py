@@ -320,7 +320,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         assert len(found) == len(self.living)
 
 
-def test_positions_go_back_by_a_reset_alone_and_no_stale_commit_counts(database: Database) -> None:
+def test_only_a_reset_moves_positions_back_and_no_stale_commit_counts(database: Database) -> None:
     if database.dialect == "sqlite":
         # No schedule cuts the power, and waiting for the disk is most of what they take.
         event.listen(

@@ -105,7 +105,7 @@ def team(database: Database) -> Team:
     return Team(database)
 
 
-def test_a_member_that_is_lost_has_no_place_and_the_others_take_what_it_had(team: Team) -> None:
+def test_a_lost_member_has_no_place_and_the_others_take_its_partitions(team: Team) -> None:
     silent, other = team.join(), team.join()
     team.take(silent)
     team.take(other)
@@ -119,7 +119,7 @@ def test_a_member_that_is_lost_has_no_place_and_the_others_take_what_it_had(team
     assert len(team.take(other, asked.generation - 1).partitions) == PARTITIONS
 
 
-def test_a_lost_member_returns_by_a_heartbeat_and_commits_by_its_new_share_alone(
+def test_a_lost_member_returns_by_a_heartbeat_and_commits_only_with_a_new_share(
     team: Team,
 ) -> None:
     paused = team.join()
@@ -149,7 +149,7 @@ def test_a_lost_member_returns_by_a_heartbeat_and_commits_by_its_new_share_alone
         team.commit(paused, has)
 
 
-def test_a_lost_member_that_beats_late_stays_lost(team: Team) -> None:
+def test_an_old_heartbeat_does_not_return_a_lost_member(team: Team) -> None:
     paused = team.join()
     team.take(paused)
     team.pass_time(5, paused)
@@ -210,7 +210,7 @@ def test_a_lost_member_that_closes_is_closed_and_a_repeat_changes_nothing(team: 
     assert team.sync(other).generation == generation
 
 
-def test_a_member_that_beats_and_does_not_let_go_is_waited_for_and_then_no_more(
+def test_a_member_that_does_not_sync_loses_its_share_after_the_timeout(
     team: Team,
 ) -> None:
     slow = team.join()
@@ -233,7 +233,7 @@ def test_a_member_that_beats_and_does_not_let_go_is_waited_for_and_then_no_more(
     assert team.take(slow).partitions == (0, 2)
 
 
-def test_only_who_holds_a_share_of_an_earlier_generation_is_waited_for(team: Team) -> None:
+def test_only_shares_of_an_earlier_generation_are_waited_for(team: Team) -> None:
     slow = team.join()
     team.sync(slow)
     assert team.behind() == []
@@ -254,7 +254,7 @@ def test_only_who_holds_a_share_of_an_earlier_generation_is_waited_for(team: Tea
     assert failing.id not in team.behind()
 
 
-def test_after_a_gap_of_the_reapers_own_nobody_is_overdue(team: Team) -> None:
+def test_after_a_gap_of_the_reaper_no_share_is_overdue(team: Team) -> None:
     slow = team.join()
     team.take(slow)
     new = team.join()

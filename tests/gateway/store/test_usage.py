@@ -1,4 +1,4 @@
-"""Who is at a channel, and how far its groups are, as the rows of its endpoints have it."""
+"""Usage of a channel: its open endpoints, and the positions of its groups."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def reach(flights: Site, member: Any, title: str | None = "a query", **places: l
         tx.execute(whose.values(reached=reached, title=title))
 
 
-def test_those_at_work_are_named_and_the_others_left_out(flights: Site) -> None:
+def test_only_open_endpoints_are_named(flights: Site) -> None:
     writer, loner = flights.attach("writer"), flights.attach()
     flights.depart(flights.attach("writer"), "error")
     flights.depart(flights.attach())
@@ -50,7 +50,7 @@ def test_those_at_work_are_named_and_the_others_left_out(flights: Site) -> None:
     assert not present.is_finished
 
 
-def test_members_share_how_far_they_are_or_each_is_for_itself(flights: Site) -> None:
+def test_members_share_positions_or_have_their_own(flights: Site) -> None:
     first, second = flights.member(0, 2), flights.member(1, 2)
     flights.commit(first, 1, (0, 5, 0), (2, 7, 1))
     reach(flights, first, p0=[6, 0], p2=[9, 0])
@@ -63,11 +63,11 @@ def test_members_share_how_far_they_are_or_each_is_for_itself(flights: Site) -> 
     assert (everybody.shared, everybody.positions) == (False, {1: {3: 4}})
 
 
-def test_what_a_member_that_commits_has_read_is_not_what_it_has_committed(flights: Site) -> None:
+def test_reached_offsets_of_a_committing_member_do_not_count(flights: Site) -> None:
     reach(flights, flights.member(0, 1), title=None, p0=[6, 0])
     (group,) = seen(flights).groups
     assert group.reached == {}
 
 
-def test_nobody_has_ever_come(flights: Site) -> None:
+def test_a_channel_without_endpoints_is_finished(flights: Site) -> None:
     assert seen(flights).is_finished
