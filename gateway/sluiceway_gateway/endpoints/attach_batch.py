@@ -285,7 +285,8 @@ class AttachBatch:
         """Add a member to its group; None if another transaction holds an endpoint in its way."""
         key, spec = candidate.group, candidate.spec
         before = self._groups.get(key) or new_group(*key, spec.config)
-        living = self._joined[key] + sum(each.lives for each in self._members.get(key, ()))
+        members = [each for each in self._members.get(key, ()) if each.id not in self._superseded]
+        living = self._joined[key] + sum(each.lives for each in members)
         group = before.reconfigured(spec.config, living=living, now=self._now)
         if group.dynamic and (group.size or 0) + self._joined[key] >= MAX_GROUP_SIZE:
             raise GroupSize(
@@ -296,7 +297,8 @@ class AttachBatch:
         outcasts = [] if group is before else self._outcasts(key)
         group, place = group.with_member(spec.index)
         occupant = self._occupants.get((candidate.channel.uid, place))
-        if any(each.id not in self._locked for each in (occupant, *outcasts) if each is not None):
+        gone = [*outcasts, *([] if occupant is None else [occupant])]
+        if not self._wait and any(each.id not in self._locked for each in gone):
             return None
         endpoint = _new_endpoint(spec, group, place, now=self._now)
         by = candidate.principal.id
@@ -313,7 +315,8 @@ class AttachBatch:
         return endpoint
 
     def _supersede(self, before: Endpoint, successor: Endpoint, reason: str, *, by: str) -> None:
-        if before.id not in self._superseded:
+        # With `wait`, all but pruned endpoints are locked.
+        if before.id in self._locked and before.id not in self._superseded:
             before = self._locked[before.id]
             self._superseded[before.id] = before, superseded(before, by=reason, now=self._now)
             cause = f"superseded by {successor.id}"
