@@ -65,7 +65,7 @@ class Committing:
     ) -> "list[Outcome | Future[Outcome] | Exception]":
         try:
             with self._database.write() as tx:
-                outcomes = self._commit(tx, asked, patiently=False)
+                outcomes = self._commit(tx, asked, wait=False)
         except DatabaseUnavailable:
             raise
         except Exception:
@@ -82,7 +82,7 @@ class Committing:
     def _alone(self, asked: PendingCommit) -> Outcome:
         commit = asked.commit
         with self._database.write() as tx:
-            (outcome,) = self._commit(tx, [asked], patiently=True)
+            (outcome,) = self._commit(tx, [asked], wait=True)
             if isinstance(outcome.error, EndpointNotFound):
                 require_channel(
                     commit.channel, channels_store.find(tx, commit.channel), commit.channel_uid
@@ -92,11 +92,11 @@ class Committing:
         return outcome
 
     def _commit(
-        self, tx: WriteTransaction, asked: Sequence[PendingCommit], *, patiently: bool
+        self, tx: WriteTransaction, asked: Sequence[PendingCommit], *, wait: bool
     ) -> list[Outcome]:
         refusals = self._tokens.refusals(tx, {each.by for each in asked})
         allowed = [(each.commit, each.by) for each in asked if each.by not in refusals]
-        results = iter(offsets_store.commit(tx, allowed, now=self._clock(), patiently=patiently))
+        results = iter(offsets_store.commit(tx, allowed, now=self._clock(), wait=wait))
         return [
             Outcome(error=refusals[each.by]) if each.by in refusals else next(results)
             for each in asked
