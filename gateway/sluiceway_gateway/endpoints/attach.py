@@ -106,7 +106,7 @@ class Attachment:
         """
         if coming.asked.dynamic:
             return self._patient.submit(self._by_itself, coming)
-        return self._convoy.join(coming)
+        return self._convoy.submit(coming)
 
     def _together(
         self, coming: Sequence[AttachRequest]

@@ -175,7 +175,7 @@ def test_each_goes_on_where_its_partitions_were_committed(crowd: Crowd) -> None:
         number=1,
         positions=tuple(Position(partition=each, offset=each + 10) for each in (0, 1, 3)),
     )
-    crowd.services.offsets.commit(commit, principal=LOOPBACK)
+    crowd.services.offsets.submit(commit, principal=LOOPBACK).result(30)
     futures = crowd.together(
         crowd.coming(**member(0, size=1)), crowd.coming(group="other", index=0, size=1)
     )

@@ -112,7 +112,7 @@ def test_an_id_that_is_forgotten_commits_and_beats_no_more_and_takes_no_place(pa
         positions=(Position(partition=0, offset=1),),
     )
     with pytest.raises(EndpointNotFound):
-        past.services.offsets.commit(commit, principal=LOOPBACK)
+        past.services.offsets.submit(commit, principal=LOOPBACK).result(30)
     report = Report(
         id=old.id,
         epoch=old.epoch,
