@@ -185,9 +185,9 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         )
         if not right:
             with pytest.raises(Conflict):
-                self.services.offsets.commit(asked, principal=LOOPBACK)
+                self.services.offsets.submit(asked, principal=LOOPBACK).result(30)
         else:
-            self.services.offsets.commit(asked, principal=LOOPBACK)
+            self.services.offsets.submit(asked, principal=LOOPBACK).result(30)
             one.number += 1
             self.sent.append(asked)
             self.positions[partition] = (offset, record)
@@ -197,7 +197,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
     def commit_again(self, which: int) -> None:
         asked = self.sent[-1 - which % len(self.sent)]
         with suppress(Fenced, StaleGeneration):
-            self.services.offsets.commit(asked, principal=LOOPBACK)
+            self.services.offsets.submit(asked, principal=LOOPBACK).result(30)
 
     @precondition(lambda self: self.instances)
     @rule()

@@ -63,7 +63,7 @@ class Team:
             number=1,
             positions=(Position(partition=1, offset=5),),
         )
-        self.services.offsets.commit(commit, principal=LOOPBACK)
+        self.services.offsets.submit(commit, principal=LOOPBACK).result(30)
 
     def pass_time(self, seconds: int, *beating: Endpoint, late: bool = False) -> None:
         """Let time pass, five seconds at once; who is `beating` does so, the reaper looks."""
