@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, select
 
 from sluiceway_gateway.channels.model import READABLE
-from sluiceway_gateway.channels.rows import in_phases
+from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, positions
 

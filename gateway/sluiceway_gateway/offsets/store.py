@@ -274,7 +274,7 @@ _AROUND = CachedSelect(
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
     make=_surroundings_of,
-    most=_MOST_KEPT,
+    max_entries=_MOST_KEPT,
 )
 
 

@@ -142,7 +142,7 @@ _LAST = CachedSelect(
     .offset(literal_column("0")),
     keys="uid",
     make=sample_of,
-    most=_MOST_KEPT,
+    max_entries=_MOST_KEPT,
 )
 
 

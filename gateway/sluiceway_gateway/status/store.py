@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, func, null, or_, select
 
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.rows import channel_of, selection
-from sluiceway_gateway.channels.store import Tag
+from sluiceway_gateway.channels.store import Tag, channel_of, selection
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints
 from sluiceway_gateway.db.statements import CachedSelect, starts_with
@@ -151,7 +150,7 @@ def _standing_of(row: Any) -> Reader | Endpoint:
     return Reader(endpoint=endpoint, reading=reading_of(row))
 
 
-_STANDING = CachedSelect(_ENDPOINTS, keys="uid", make=_standing_of, most=_MOST_KEPT)
+_STANDING = CachedSelect(_ENDPOINTS, keys="uid", make=_standing_of, max_entries=_MOST_KEPT)
 
 
 def _head_of(row: Row[Any], sampled_at: datetime | None) -> StatusVersion:
