@@ -227,8 +227,8 @@ def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
 def overall(tx: ReadTransaction) -> Tag:
     """Return one tag for all channels: their number as the uid, and sums of their revisions."""
     sums = (func.coalesce(func.sum(channels.c[each]), 0) for each in _REVISIONS)
-    number, *revisions = tx.execute(select(func.count(), *sums)).one()
-    return Tag(uid=str(number), **dict(zip(_REVISIONS, map(int, revisions), strict=True)))
+    row = tx.execute(select(func.count(), *sums)).one()
+    return Tag(uid=str(row[0]), **dict(zip(_REVISIONS, map(int, row[1:]), strict=True)))
 
 
 def count_by_phase(tx: ReadTransaction) -> dict[Phase, int]:
