@@ -58,7 +58,7 @@ def test_of_two_migrations_at_once_one_does_the_work_and_the_other_finds_it_done
             until(lambda: all(waits(each) for each in both) or not all_run(both), 60)
             assert all_run(both), [each.text for each in both]
         assert [each.wait() for each in both] == [0, 0], [each.text for each in both]
-    revision.check_revision(database)
+    revision.require_current(database)
     database.close()
 
 

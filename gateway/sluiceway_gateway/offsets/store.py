@@ -9,7 +9,7 @@ from sqlalchemy import Row, bindparam, delete, select, tuple_, update
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import READABLE
-from sluiceway_gateway.channels.rows import in_phases
+from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions, sessions
 from sluiceway_gateway.db.statements import (
@@ -283,7 +283,7 @@ _CONTEXTS = CachedSelect(
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
     make=_context_of,
-    most=_MOST_KEPT,
+    max_entries=_MOST_KEPT,
 )
 
 
