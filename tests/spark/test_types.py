@@ -206,7 +206,7 @@ def test_columns_that_may_lose_values_are_errors(mine: spark.DataType, type_: ob
         (spark.CalendarIntervalType(), "'c' has the type interval"),
         (spark.VariantType(), "'c' has the type variant.*to_json"),
         (spark.StructType([]), "'c' has the type struct<>.*drop the column"),
-        (spark.MapType(spark.IntegerType(), spark.StringType()), "keys of a map are strings"),
+        (spark.MapType(spark.IntegerType(), spark.StringType()), "map keys must be strings"),
         (spark.ArrayType(spark.VariantType()), r"'c\[\]' has the type variant"),
         (spark.ArrayType(Box()), r"'c\[\]' has the type udt.*fields of its storage"),
         (spark.DecimalType(2, -3), "'c' has the type decimal.*scale lies between"),

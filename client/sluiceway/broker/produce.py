@@ -188,7 +188,7 @@ class ProduceRequests:
                     f"{found.max_message_bytes:,}; make it smaller, or raise the channel's "
                     "max.message.bytes. Nothing was sent to this partition",
                 )
-            invalid = writer.validator.refusal(each.value)
+            invalid = writer.validator.error(each.value)
             if invalid is not None:
                 return Refusal.of(
                     InvalidMessageError,

@@ -39,7 +39,7 @@ class ChannelProducer:
             config=settings.kafka,
         )
         self.topic = self.endpoint.connection.topic_name
-        self.validates = not self.endpoint.validator.takes_any
+        self.validates = not self.endpoint.validator.accepts_any
         # Keys go to these, also when the channel grows: so each key's messages stay in order.
         self.partitions = self.partitions_used = self.endpoint.connection.partitions
         self.records = 0
@@ -201,7 +201,7 @@ class ChannelProducers:
             try:
                 return producer.flush(self._timeout_s), raised
             except Exception as error:
-                # The other callbacks run as well, and readers are told the end.
+                # The other callbacks run as well, and the ends are reported.
                 raised = raised or error
 
     @property

@@ -235,7 +235,7 @@ class Producer:
                 given = value.encode() if isinstance(value, str) else value
                 if given is not None and not isinstance(given, bytes):
                     raise TypeError(f"a value is str or bytes, not {type(value).__name__}")
-                reason = channel.endpoint.validator.refusal(given)
+                reason = channel.endpoint.validator.error(given)
             if reason is not None:
                 raise refused(INVALID_ARG, reason)
         return True

@@ -54,4 +54,4 @@ class OperatorFailed(SluicewayError):
     """The cause of an endpoint whose port has sent the status Error; it is never raised."""
 
     code = "operator_failed"
-    tells_no_values = True
+    message_is_public = True

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sluiceway.codecs import Corrupt
-from sluiceway.codecs.decoder import decoder_for, refusal
+from sluiceway.codecs.decoder import corrupt_error, decoder_for
 from sluiceway.errors import GatewayUnavailable, KafkaUnavailable, OffsetOutOfRange
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import MessageStream, OwnStream, Taken
@@ -320,7 +320,7 @@ def _handle_corrupt(
     first = next((each for each in corrupt if not (skip and each.skippable)), corrupt[0])
     message = messages[first.index]
     if not (skip and first.skippable):
-        raise refusal(channel, message, first)
+        raise corrupt_error(channel, message, first)
     LOGGER.warning(
         "channel %r, partition %d: %d corrupt messages skipped, the first at offset %d: %s",
         channel,

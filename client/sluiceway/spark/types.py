@@ -225,7 +225,7 @@ def spark_transform(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch
     wanted = pa.schema([_field_for_spark(field) for field in arrow])
     if wanted.equals(arrow):
         return lambda batch: batch
-    return BatchTransform(schema.record, wanted, _is_cast, _cast).of
+    return BatchTransform(schema.record, wanted, _is_cast, _cast).apply
 
 
 def _is_cast(leaf: Leaf) -> bool:
