@@ -46,8 +46,8 @@ class Services:
     metrics: Metrics
 
 
-async def services_of(request: Request) -> Services:
-    """Return the parts of the application that serves this request."""
+def services_of(request: Request) -> Services:
+    """Return the services of the application that serves this request."""
     parts = request.app.state.parts
     assert isinstance(parts, Services)  # noqa: S101
     return parts
