@@ -1,4 +1,4 @@
-"""How pykafka's Broker is connected, and what it says when it is not."""
+"""Connections of sluiceway.broker.Broker, and its errors without one."""
 
 import logging
 import os
@@ -147,7 +147,7 @@ broker = broker_at(url)
 with Gateway(url) as gateway:
     channel = gateway.channel(name)
     produced(broker, channel, encoded(channel, 2))
-    # Which is not waited for, but at the end.
+    # Only the exit waits for these.
     large = encoded(channel, 1)[0] + bytes(900_000)
     produced(broker, channel, [large] * 20, required_acks=0)
 """
@@ -159,7 +159,7 @@ def test_a_program_that_exits_without_closing_closes_its_writers(
     channel = new_channel()
     subprocess.run(
         [sys.executable, "-c", PROGRAM, gateway_url, channel.name],
-        # The program takes the tests' own modules from where pytest found them.
+        # The program imports the tests' modules.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
         timeout=480,
@@ -174,7 +174,7 @@ def test_a_program_ended_by_an_exception_fails_its_writers(
     channel = new_channel()
     broker = broker_at(gateway_url)
     produced(broker, channel, encoded(channel, 2))
-    # What Python leaves there before it runs what is to run at its end.
+    # Python sets this before it runs the exit handlers.
     monkeypatch.setattr(sys, "last_value", RuntimeError("out of paper"), raising=False)
     produce._close_all()
     (writer,) = channel.endpoints()

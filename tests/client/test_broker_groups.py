@@ -1,4 +1,4 @@
-"""Groups and their offsets by pykafka's Broker: joining, sharing, beating, leaving, committing."""
+"""Groups and offsets by pykafka's Broker: join, sync, heartbeat, leave, commit."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ REBALANCE = RebalanceInProgress.ERROR_CODE
 
 
 class Member:
-    """A member of a group, as pykafka's balanced consumer is one."""
+    """A member of a group, as pykafka's balanced consumer."""
 
     def __init__(self, broker: Broker, channel: Channel, group: bytes = b"g") -> None:
         self.broker, self.channel, self.group = broker, channel, group
@@ -99,12 +99,12 @@ def test_members_share_partitions_and_give_them_up_when_they_rejoin(
     second = Member(broker, channel)
     told = second.join()
     assert (told.leader_id, told.members) == (first.id, {})
-    # Nothing is free before the first lets go: it goes on until it hears.
+    # No partition is free before the first member rejoins, which its next heartbeat asks for.
     assert second.sync() == []
     assert second.beat() == 0
     assert first.beat() == REBALANCE
     assert set(first.join().members) == {first.id, second.id}
-    # Whatever a leader has made up, the gateway shares out.
+    # The gateway assigns, whatever the leader decides.
     assert first.sync((second.id, "all of it")) == [0, 2]
     assert second.beat() == REBALANCE
     second.join()
@@ -153,7 +153,7 @@ def test_a_commit_of_revoked_partitions_is_refused(broker: Broker, channel: Chan
     Member(broker, channel).join()
     before = first.generation
     first.join()
-    # It has its old partitions until it syncs, and commits them under the old generation.
+    # Until it syncs, it has its old partitions, and commits them in the old generation.
     assert first.commit(1, 1).err == REBALANCE
     after, first.generation = first.generation, before
     assert first.commit(1, 1).err == 0
@@ -179,7 +179,7 @@ def test_commits_past_fetched_offsets_or_backwards_are_refused(
     assert member.commit(0, last + 1).err == 0
     assert member.commit(0, 1).err == beyond
     assert committed(broker, channel, b"g").offset == last + 1
-    # Asking for messages from somewhere names a place, too.
+    # A fetch from an offset allows commits up to that offset.
     fetched(broker, channel, 10, timeout=0)
     assert member.commit(0, 10).err == 0
 
@@ -296,7 +296,7 @@ def test_a_commit_without_membership_does_not_overtake_a_member(
         reader.commit()
     for _ in range(2):
         assert commit(broker, channel, b"alone", 4).err == IllegalGeneration.ERROR_CODE
-    # Whoever asks where the group stands goes on from there.
+    # After fetching the committed offset, commits continue from there.
     assert committed(broker, channel, b"alone").offset == 3
     assert commit(broker, channel, b"alone", 4).err == 0
 

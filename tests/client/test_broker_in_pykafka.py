@@ -1,4 +1,4 @@
-"""pykafka's own producers and consumers run on our Broker, where pykafka can be imported."""
+"""pykafka's producers and consumers on our Broker, if pykafka is installed."""
 
 import uuid
 import warnings
@@ -11,7 +11,7 @@ from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.broker import Broker, OffsetType
 from waiting import until
 
-# It is older than what it imports.
+# pykafka uses deprecated names of newer libraries.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pykafka = pytest.importorskip("pykafka")
@@ -34,7 +34,7 @@ def channel(gateway_url: str) -> Iterator[Channel]:
 def topic(
     gateway_url: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], Any]]:
-    """pykafka's view of the channel; the one thing to tell it is who coordinates groups."""
+    """pykafka's topic of the channel, with any broker as the group coordinator."""
     made: list[Broker] = []
 
     class Kept(Broker):

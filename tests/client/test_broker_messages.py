@@ -1,4 +1,4 @@
-"""Messages by pykafka's Broker: produced and fetched as they are, and where partitions reach."""
+"""Messages by pykafka's Broker: produce, fetch, offset limits, metadata."""
 
 import datetime as dt
 import time
@@ -36,7 +36,7 @@ NewChannel = Callable[..., Channel]
 
 @pytest.fixture
 def channel(new_channel: NewChannel) -> Channel:
-    """A channel that keeps what is old by its own word, as some of these messages are."""
+    """A channel with unlimited retention, as some messages have old timestamps."""
     return new_channel(partitions=2, retention=Retention(ms=-1))
 
 
@@ -66,7 +66,7 @@ def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channe
     first = told.messages[0]
     assert (first.offset, first.partition_id, first.partition_key) == (0, 0, b"k")
     assert first.timestamp_dt == moment
-    # And they are the channel's records.
+    # Native readers read them as records.
     with channel.reader(until="now") as reader:
         assert sorted(each["id"] for each in reader) == [0, 1, 2, 3, 4]
 
@@ -78,7 +78,7 @@ def test_a_fetch_begins_at_its_offset_and_ends_at_max_bytes(
     produced(broker, channel, sent)
     three = sum(map(len, sent[7:10]))
     assert values(fetched(broker, channel, 7, max_bytes=three)) == sent[7:10]
-    # On from there, a step ahead, a step back, and from somewhere else.
+    # The next offset, a step ahead, a step back, and another one.
     assert values(fetched(broker, channel, 10, max_bytes=1)) == sent[10:11]
     assert values(fetched(broker, channel, 13, max_bytes=len(sent[13]))) == sent[13:14]
     assert values(fetched(broker, channel, 8, max_bytes=1)) == sent[8:9]
@@ -115,7 +115,7 @@ def test_a_fetch_waits_for_min_bytes_or_its_timeout(
     begun_s = time.monotonic()
     assert values(fetched(broker, channel, timeout=1000, min_bytes=10_000)) == sent[:1]
     assert time.monotonic() - begun_s >= 1
-    # With one message there, and with none, it waits for what comes.
+    # It waits for more, with one message there and with none.
     with ThreadPoolExecutor() as threads, broker_at(gateway_url) as another:
         both = threads.submit(
             fetched, broker, channel, timeout=60_000, min_bytes=len(sent[0] + sent[1])
@@ -156,7 +156,7 @@ def test_offset_limits_are_beginning_end_and_first_offset_not_older(
     assert limit(broker, channel, OffsetType.EARLIEST).offset == [1]
     assert limit(broker, channel, OffsetType.LATEST).offset == [4]
     assert limit(broker, channel, 2001).offset == [2]
-    # Nothing is so young: it goes on at the end.
+    # No message is that young: the answer is the end.
     assert limit(broker, channel, 10_000).offset == [4]
 
 
@@ -174,9 +174,9 @@ def test_metadata_has_channels_partitions_and_kafkas_brokers(
     assert told.cluster_id
     assert told.controller_id == kafka.id
     assert channel.name in broker.request_metadata().topics
-    # Where no channel leads to them, the gateway names the brokers.
+    # Without a channel, the gateway names the brokers.
     assert broker.request_metadata(["no-such-channel"]).brokers.keys() == {kafka.id}
-    # The broker that is named goes by the gateway that named it.
+    # A Broker for it uses the same gateway.
     with Broker.from_metadata(kafka, None, 20_000, 20_000) as named:
         assert (named.id, named.host, named.port) == (kafka.id, kafka.host, kafka.port)
         assert limit(named, channel, OffsetType.LATEST).offset == [0]
@@ -231,7 +231,7 @@ def test_a_recreated_channel_is_another_one(
     produced(broker, channel, encoded(channel, 3))
     assert len(fetched(broker, channel).messages) == 3
     channel.delete(force=True)
-    # However patient it is, it hears of that.
+    # Even a long fetch ends then.
     assert fetched(broker, channel, 3, timeout=60_000).err == UnknownTopicOrPartition.ERROR_CODE
     with Gateway(gateway_url) as gateway:
         anew = gateway.channel(channel.name, channel.schema)
@@ -294,7 +294,7 @@ def test_without_acknowledgement_closing_waits_for_delivery(
 def test_closing_reports_the_ends_to_readers(gateway_url: str, channel: Channel) -> None:
     with broker_at(gateway_url) as broker:
         produced(broker, channel, encoded(channel, 3))
-        # Told with its next beat.
+        # The next heartbeat reports it.
         until(lambda: [(e.role, e.state) for e in channel.endpoints()] == [("writer", "started")])
     (writer,) = channel.endpoints()
     assert (writer.state, writer.ends) == ("closed", {0: 3})

@@ -1,4 +1,4 @@
-"""Topics and groups as a whole by pykafka's Broker."""
+"""Admin requests of pykafka's Broker: topics and groups."""
 
 import uuid
 from collections.abc import Callable, Iterator

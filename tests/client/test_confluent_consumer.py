@@ -1,4 +1,4 @@
-"""sluiceway.confluent.Consumer on partitions that it names: reading, places, commits."""
+"""sluiceway.confluent.Consumer with manual assignment: reading, offsets, commits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -126,7 +126,7 @@ def test_of_two_consumers_of_one_partition_the_second_commit_is_refused(
     both[0].commit(asynchronous=False)
     with_offset = {"offsets": [at(name, 0, 2)], "asynchronous": False}
     assert raised(both[1].commit, **with_offset) == KafkaError.ILLEGAL_GENERATION
-    # Another group, or another partition, is nobody's affair.
+    # Another group or partition does not conflict.
     other = consumer(**{"group.id": "two"})
     other.assign([at(name, 1, 0)])
     taken(other, 1)
@@ -175,7 +175,7 @@ def test_seek_pause_and_resume(consumer: Callable[..., Consumer], name: str) -> 
     assert reader.poll(0.2) is None
     reader.resume([at(name, 1)])
     assert offsets(taken(reader, 10)) == {1: [*range(10)]}
-    # What was read before a seek may be committed after it.
+    # Messages read before a seek may be committed after it.
     reader.seek(at(name, 0, 1))
     assert reader.commit(offsets=[at(name, 0, 10)], asynchronous=False)
     for call in (
@@ -300,7 +300,7 @@ def test_a_consumer_is_listed_with_its_positions(
     taken(reader, 10)
     assert reader.poll(1) is None
     channel = site.gateway.channel(name)
-    # What it has handed out is told by its calls, as with a consumer that reads on.
+    # Its calls report the messages handed out, as those of a consumer that reads on.
     polled_until(lambda: {each.state for each in channel.endpoints()} == {"started"}, reader)
     (seen,) = channel.wait_for(readers=1, state="started", timeout_s=20)
     assert (seen.id, seen.group) == (reader.memberid(), None)

@@ -1,4 +1,4 @@
-"""sluiceway.confluent.Consumer as a member of a group: joining, sharing, leaving."""
+"""sluiceway.confluent.Consumer as a member of a group: joining, rebalancing, leaving."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +30,7 @@ def name(site: Facade) -> str:
 
 @pytest.fixture
 def consumer(consumer: Callable[..., Consumer]) -> Callable[..., Consumer]:
-    """Make a consumer that begins with the first message."""
+    """Create a consumer that begins with the first message."""
     return partial(consumer, **EARLIEST)
 
 
@@ -71,7 +71,7 @@ def test_members_share_partitions_which_pass_on_with_their_offsets(
     (kept,), (passed,) = first.assignment(), second.assignment()
     assert {kept.partition, passed.partition} == {0, 1}
     assert heard == [("off", [(name, passed.partition)])]
-    # What the first one had read of it was committed when it let go.
+    # The first consumer committed what it had read before the partition was revoked.
     assert second.committed([passed])[0].offset == 5
     assert second.poll(0.2) is None
     second.unsubscribe()
@@ -116,7 +116,7 @@ def test_an_unknown_channel_is_an_event_and_is_read_once_it_exists(
     later = site.gateway.channel(f"{name}-later", format="bytes", heartbeat=BEAT)
     with later.writer() as writer:
         writer.write({"value": b"now"})
-    # It is told once, and looked for again and again.
+    # The event comes once, and joining is tried again and again.
     assert [message.value() for message in taken(reader, 1)] == [b"now"]
 
 

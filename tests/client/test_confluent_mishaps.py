@@ -1,4 +1,4 @@
-"""sluiceway.confluent.Consumer where something goes wrong: callbacks, the gateway, processes."""
+"""Failures around sluiceway.confluent.Consumer: callbacks, the gateway, processes."""
 
 import gc
 import subprocess
@@ -49,7 +49,7 @@ def failing(calls: list[str], which: str) -> Callable[[Consumer, list[TopicParti
 
 
 def beats_again(reader: ChannelMember) -> bool:
-    """Whether the gateway is there for the beats; none is in the middle of a connection then."""
+    """Whether the gateway answers heartbeats again, so none is waiting for a connection."""
     return reader.attachment.session._away_since_s is None
 
 
@@ -58,7 +58,7 @@ def test_reading_continues_while_the_gateway_is_unavailable(
 ) -> None:
     config = {"enable.auto.commit": True, "auto.commit.interval.ms": 100}
     with site.consumer(**EARLIEST, **config, **{"bootstrap.servers": way.url}) as reader:
-        # A name that is looked for again and again, and a regex.
+        # A name that is tried again and again, and a regex.
         reader.subscribe([name, f"{name}-later", f"^{name}$"])
         while not offsets([m for m in taken(reader, 1) if m.error() is None]):
             pass
@@ -76,7 +76,7 @@ def test_consume_commits_messages_only_after_returning_them(
 ) -> None:
     reader = consumer(**{"enable.auto.commit": True, "auto.commit.interval.ms": 50})
     reader.assign([at(name, 0, 0)])
-    # More than there is: it holds what has come until its time is over.
+    # More than there are: it holds the messages until its timeout.
     assert len(reader.consume(50, 1.5)) == 10
     assert site.gateway.channel(name).committed("g") == {}
 
@@ -112,7 +112,7 @@ def test_consume_returns_early_when_its_partitions_are_revoked(consumer: New, na
     until(lambda: sum(each.offset for each in first.position(both)) == 20)
     second = consumer(**config)
     second.subscribe([name])
-    # It comes back long before its time, for the sake of the other one.
+    # It returns long before its timeout, because the other one waits.
     polled_until(lambda: not holding.is_alive(), second)
     assert sum(map(len, offsets(held).values())) == 20
     assert len(first.assignment()) == 2
@@ -283,7 +283,7 @@ def test_a_wakeup_during_postponing_is_not_lost() -> None:
     for each in threads:
         each.start()
         wakeup.postpone(time.monotonic() + 60)
-        # Whoever reads looks at the one, and waits for the other.
+        # A poll checks the one, and waits for the other.
         assert wakeup.is_set() == (wakeup.due_s == 0) or each.is_alive()
         each.join()
         assert wakeup.is_set() == (wakeup.due_s == 0)
@@ -316,7 +316,7 @@ def test_a_consumer_is_collected_while_its_session_is_locked(site: Facade, name:
         reader.assign([at(name, 0, 0)])
         (session,) = {each.attachment.session for each in reader._assignment.members.values()}
         assert isinstance(session, HeartbeatSession)
-        # As one that a callback of its own refers to.
+        # A cycle: its own callback refers to it.
         reader._coordinator.callbacks["assign"] = partial(print, reader)
         with session._lock:
             reader = None
@@ -335,7 +335,7 @@ FORKING = """
     from confluent_kafka import KafkaException
     from sluiceway.confluent import Consumer, Producer, TopicPartition
 
-    # That there are threads is the point.
+    # The process has threads on purpose.
     warnings.simplefilter("ignore", DeprecationWarning)
     url, name = sys.argv[1:]
     reader = Consumer({"bootstrap.servers": url, "group.id": "forks"})

@@ -1,4 +1,4 @@
-"""The page for those who know confluent-kafka names all of it, and tests call what it names."""
+"""docs/coming-from.md has every public name of sluiceway.confluent, with a test that calls it."""
 
 import inspect
 import re

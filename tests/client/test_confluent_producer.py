@@ -1,4 +1,4 @@
-"""sluiceway.confluent.Producer: what arrives, what is told, and what is refused."""
+"""sluiceway.confluent.Producer: delivery, reports, refusals."""
 
 import collections
 import gc

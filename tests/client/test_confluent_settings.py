@@ -1,4 +1,4 @@
-"""What sluiceway.confluent takes as configuration, and what it says of the rest."""
+"""Configuration of sluiceway.confluent: supported, ignored and refused properties."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Consumers and producers of confluent-kafka's shape that threads share."""
+"""Threads that share a Consumer or Producer of sluiceway.confluent."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""pypz's channel classes on a real gateway and broker: their life, their records, their offsets."""
+"""pypz's channel classes on a real gateway and broker: lifecycle, records, offsets."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +103,7 @@ def test_a_call_returns_one_record_unless_more_are_configured(bench: Bench) -> N
 
 
 class PatientReader(KafkaChannelReader):
-    """Waits for records as long as a test may take, and hears of its writers by beats alone."""
+    """Waits long for records, and updates statuses by heartbeats only."""
 
     DefaultStatusThreadIntervalInMs = 60_000
     InitialDataConsumerTimeoutInMs = DataConsumerTimeoutInMs = 30_000
@@ -111,7 +111,7 @@ class PatientReader(KafkaChannelReader):
 
 @pytest.mark.parametrize("metrics", [False, True], ids=["plain", "metricsEnabled"])
 def test_changes_of_writers_do_not_end_the_wait_for_records(bench: Bench, metrics: bool) -> None:
-    """News of a writer says nothing about records, so no call returns [] for it."""
+    """A status of a writer says nothing about records, so no call returns [] for it."""
     bench.quick()
     config = {"metricsEnabled": metrics}
     reader = bench.reader(PatientReader, config=config)
@@ -128,7 +128,7 @@ def test_changes_of_writers_do_not_end_the_wait_for_records(bench: Bench, metric
     until(writer.invoke_open_channel)
     writer.start_channel()
     heard_of("opened")
-    # What is known before the call is news to it as well as what comes while it waits.
+    # Both a status before the call and one during the wait are new to it.
     first = reading.submit(reader.invoke_read_records)
     other = bench.writer("pipeline.other.output_port", config=config)
     until(other.invoke_open_channel)
@@ -207,7 +207,7 @@ def test_commits_past_what_was_read_or_backwards_are_refused(bench: Bench) -> No
         reader.invoke_commit_offset(2)
     assert raised.value.code == "goes_back"
     assert bench.channel().committed(bench.name)[0].offset == 6
-    # Told to begin before the commit, it reads again from there; committed is what was.
+    # With an initial offset before the commit, it reads again from there; the commit stays.
     reader.set_initial_record_offset(2)
     assert take(reader, 8) == demo(8, 2)
     with pytest.raises(Conflict):
@@ -252,7 +252,7 @@ def test_a_larger_group_grows_the_channel_and_a_smaller_one_reads_all_of_it(benc
     assert sorted(each["demoText"] for each in got) == sorted(
         each["demoText"] for each in demo(10) + demo(8)
     )
-    # One number says no place in four partitions: it is committed up to a call's end at least.
+    # One number is ambiguous in four partitions: the commit covers whole calls only.
     alone.invoke_commit_offset(17)
     committed = sum(place.offset for place in bench.channel().committed(bench.name).values())
     assert committed < 18
@@ -313,7 +313,7 @@ def test_an_unread_channel_is_kept_and_logged(
     assert "has not committed 2 messages of partition 0" in told
     assert "deleteUnread=True" in told
     assert f"sluiceway channels delete --force {bench.name}" in told
-    # What was left is where a later run begins.
+    # A later run begins at the first unread record.
     again = bench.reader()
     until(again.invoke_open_channel)
     again.set_initial_record_offset_auto()
@@ -474,7 +474,7 @@ def test_a_pair_recovers_from_a_silence_beyond_the_timeout(
     writer.invoke_write_records(demo(4))
     assert len(take(reader, 4)) == 4
     assert reader._endpoint is not None
-    # No heartbeat gets out, as of a process that is stopped.
+    # No heartbeat is sent, as by a paused process.
     with reader._endpoint.attachment.session._turn:
         until(lambda: {each.health for each in channel.endpoints()} == {"lost"})
     reader.invoke_commit_current_read_offset()

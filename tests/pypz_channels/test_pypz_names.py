@@ -1,4 +1,4 @@
-"""Every public name is in the page for those who come from pypz, and called where it says."""
+"""docs/coming-from.md has every public name of sluiceway.pypz, with a test that uses it."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The parts of pypz's channels that need no gateway: what is told and heard, counted and named."""
+"""Parts of pypz channels without a gateway: statuses, offsets, figures, names."""
 
 import importlib.util
 import logging
@@ -41,7 +41,7 @@ WRITER = Endpoint(
 )
 
 
-def heard(peers: Peers, endpoint: Endpoint) -> list[str]:
+def statuses(peers: Peers, endpoint: Endpoint) -> list[str]:
     return [each.status.name for each in peers.update([endpoint])]
 
 
@@ -50,30 +50,30 @@ def connected(monitors: list[ChannelStatusMonitor] | None = None) -> Peers:
 
 
 def test_each_peer_receives_each_status_once_and_in_order() -> None:
-    telling, early = StatusPayload("pipeline.w", None), connected()
-    opened = replace(WRITER, payload=telling.add(OurStatus.Opened, None))
-    assert heard(early, opened) == ["Opened"]
-    started = replace(opened, state="started", payload=telling.add(OurStatus.Started, None))
-    assert heard(early, started) == ["Started"]
-    assert heard(early, started) == []
+    payloads, early = StatusPayload("pipeline.w", None), connected()
+    opened = replace(WRITER, payload=payloads.add(OurStatus.Opened, None))
+    assert statuses(early, opened) == ["Opened"]
+    started = replace(opened, state="started", payload=payloads.add(OurStatus.Started, None))
+    assert statuses(early, started) == ["Started"]
+    assert statuses(early, started) == []
     late = connected()
-    assert heard(late, started) == ["Opened", "Started"]
+    assert statuses(late, started) == ["Opened", "Started"]
     closed = replace(started, state="closed")
-    assert heard(early, closed) == heard(late, closed) == ["Closed"]
-    assert heard(early, closed) == []
+    assert statuses(early, closed) == statuses(late, closed) == ["Closed"]
+    assert statuses(early, closed) == []
 
 
 def test_another_instance_in_a_place_keeps_the_monitor() -> None:
     seen: list[ChannelStatusMonitor] = []
     there = connected(seen)
     first = StatusPayload("pipeline.w", None)
-    heard(there, replace(WRITER, payload=first.add(OurStatus.Opened, None), state="error"))
+    statuses(there, replace(WRITER, payload=first.add(OurStatus.Opened, None), state="error"))
     (monitor,) = seen
     assert monitor.is_channel_error()
     assert not monitor.is_channel_healthy()
     again = replace(WRITER, id="2" * 32)
     told = StatusPayload("pipeline.w", None).add(OurStatus.Opened, None)
-    assert heard(there, replace(again, payload=told)) == ["Opened"]
+    assert statuses(there, replace(again, payload=told)) == ["Opened"]
     assert seen == [monitor]
     assert monitor.is_channel_opened()
     assert monitor.is_channel_healthy()
@@ -81,7 +81,7 @@ def test_another_instance_in_a_place_keeps_the_monitor() -> None:
 
 def test_only_opened_and_started_end_an_error() -> None:
     seen: list[ChannelStatusMonitor] = []
-    there, telling = connected(seen), StatusPayload("pipeline.w", None)
+    there, payloads = connected(seen), StatusPayload("pipeline.w", None)
     for status, error in (
         (OurStatus.Error, True),
         (OurStatus.Stopped, True),
@@ -89,18 +89,18 @@ def test_only_opened_and_started_end_an_error() -> None:
         (OurStatus.Closed, True),
         (OurStatus.Started, False),
     ):
-        heard(there, replace(WRITER, payload=telling.add(status, None)))
+        statuses(there, replace(WRITER, payload=payloads.add(status, None)))
         assert seen[0].is_channel_error() == error, status
 
 
 def test_native_endpoints_are_received_by_their_states() -> None:
     there = connected()
     plain = replace(WRITER, group="loader", size=3, index=2)
-    assert heard(there, plain) == ["Opened"]
-    assert heard(there, replace(plain, state="started")) == ["Started"]
+    assert statuses(there, plain) == ["Opened"]
+    assert statuses(there, replace(plain, state="started")) == ["Started"]
     (monitor,) = there.monitors
     assert monitor.get_channel_context_name() == "loader[2]"
-    assert heard(there, replace(plain, state="started", health="lost")) == []
+    assert statuses(there, replace(plain, state="started", health="lost")) == []
     assert not monitor.is_channel_healthy()
 
 
@@ -116,47 +116,47 @@ def test_native_endpoints_are_received_by_their_states() -> None:
 )
 def test_other_payloads_are_ignored(payload: dict[str, Any]) -> None:
     there = connected()
-    told = heard(there, replace(WRITER, payload=payload))
+    told = statuses(there, replace(WRITER, payload=payload))
     assert told in ([], ["Opened"])
     assert there.monitors[0].is_channel_healthy()
 
 
 def test_the_document_fits_into_a_payload() -> None:
-    telling = StatusPayload("pipeline.w", None)
+    payloads = StatusPayload("pipeline.w", None)
     for number in range(20):
-        document = telling.add(OurStatus.Acknowledged, {"at": number})
+        document = payloads.add(OurStatus.Acknowledged, {"at": number})
     numbers = [number for number, _, _ in document["pypz"]["messages"]]
     assert numbers == list(range(13, 21))
-    document = telling.add(OurStatus.WaitingForSchema, "x" * 3500)
+    document = payloads.add(OurStatus.WaitingForSchema, "x" * 3500)
     assert [number for number, _, _ in document["pypz"]["messages"]][-1] == 21
     assert len(str(document)) < 4096
-    assert telling.set_health({"a": 1})
-    assert telling.set_health({"a": 1}) is None, "nothing new"
+    assert payloads.set_health({"a": 1})
+    assert payloads.set_health({"a": 1}) is None, "nothing new"
 
 
 def test_a_history_of_one_partition_knows_every_count() -> None:
-    trail = OffsetHistory(100, {0: Position(offset=100)})
+    history = OffsetHistory(100, {0: Position(offset=100)})
     for offset in range(101, 151):
-        trail.add(1, {0: Position(offset=offset)})
-    assert len(trail._runs) == 1
-    assert [trail.at(count) for count in (100, 120, 150, 151)] == [
+        history.add(1, {0: Position(offset=offset)})
+    assert len(history._runs) == 1
+    assert [history.at(count) for count in (100, 120, 150, 151)] == [
         {0: Position(offset=offset)} for offset in (100, 120, 150, 150)
     ]
-    assert trail.at(99) is None
-    trail.forget(120)
-    assert trail.at(130) == {0: Position(offset=130)}
-    trail.forget(150)
-    assert not trail._runs
+    assert history.at(99) is None
+    history.forget(120)
+    assert history.at(130) == {0: Position(offset=130)}
+    history.forget(150)
+    assert not history._runs
 
 
 def test_a_history_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
-    trail = OffsetHistory(0, {0: Position(offset=0), 1: Position(offset=0)})
-    trail.add(10, {0: Position(offset=6), 1: Position(offset=4)})
-    # An offset that holds no record, and a message that holds many.
-    trail.add(5, {0: Position(offset=12), 1: Position(offset=4)})
-    trail.add(3, {0: Position(offset=12, records=3), 1: Position(offset=4)})
-    trail.add(0, {0: Position(offset=13), 1: Position(offset=4)})
-    places = [trail.at(count) for count in (9, 10, 14, 15, 17, 18)]
+    history = OffsetHistory(0, {0: Position(offset=0), 1: Position(offset=0)})
+    history.add(10, {0: Position(offset=6), 1: Position(offset=4)})
+    # An offset without a record, and a message with several.
+    history.add(5, {0: Position(offset=12), 1: Position(offset=4)})
+    history.add(3, {0: Position(offset=12, records=3), 1: Position(offset=4)})
+    history.add(0, {0: Position(offset=13), 1: Position(offset=4)})
+    places = [history.at(count) for count in (9, 10, 14, 15, 17, 18)]
     assert places == [
         {0: Position(offset=0), 1: Position(offset=0)},
         {0: Position(offset=6), 1: Position(offset=4)},
@@ -165,8 +165,8 @@ def test_a_history_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
         {0: Position(offset=12), 1: Position(offset=4)},
         {0: Position(offset=13), 1: Position(offset=4)},
     ]
-    trail.forget(15)
-    assert trail.at(14) is None
+    history.forget(15)
+    assert history.at(14) is None
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_without_avro_a_schema_error_is_ours_alone(monkeypatch: pytest.MonkeyPat
 
 
 def reloaded_errors() -> Any:
-    """Import the module of errors as a new process would."""
+    """Import the errors module again, as a new process would."""
     path = sluiceway.pypz.errors.__file__
     spec = importlib.util.spec_from_file_location("reloaded_errors", path)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""Ports run the channel classes: stand-ins always, pypz's own where it is installed."""
+"""Ports that run the channel classes: stand-ins, and pypz's if it is installed."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from sluiceway.pypz import ChannelStatusMonitor, KafkaChannelReader, KafkaChanne
 
 
 class Pipelines:
-    """Makes ports, and ends those that a test leaves open."""
+    """Creates ports, and closes those that a test leaves open."""
 
     def __init__(self, make: MakePorts, url: str) -> None:
         self.make, self.url = make, url
@@ -63,7 +63,7 @@ def finished(*ports: Any) -> None:
 
 
 def all_of(port: Any, records: list[dict[str, str]] | None = None) -> list[dict[str, str]]:
-    """Read as an operator does, committing after each turn."""
+    """Read as an operator does, with a commit after each call."""
     records = [] if records is None else records
     while True:
         records += port.retrieve()
@@ -93,7 +93,7 @@ def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipeline
     for each in (writer, writer_0):
         each.send(demo(1))
         each.send(demo(1, 1))
-    # Records of one output port go round the input ports, from the first of them.
+    # An output port's records go round the input ports, from the first.
     assert taken(reader, 2) == demo(1) * 2
     assert taken(reader_0, 2) == demo(1, 1) * 2
     for each in (reader, reader_0):
@@ -184,7 +184,7 @@ def test_after_an_error_a_restart_continues_at_the_last_commit(
 
 
 def failed(port: Any) -> None:
-    """Tell a port that its operator failed, as the executor does."""
+    """Report a failed operator to its port, as the executor does."""
     if isinstance(port, StandinInputPort | StandinOutputPort):
         port._on_error()
         return
@@ -262,7 +262,7 @@ def test_pypzs_classes_accept_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_pypz_its_ports_say_what_is_missing(tmp_path: Path) -> None:
-    # What is found first is no pypz.
+    # Another package of this name comes first.
     (tmp_path / "pypz.py").touch()
     done = subprocess.run(
         [sys.executable, "-c", "import sluiceway.pypz\nimport sluiceway.pypz.ports"],

@@ -1,4 +1,4 @@
-"""What pypz's channels tell each other through a gateway, and what comes of a bad end."""
+"""Status exchange of pypz channels through a gateway, and failed writers."""
 
 import queue
 import random
@@ -24,13 +24,13 @@ WRITER = "pipeline.writer.output_port"
 
 
 class ElsewhereWriter(QuickWriter):
-    """It bears the gateway's absence for another time, so it has beats of its own."""
+    """Has another timeout for the gateway, and so a heartbeat session of its own."""
 
     ControlLoopExceptionTimeoutInMs = 50_000
 
 
 def vanish(writer: KafkaChannelWriter) -> None:
-    """Let a writer's beats end, as those of a process that died do."""
+    """End a writer's heartbeats, as if its process had died."""
     assert writer._endpoint is not None
     attachment = writer._endpoint._attachment
     assert attachment is not None
@@ -199,7 +199,7 @@ def test_an_acknowledgement_covers_only_records_read_before_it(bench: Bench) -> 
     until(writer.is_all_connected_input_channels_acknowledged)
     writer.invoke_write_records(demo(5, 5))
     assert not writer.is_all_connected_input_channels_acknowledged()
-    # It comes after the records were written, and was said without having read them.
+    # It arrives after the records were written, but its reader had not read them.
     reader.acknowledge_input()
     (monitor,) = writer._peers.monitors
     until(lambda: ChannelStatus.Acknowledged in monitor.status_update_map)
@@ -241,7 +241,7 @@ def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
     assert take(reader, 2) == demo(2), "all that it wrote is read"
     with pytest.raises(WriterFailed, match=r"sent the status Error.*onLostWriter='go_on'"):
         until(lambda: not reader.has_records())
-    # Started again in its place, it is at work.
+    # Restarted in its place, it is live.
     again = bench.writer()
     until(again.invoke_open_channel)
     reader.invoke_sync_status_update()
@@ -346,7 +346,7 @@ def test_causes_contain_no_values_of_records(bench: Bench) -> None:
     told = "record 0, field 'demoText': it must be a str of whole characters, and is list"
     assert raised.value.summary == told
     for channel in (writer, reader):
-        # As pypz's executor does after an exception of the operator.
+        # As pypz's executor does after an operator's exception.
         channel.invoke_sync_send_status_message(ChannelStatus.Error)
         channel.invoke_close_channel()
     for role in ("writer", "reader"):

@@ -155,7 +155,7 @@ class AdminRequests:
                 Channel(self._control, created).wait_until_ready(deadline_s - time.monotonic())
 
     def delete_topics(self, topics: Iterable[Any], timeout_s: float) -> None:
-        """Delete channels with their records; with a timeout, wait until they are gone."""
+        """Delete channels with their records; with a timeout, wait until they are deleted."""
         deadline_s = time.monotonic() + timeout_s
         for name in [in_text(each, "topic") for each in topics]:
             channel = Channel(self._control, self._control.channel(name))

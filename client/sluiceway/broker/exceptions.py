@@ -238,7 +238,7 @@ def topic_refusal(error: SluicewayError) -> Refusal:
     """Return the refusal of a topic for `error`.
 
     Raises SocketDisconnectedError if the gateway or Kafka did not answer, and `error` itself if
-    no code stands for it.
+    it has no code.
     """
     return _refusal(error, _TOPIC_ERRORS)
 

@@ -70,7 +70,7 @@ class GroupState:
         self.members: dict[str, JoinedMember] = {}
         self._lock = threading.Lock()
         self._fetched: dict[str | None, dict[int, int]] = {}
-        self._committers: dict[tuple[str, str], StandaloneCommitter] = {}
+        self._committers: dict[tuple[str, str | None, str], StandaloneCommitter] = {}
 
     def member(self, id_: str, group: str) -> JoinedMember | None:
         """Return the group's member with this id."""
@@ -79,13 +79,11 @@ class GroupState:
 
     def committer(self, connection: Connection, group: str) -> StandaloneCommitter:
         """Return the committer for a group that this process did not join."""
-        uid = connection.channel_uid
+        uid, topic_id = connection.channel_uid, connection.topic_id
         with self._lock:
             return self._committers.setdefault(
-                (uid, group),
-                StandaloneCommitter(
-                    connection.channel_name, group, uid=uid, topic_id=connection.topic_id
-                ),
+                (uid, topic_id, group),
+                StandaloneCommitter(connection.channel_name, group, uid=uid, topic_id=topic_id),
             )
 
     def add_fetched(self, topic_id: str | None, partition: int, offset: int) -> None:

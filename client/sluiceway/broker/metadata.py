@@ -1,13 +1,10 @@
 """Metadata requests: topics, Kafka's brokers, offset limits."""
 
-import contextlib
-import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import (
@@ -27,17 +24,14 @@ from sluiceway.broker.responses import (
     PartitionMetadata,
     TopicMetadata,
 )
-from sluiceway.errors import Forbidden, OptionError, SluicewayError
+from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties, admin_config
-from sluiceway.kafka.errors import is_unavailable, made, translated, with_retries
+from sluiceway.kafka.errors import made, translated
 from sluiceway.rest.models import Connection
 
 __all__ = ["MetadataRequests"]
 
 _NO_LEADER = -1
-_REFRESH_TIMEOUT_S = 2.0
-_Key = tuple[bytes, int]
-_Asked = tuple[Any, Connection]
 
 
 class MetadataRequests:
@@ -78,7 +72,7 @@ class MetadataRequests:
     def offset_limits(self, requests: Any) -> ListOffsetResponse:
         """Return an offset for each partition; `Broker.request_offset_limits` documents it."""
         topics: ByName[dict[int, OffsetPartitionResponse]] = ByName()
-        asked: dict[_Key, _Asked] = {}
+        asked: dict[bytes, tuple[Connection, dict[int, int]]] = {}
         for request in each_once(requests):
             topic = in_bytes(request.topic_name, "topic")
             when = request.offsets_before
@@ -92,9 +86,10 @@ class MetadataRequests:
             if isinstance(found, Refusal):
                 answers[request.partition_id] = _refused(found)
             else:
-                asked[topic, request.partition_id] = request, found
-        for (topic, partition), answer in self._offsets(asked).items():
-            topics[topic][partition] = answer
+                _, times = asked.setdefault(topic, (found, {}))
+                times[request.partition_id] = when
+        for topic, (connection, times) in asked.items():
+            topics[topic] |= self._offsets(connection, times)
         return ListOffsetResponse(topics)
 
     def _brokers(self, found: Iterable[Any]) -> dict[int, BrokerMetadata]:
@@ -103,82 +98,23 @@ class MetadataRequests:
             for each in found
         }
 
-    def _offsets(self, asked: Mapping[_Key, _Asked]) -> dict[_Key, OffsetPartitionResponse]:
-        at_end = {
-            key for key, (each, _) in asked.items() if each.offsets_before == OffsetType.LATEST
-        }
-        found = self._list_offsets({key: asked[key] for key in asked if key not in at_end})
-        # No message is as young as the time asked for: the answer is the end.
-        at_end |= {key for key, answer in found.items() if answer.offset == [-1]}
-        return found | self._list_offsets({key: asked[key] for key in at_end}, latest=True)
-
-    def _list_offsets(
-        self, asked: Mapping[_Key, _Asked], *, latest: bool = False
-    ) -> dict[_Key, OffsetPartitionResponse]:
-        # All at once; partitions with an election are asked for again one by one.
-        timeout_s = self._handler.timeout_s
-        deadline_s = time.monotonic() + timeout_s
-        futures = {
-            key: self._list_offset(*each, timeout_s, latest=latest) for key, each in asked.items()
-        }
-        answers = {}
-        for key, each in asked.items():
-            try:
-                offset = self._offset(futures[key], *each, deadline_s, latest=latest)
-                answers[key] = OffsetPartitionResponse([offset])
-            except KafkaException as error:
-                cause = error.args[0]
-                # librdkafka's own errors concern the brokers, not this partition.
-                if cause.code() < 0 and is_unavailable(cause):
-                    failure = translated(cause, doing="asking for offsets", topic="several")
-                    raise SocketDisconnectedError(str(failure)) from error
-                answers[key] = _refused(partition_refusal(cause, "listing offsets"))
-            except TimeoutError as error:
-                raise SocketDisconnectedError(
-                    f"Kafka did not list the offsets within {timeout_s:g} s; ask again when its "
-                    "brokers are back"
-                ) from error
-        return answers
-
-    def _offset(
-        self,
-        future: "Future[Any] | None",
-        request: Any,
-        connection: Connection,
-        deadline_s: float,
-        *,
-        latest: bool,
-    ) -> int:
-        """Return the result of `future`, or that of another request."""
-
-        def ask(left_s: float) -> int:
-            nonlocal future
-            pending, future = future, None
-            pending = pending or self._list_offset(request, connection, left_s, latest=latest)
-            return int(pending.result(left_s + 1).offset)
-
-        def refresh(left_s: float) -> None:
-            # After an election, librdkafka would send the epoch of the former leader.
-            with contextlib.suppress(KafkaException):
-                name, timeout_s = connection.topic_name, min(left_s, _REFRESH_TIMEOUT_S)
-                self._admin(connection).list_topics(name, timeout=timeout_s)
-
-        left_s = max(0.0, deadline_s - time.monotonic())
-        return with_retries(ask, timeout_s=left_s, refresh=refresh)
-
-    def _list_offset(
-        self, request: Any, connection: Connection, timeout_s: float, *, latest: bool
-    ) -> "Future[Any]":
-        place = TopicPartition(connection.topic_name, request.partition_id)
-        if latest:
-            spec = OffsetSpec.latest()
-        elif request.offsets_before == OffsetType.EARLIEST:
-            spec = OffsetSpec.earliest()
-        else:
-            spec = OffsetSpec.for_timestamp(request.offsets_before)
-        futures = self._admin(connection).list_offsets({place: spec}, request_timeout=timeout_s)
-        future: Future[Any] = futures[place]
-        return future
+    def _offsets(
+        self, connection: Connection, times: Mapping[int, int]
+    ) -> dict[int, OffsetPartitionResponse]:
+        identity, timeout_s = self._handler.identity(connection), self._handler.timeout_s
+        try:
+            found = identity.offsets(times, timeout_s=timeout_s, committed=False)
+            # Without a message that is not older than the time, the answer is the end.
+            late = [partition for partition, offset in found.items() if offset < 0]
+            found |= identity.ends(late, timeout_s=timeout_s) if late else {}
+        except SluicewayError as error:
+            cause = error.__cause__
+            if type(error) is KafkaFailure and isinstance(cause, KafkaException):
+                refusal = partition_refusal(cause.args[0], "listing offsets")
+            else:
+                refusal = topic_refusal(error)
+            return dict.fromkeys(times, _refused(refusal))
+        return {partition: OffsetPartitionResponse([offset]) for partition, offset in found.items()}
 
     def _list_topics(self, connection: Connection) -> Any:
         name = connection.topic_name

@@ -201,7 +201,7 @@ class ChannelProducers:
             try:
                 return producer.flush(self._timeout_s), raised
             except Exception as error:
-                # The other callbacks run as well, and readers are told the end.
+                # The other callbacks run as well, and the ends are reported.
                 raised = raised or error
 
     @property

@@ -49,9 +49,9 @@ class AsyncCommitter:
         """Commit, and return the failures by channel."""
         failures: dict[str, SluicewayError] = {}
         with self._lock:
-            for channel, places in by_channel(offsets).items():
+            for channel, own in by_channel(offsets).items():
                 try:
-                    self._commit_channel(channel, places)
+                    self._commit_channel(channel, own)
                 except SluicewayError as error:
                     failures[channel] = error
         return failures

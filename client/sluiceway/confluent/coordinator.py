@@ -56,11 +56,6 @@ class ConsumerCoordinator:
         )
 
     @property
-    def forked(self) -> bool:
-        """Whether this is a forked child of the process that created it."""
-        return self._fork_guard.forked
-
-    @property
     def rebalancing(self) -> bool:
         """Whether others may wait for partitions, so that messages are to be handed out first."""
         return any(each.share.due for each in self.assignment.group_members)
@@ -140,7 +135,7 @@ class ConsumerCoordinator:
         """
         if self.closed:
             return
-        if self.forked:
+        if self._fork_guard.forked:
             # librdkafka's threads do not exist here: closing would wait forever.
             self.closed = True
             return
@@ -158,7 +153,7 @@ class ConsumerCoordinator:
         """Raise RuntimeError if closed, and KafkaException _STATE in a forked child."""
         if self.closed:
             raise RuntimeError("Consumer closed")
-        if self.forked:
+        if self._fork_guard.forked:
             raise refused(
                 STATE,
                 f"this consumer was created by the process {self._fork_guard.pid} and cannot be "

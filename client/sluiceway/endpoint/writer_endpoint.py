@@ -68,7 +68,6 @@ class WriterEndpoint:
         It failed if there is an `error` or if messages were lost. Raises GatewayError, after which
         it may be repeated, and KafkaFailure where the ends are unknown.
         """
-        self.report()
         if error is None and self.failures:
             error = DeliveryFailed(
                 partition=None,
