@@ -24,8 +24,8 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscop
 test: $(READY) ## run the tests, on a real Kafka broker, SQLite and PostgreSQL
 	@$(PYTEST) -m "not long"
 
-test-all: test ## run the tests, then those that take longer or need more programs
-	@$(PYTEST) -m long
+test-all: test ## run the tests, then long ones, and property tests with many examples
+	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile many
 
 SPARK ?= 4.3.0
 test-spark: .venv-spark-$(SPARK)/.ready ## run the Spark tests on another version: SPARK=4.2.1

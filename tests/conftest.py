@@ -98,10 +98,10 @@ def _turn(file: str) -> tuple[int, int]:
     return next(found, len(_LONG)), zlib.crc32(file.encode())
 
 
-# By `pytest --hypothesis-profile thorough` property tests look ten times as long.
-hypothesis.settings.register_profile("usual", max_examples=40)
-hypothesis.settings.register_profile("thorough", max_examples=400)
-hypothesis.settings.load_profile("usual")
+# `make test-all` runs property tests with the profile "many".
+hypothesis.settings.register_profile("few", max_examples=15)
+hypothesis.settings.register_profile("many", max_examples=100)
+hypothesis.settings.load_profile("few")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -38,7 +38,7 @@ def test_a_value_is_the_prefix_of_registries_and_the_record():
     assert encoded.counts is None
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(schemas(FAST))
 def test_nearly_every_type_goes_the_fast_way(schema):
     assert AvroCodec(schema, 7).columnar is not None
