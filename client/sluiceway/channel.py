@@ -20,7 +20,7 @@ from sluiceway.rest.channels import Access, Control
 from sluiceway.rest.endpoint_models import Endpoint, Membership, Mode, Position, Role, membership
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import ChannelResource, Connection, Heartbeat, Retention, SchemaVersion
-from sluiceway.schema import Schema, choice
+from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
 
 
@@ -138,7 +138,7 @@ class ChannelCompany(ChannelLife):
         also while Kafka does not tell where the writer's records end.
         """
         for each in endpoint_ids:
-            self._control.endpoints.dismiss(self.name, each, uid=self.uid)
+            self._control.endpoints.remove(self.name, each, uid=self.uid)
 
     def _meeting(self) -> Meeting:
         return Meeting(self._control.endpoints, self.name)
@@ -183,7 +183,7 @@ class Groups:
             }
         if index is not None:
             body["index"] = index
-        self._calls.reset(self._channel, group, body, places=places)
+        self._calls.reset(self._channel, group, body, positions=places)
 
 
 _SHORTEST, _LONGEST = timedelta(minutes=1), timedelta(days=3650)
@@ -238,8 +238,9 @@ class Channel(ChannelCompany):
         connection = self._connection(access)
         if self._schema is None:
             return connection
-        used = choice.to_write if access == "write" else choice.to_read
-        return used(connection, self._schema)
+        if access == "write":
+            return connection.for_writing(self._schema)
+        return connection.for_reading(self._schema)
 
     def writer(
         self,
@@ -410,7 +411,7 @@ class Channel(ChannelCompany):
         if attachment is None:
             return self.connection("read")
         connection = attachment.attached.connection
-        return connection if self._schema is None else choice.to_read(connection, self._schema)
+        return connection if self._schema is None else connection.for_reading(self._schema)
 
     def _attach(
         self, role: Role, member: Membership | None, timeout_s: float, close_timeout_s: float

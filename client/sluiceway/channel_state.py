@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from sluiceway.errors import ChannelNotReady, Conflict, SluicewayTimeout
-from sluiceway.rest.channels import PACE_S, Control, channel_states
+from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_status
 from sluiceway.rest.models import ChannelResource, ChannelStatus, Heartbeat, Retention
 from sluiceway.rest.status import StatusReport
 
@@ -121,14 +121,14 @@ class ChannelFacts:
             raise self._replaced(found.uid)
         return found
 
-    def watch(self, *, every_s: float = PACE_S) -> Iterator[StatusReport]:
+    def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[StatusReport]:
         """Give what `report` gives: now, and whenever it is another, at most every `every_s`.
 
         There is no end to it but ChannelNotFound, when the channel is gone; who watches leaves no
         trace, and stops by leaving the loop. Raises Conflict for another incarnation of the
         channel, GatewayUnavailable when the gateway does not answer in time: watch again then.
         """
-        for found in channel_states(self._control, self.name, every_s=every_s, sleep=time.sleep):
+        for found in watch_status(self._control, self.name, every_s=every_s, sleep=time.sleep):
             if found.uid != self.uid:
                 raise self._replaced(found.uid)
             yield found

@@ -11,12 +11,11 @@ from typing import Any, Self
 from sluiceway.channel import Channel, checked_idle, idle_ms
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.rest.auth import Token
-from sluiceway.rest.channels import PACE_S, Control, list_states
-from sluiceway.rest.models import ChannelResource, Heartbeat, Retention
-from sluiceway.rest.status import StatusLine
+from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_summaries
+from sluiceway.rest.models import ChannelResource, Heartbeat, Retention, require_readable
+from sluiceway.rest.status import ChannelSummary
 from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
-from sluiceway.schema.choice import require_readable
 
 __all__ = ["Gateway"]
 
@@ -131,20 +130,20 @@ class Gateway:
         for resource in self._control.channels(selector):
             yield Channel(self._control, resource)
 
-    def report(self) -> tuple[StatusLine, ...]:
+    def report(self) -> tuple[ChannelSummary, ...]:
         """Ask how all channels stand that the token may see: a line each, by name.
 
         Who looks leaves no trace.
         """
         return tuple(self._control.statuses())
 
-    def watch(self, *, every_s: float = PACE_S) -> Iterator[tuple[StatusLine, ...]]:
+    def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[tuple[ChannelSummary, ...]]:
         """Give what `report` gives: now, and whenever a line is another, at most every `every_s`.
 
         There is no end to it; who watches leaves no trace, and stops by leaving the loop. Raises
         GatewayUnavailable when the gateway does not answer in time: watch again then.
         """
-        return list_states(self._control, every_s=every_s, sleep=time.sleep)
+        return watch_summaries(self._control, every_s=every_s, sleep=time.sleep)
 
     def close(self) -> None:
         """Close the connections to the gateway; later calls raise EndpointClosed.

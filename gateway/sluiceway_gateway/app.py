@@ -14,28 +14,23 @@ from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.cluster import routes as cluster_routes
-from sluiceway_gateway.cluster.service import ClusterView
+from sluiceway_gateway.cluster.service import ClusterService
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
 from sluiceway_gateway.endpoints.attach import Attachment
 from sluiceway_gateway.endpoints.heartbeats import Beats
-from sluiceway_gateway.endpoints.liveness import EndCounts, ReapCounts
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import Resizing, Shares
 from sluiceway_gateway.http import health, openapi, problems
-from sluiceway_gateway.http.auth import Authentication
 from sluiceway_gateway.http.deps import Services
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
-from sluiceway_gateway.http.middleware import BodyLimit, Observation
+from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import document
-from sluiceway_gateway.http.shortcut import Shortcut, short_ways
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
-from sluiceway_gateway.lifecycle.drain import DrainCounts
-from sluiceway_gateway.lifecycle.idle import IdleCounts
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
@@ -44,11 +39,10 @@ from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.ack import Acknowledgements
 from sluiceway_gateway.offsets.service import Advancing, Offsets
 from sluiceway_gateway.provisioning.reconciler import Counts
-from sluiceway_gateway.readiness import Health
+from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status import routes as status_routes
-from sluiceway_gateway.status.sampler import SampleCounts
 from sluiceway_gateway.status.service import Statuses
 
 __all__ = ["create_app"]
@@ -88,43 +82,19 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     watch.at_close(acknowledgements.close)
     tokens = Tokens(database, settings.token_key, clock=clock)
 
-    def on_pass(counts: Counts) -> None:
-        metrics.reconciled({name: n for name, n in asdict(counts).items() if name != "more"})
-        if counts.changed:
-            watch.notify()
-
-    def on_reap(counts: ReapCounts) -> None:
-        if counts.suspect or counts.lost or counts.overdue:
-            watch.notify()
-
-    def on_ends(counts: EndCounts) -> None:
-        if counts.noted:
-            watch.notify()
-
-    def on_sample(counts: SampleCounts) -> None:
-        if counts.changed:
-            watch.notify()
-
-    def on_drain(counts: DrainCounts) -> None:
-        if counts.changed:
-            watch.notify()
-
-    def on_idle(counts: IdleCounts) -> None:
-        if counts.changed:
-            watch.notify()
+    def on_reconciled(counts: Counts) -> None:
+        outcomes = asdict(counts)
+        del outcomes["more"]
+        metrics.count_reconciled(outcomes)
 
     loops = Loops(
         database=database,
         kafka=kafka,
         settings=settings,
         clock=clock,
-        on_pass=on_pass,
-        on_reap=on_reap,
-        on_ends=on_ends,
-        on_drain=on_drain,
-        on_idle=on_idle,
-        on_sample=on_sample,
-        on_turn=metrics.turned,
+        on_change=watch.notify,
+        on_reconciled=on_reconciled,
+        on_pass=metrics.set_loop_failures,
     )
 
     def wake() -> None:
@@ -154,8 +124,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         shares=Shares(database, notify=watch.notify),
         resizing=Resizing(database, notify=watch.notify, clock=clock),
         watch=watch,
-        cluster=ClusterView(database, kafka),
-        health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S, failing=loops.failing),
+        cluster=ClusterService(database, kafka),
+        readiness=ReadinessCheck(
+            database, kafka, timeout_s=_READINESS_TIMEOUT_S, failing=loops.failing
+        ),
         metrics=metrics,
     )
 
@@ -203,16 +175,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     ):
         # One flat list: whatever walks over the routes sees each of them.
         app.router.routes.extend(part.router.routes)
+    documented = list(app.router.routes)
+    # The most frequent requests find their route first.
+    app.router.routes.sort(key=lambda route: not getattr(route, "is_frequent", False))
     problems.install(app)
-    app.openapi = lambda: document(app)  # type: ignore[method-assign]
-    # The last one added is the first to see a request.
-    app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes)
-    app.add_middleware(Authentication, tokens=tokens)
-    app.add_middleware(
-        Shortcut,
-        ways=short_ways(parts),
-        recognizes=tokens.recognizes,
-        limit_bytes=settings.max_body_bytes,
-    )
+    app.openapi = lambda: document(app, documented)  # type: ignore[method-assign]
     app.add_middleware(Observation, metrics=metrics)
     return app

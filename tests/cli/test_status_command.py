@@ -8,9 +8,9 @@ import pytest
 from running import Run, Sluiceway
 
 from sluiceway import Channel, Gateway, Heartbeat
-from sluiceway.rest.status import CrewReport
+from sluiceway.rest.status import EndpointCounts
 from sluiceway_gateway.cli import status
-from sluiceway_gateway.cli.status import _crew, _number, _seconds
+from sluiceway_gateway.cli.status import _counts, _number, _seconds
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
 _numbers = itertools.count(1)
@@ -111,4 +111,4 @@ def test_numbers_are_for_people() -> None:
     assert [_seconds(each) for each in (None, 0.0, 59.4, 60, 3_661, 90_000)] == [
         *("?", "0 s", "59 s", "1 min 0 s", "1 h 1 min", "25 h 0 min")
     ]
-    assert _crew(CrewReport(living=3, lost=1, failed=2, finished=4)) == "3, 1 lost, 2 failed"
+    assert _counts(EndpointCounts(living=3, lost=1, failed=2, finished=4)) == "3, 1 lost, 2 failed"

@@ -65,7 +65,7 @@ def rest(consumer: Any) -> list[bytes]:
     return found
 
 
-def test_a_simple_consumer_goes_on_where_the_one_before_has_committed(topic: Any) -> None:
+def test_a_simple_consumer_continues_at_the_committed_offsets(topic: Any) -> None:
     options = {"consumer_group": b"simple", "consumer_timeout_ms": 1000}
     options["auto_offset_reset"] = OffsetType.EARLIEST
     first = topic.get_simple_consumer(**options)

@@ -68,7 +68,7 @@ def test_the_table_has_every_public_name_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", [*DOCUMENTED, *PROPERTIES])
-def test_the_test_that_shows_a_name_calls_it(name: str) -> None:
+def test_the_test_of_a_name_calls_it(name: str) -> None:
     file, test = rows()[name]
     source = (ROOT / file).read_text()
     body = source.split(f"def {test}(")[1].split("\ndef ")[0]

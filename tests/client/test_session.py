@@ -15,7 +15,7 @@ from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable
 from sluiceway.rest.endpoint_models import HeartbeatResult
 from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.rest.models import Answer
+from sluiceway.rest.parsing import JsonNode
 from sluiceway.rest.transport import Transport
 
 
@@ -259,7 +259,7 @@ class Along:
     def told(self) -> Mapping[str, Any]:
         return self.tells
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: JsonNode) -> None:
         self.heard.append(answer.value)
 
     def refused(self, error: GatewayError) -> None:

@@ -16,7 +16,7 @@ from sluiceway.pypz import (
 ROOT = Path(__file__).parents[2]
 CLASSES = (KafkaChannelReader, KafkaChannelWriter, ChannelStatusMonitor, ChannelStatusMessage)
 #: What is for the package itself, and not for its users.
-OWN = {"judge"}
+OWN = {"set_health"}
 NAMES = {name for each in CLASSES for name in dir(each) if not name.startswith("_")} - OWN
 #: What a name stands for in the page, as `…_and_not_closed` does.
 PREFIX = "is_any_connected_channel_healthy"

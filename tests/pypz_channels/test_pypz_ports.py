@@ -116,7 +116,7 @@ def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipeline
             gateway.channel(name)
 
 
-def test_an_input_port_waits_for_all_when_it_is_told_to(pipelines: Pipelines) -> None:
+def test_sync_connections_open_waits_for_all_writers(pipelines: Pipelines) -> None:
     (reader,), (writer, writer_0) = pipelines(readers=1, parameters={"syncConnectionsOpen": True})
     assert reader._on_resource_creation()
     assert not reader._on_port_open()
@@ -144,7 +144,7 @@ def test_a_sequential_input_port_waits_until_all_have_finished(pipelines: Pipeli
     )
 
 
-def test_in_group_mode_each_replica_gets_everything(pipelines: Pipelines) -> None:
+def test_the_ports_of_group_mode_read_everything(pipelines: Pipelines) -> None:
     inputs, outputs = pipelines(group_mode=True, config={"max_poll_records": 50})
     opened(*inputs, *outputs)
     outputs[0].send(demo(3))
@@ -152,7 +152,7 @@ def test_in_group_mode_each_replica_gets_everything(pipelines: Pipelines) -> Non
     assert [all_of(each) for each in inputs] == [demo(3), demo(3)]
 
 
-def test_after_an_error_resources_stay_and_a_restart_goes_on_at_the_last_commit(
+def test_after_an_error_a_restart_continues_at_the_last_commit(
     pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KafkaChannelReader, "DefaultStatusThreadIntervalInMs", 100)
@@ -221,7 +221,7 @@ def test_the_executors_of_pypz_run_a_pipeline_to_its_end(
         gateway.channel(f"{wish.name}.reader.input_port")
 
 
-def test_an_operator_that_has_enough_ends_well_and_its_channel_stays(
+def test_an_operator_that_stops_early_ends_well_and_its_channel_stays(
     gateway_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_pypzs_naps(monkeypatch)
@@ -246,7 +246,7 @@ def test_an_operator_that_has_enough_ends_well_and_its_channel_stays(
         channel.delete(force=True)
 
 
-def test_pypzs_own_classes_take_ours_for_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pypzs_classes_accept_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     without_pypzs_naps(monkeypatch)
     from pypz.core.channels.io import ChannelReader, ChannelWriter
     from pypz.core.channels.status import ChannelStatus as TheirStatus

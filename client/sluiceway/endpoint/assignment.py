@@ -9,7 +9,7 @@ from dataclasses import replace
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import GatewayUnavailable, StaleGeneration
-from sluiceway.rest.endpoint_models import HeartbeatResult, Position, ShareAnswer
+from sluiceway.rest.endpoint_models import HeartbeatResult, Position, SyncResult
 
 __all__ = ["PartitionAssignment", "StopAtAssignmentEnd"]
 
@@ -34,7 +34,7 @@ class PartitionAssignment:
         self.forfeited = False
         self._generation: int | None = None
         self._heard: int | None = None
-        self._asked: ShareAnswer | None = None
+        self._asked: SyncResult | None = None
         self._again = threading.Event()
         self._needed = 0
         hear = weakref.WeakMethod(self.hear)
@@ -115,7 +115,7 @@ class PartitionAssignment:
             return
         self._settle(told)
 
-    def _settle(self, told: ShareAnswer) -> None:
+    def _settle(self, told: SyncResult) -> None:
         self.total = told.total
         if not told.taken:
             self.hurry()
@@ -132,7 +132,7 @@ class PartitionAssignment:
         self.partitions, self.pending = told.partitions, told.pending
         self.positions = told.positions
 
-    def _sync(self, asked: ShareAnswer | None) -> ShareAnswer:
+    def _sync(self, asked: SyncResult | None) -> SyncResult:
         attachment = self._attachment
         body = {"uid": attachment.uid, "epoch": attachment.attached.epoch}
         wish = {} if asked is None else {"take": asked.generation, "has": asked.has}

@@ -81,7 +81,7 @@ class OffsetCommitter:
             "number": self._number,
         }
         try:
-            attachment.session.calls.commit(attachment.channel, group, body, places=changed)
+            attachment.session.calls.commit(attachment.channel, group, body, positions=changed)
         except Fenced as error:
             attachment.fence(error)
             raise

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.rest.auth import forget_frames
-from sluiceway.rest.endpoint_models import HeartbeatResult
-from sluiceway.rest.endpoints import BeatAnswer, EndpointCalls
-from sluiceway.rest.models import Answer
+from sluiceway.rest.auth import clear_tracebacks
+from sluiceway.rest.endpoint_models import HeartbeatResponse, HeartbeatResult
+from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.parsing import JsonNode
 
 _TIMEOUT_S = 5.0
 _CAUSE = "forgotten: the program let go of it without closing it"
@@ -155,7 +155,7 @@ class Companion(Protocol):
     def told(self) -> Mapping[str, Any]:
         """Return fields for the body of the next beat; none if there is nothing to tell."""
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: JsonNode) -> None:
         """Take the answer to a beat that had such fields."""
 
     def refused(self, error: GatewayError) -> None:
@@ -290,11 +290,11 @@ class HeartbeatSession:
                 return
             if heard is None:
                 continue
-            for id_, word in heard.heard.items():
+            for id_, word in heard.results.items():
                 if id_ in told:
                     told[id_].hear(word)
             for companion in () if first else companions:
-                companion.answered(heard.answer)
+                companion.answered(heard.body)
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until no beat is on its way that tells what was so before; False: it still is."""
@@ -316,25 +316,25 @@ class HeartbeatSession:
 
     def _tell(
         self, calls: EndpointCalls, members: Iterable[Member], also: Mapping[str, Any]
-    ) -> BeatAnswer | None:
+    ) -> HeartbeatResponse | None:
         with self._turn:
             reports = [report for each in members if (report := each.report()) is not None]
             if not reports and not also:
                 return None
-            answers: list[BeatAnswer] = []
+            answers: list[HeartbeatResponse] = []
             for piece in list(_pieces(reports)) or [[]]:
                 self._beats += 1
                 rest = {} if answers else also
                 timeout_s = max(1.0, self._pause_s)
                 answers.append(
-                    calls.beat(self.id, self._beats, piece, also=rest, timeout_s=timeout_s)
+                    calls.heartbeat(self.id, self._beats, piece, also=rest, timeout_s=timeout_s)
                 )
                 # Where another one came before, the next one counts again.
-                self._beats = max(self._beats, answers[-1].newest)
+                self._beats = max(self._beats, answers[-1].newest_beat)
         self._note_back()
         self._pause_s = min(_LONGEST_S, max(_SHORTEST_S, answers[-1].next_ms / 1000))
-        heard = {id_: word for each in answers for id_, word in each.heard.items()}
-        return replace(answers[0], heard=heard)
+        heard = {id_: word for each in answers for id_, word in each.results.items()}
+        return replace(answers[0], results=heard)
 
     def _run(self, calls: EndpointCalls, wake: threading.Event) -> None:
         while True:
@@ -355,7 +355,7 @@ class HeartbeatSession:
 
     def _begin(self) -> None:
         if self._calls is None:
-            self._calls = self._template.another()
+            self._calls = self._template.clone()
             self._wake = threading.Event()
             threading.Thread(
                 target=self._run,
@@ -374,7 +374,7 @@ class HeartbeatSession:
 
     def _note_away(self, error: GatewayError) -> None:
         # Its frames hold the members, which the program may forget meanwhile.
-        forget_frames(error)
+        clear_tracebacks(error)
         self._failure = error
         if self._away_since_s is None:
             self._away_since_s = self._monotonic()

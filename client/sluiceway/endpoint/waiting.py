@@ -136,7 +136,7 @@ def wait_until_passed(
         while True:
             left_s = max(0.0, min(_LONGEST_WAIT_S, deadline_s - time.monotonic()))
             body = {"uid": uid, "topic_id": topic_id, "offsets": {str(p): ends[p] for p in ends}}
-            passage = calls.passed(channel, group, body, wait_s=left_s)
+            passage = calls.commit_progress(channel, group, body, wait_s=left_s)
             if passage.passed:
                 break
             if left_s == 0 or time.monotonic() >= deadline_s:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OptionError, TopicGone
-from sluiceway.rest.auth import forget_frames
+from sluiceway.rest.auth import clear_tracebacks
 from sluiceway.rest.transport import Backoff
 
 __all__ = ["LOGGER", "is_gone", "is_unavailable", "made", "translated", "with_retries"]
@@ -85,7 +85,7 @@ def made(kind: Callable[..., C], config: Mapping[str, Any]) -> C:
     try:
         return kind(dict(config), logger=LOGGER)
     except KafkaException as error:
-        forget_frames(error)
+        clear_tracebacks(error)
         raise OptionError(
             f"librdkafka refuses the Kafka properties: {error.args[0].str()}. Correct them where "
             "they come from: the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES, this process's "

@@ -15,7 +15,7 @@ from sluiceway.pypz.errors import (
 )
 from sluiceway.pypz.peers import ChannelStatusMonitor
 from sluiceway.pypz.reader import KafkaChannelReader
-from sluiceway.pypz.statuses import ChannelStatus, ChannelStatusMessage
+from sluiceway.pypz.status import ChannelStatus, ChannelStatusMessage
 from sluiceway.pypz.writer import KafkaChannelWriter
 
 try:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Tokens, authorize, holders
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, changed
@@ -102,7 +102,7 @@ class Attachment:
     def attach_soon(self, coming: AttachRequest) -> "Future[Attached]":
         """Attach in the same way, together with those that wait.
 
-        Raises Unauthenticated as well, as credentials are looked at in the transaction.
+        Raises Unauthenticated as well: the transaction authenticates the principal once more.
         """
         if coming.asked.dynamic:
             return self._patient.submit(self._by_itself, coming)
@@ -113,12 +113,12 @@ class Attachment:
     ) -> "list[Attached | Future[Attached] | Exception]":
         try:
             with self._database.write() as tx:
-                known = holders(self._tokens, tx, {each.by for each in coming})
-                asking = [_permitted(known[each.by], each) for each in coming]
+                invalid = self._tokens.refusals(tx, {each.by for each in coming})
+                refusals = [invalid.get(each.by) or _refusal(each) for each in coming]
                 allowed = [
-                    (each, by)
-                    for each, by in zip(coming, asking, strict=True)
-                    if isinstance(by, Principal)
+                    (each, each.by)
+                    for each, refusal in zip(coming, refusals, strict=True)
+                    if refusal is None
                 ]
                 arrived = iter(attach_batch(tx, allowed, now=self._clock()) if allowed else ())
         except DatabaseUnavailable:
@@ -127,22 +127,20 @@ class Attachment:
             # Whose fault it is shows when each goes by itself.
             return [self._patient.submit(self._by_itself, each) for each in coming]
         answers: list[Attached | Future[Attached] | Exception] = []
-        for each, by in zip(coming, asking, strict=True):
-            found = next(arrived) if isinstance(by, Principal) else by
+        for each, refusal in zip(coming, refusals, strict=True):
+            found = refusal or next(arrived)
             answers.append(found or self._patient.submit(self._by_itself, each))
         if any(isinstance(each, Attached) for each in answers):
             self._notify()
         return answers
 
     def _by_itself(self, coming: AttachRequest) -> Attached:
-        if isinstance(coming.by, Principal):
-            found = _permitted(coming.by, coming)
-        else:
-            with self._database.read() as tx:
-                found = _permitted(holders(self._tokens, tx, [coming.by])[coming.by], coming)
-        if isinstance(found, SluicewayGatewayError):
-            raise found
-        return self._alone(coming.channel, coming.asked, uid=coming.uid, principal=found)
+        with self._database.read() as tx:
+            self._tokens.require_valid(tx, coming.by)
+        refusal = _refusal(coming)
+        if refusal is not None:
+            raise refusal
+        return self._alone(coming.channel, coming.asked, uid=coming.uid, principal=coming.by)
 
     def _alone(self, name: str, asked: AttachSpec, *, uid: str, principal: Principal) -> Attached:
         with self._database.write() as tx:
@@ -181,11 +179,14 @@ class Attachment:
         return attached
 
 
-def _permitted(
-    holder: Principal | SluicewayGatewayError, coming: AttachRequest
-) -> Principal | SluicewayGatewayError:
+def _refusal(coming: AttachRequest) -> SluicewayGatewayError | None:
+    """Return the error of a principal that may not read, or write, the channel."""
     action = Action.READ if coming.asked.role is Role.READER else Action.WRITE
-    return authorize(holder, coming.channel, Action.VIEW, action)
+    try:
+        coming.by.require(action, coming.channel)
+    except SluicewayGatewayError as error:
+        return error
+    return None
 
 
 def _require_same(known: Endpoint, channel: Channel, asked: AttachSpec) -> None:

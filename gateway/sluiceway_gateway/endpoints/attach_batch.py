@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.auth.service import Asker
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_usable
@@ -46,7 +45,7 @@ class AttachRequest:
     channel: str
     uid: str
     asked: AttachSpec
-    by: Asker
+    by: Principal
 
     @property
     def place(self) -> tuple[object, ...]:

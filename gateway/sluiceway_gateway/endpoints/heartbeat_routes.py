@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Response
 from pydantic import AfterValidator, BaseModel, Field
 
-from sluiceway_gateway.auth.service import Asker
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.wire import Asked, Uid, time_json
-from sluiceway_gateway.endpoints.heartbeats import BeatAnswer, Beats, Reply, Report
+from sluiceway_gateway.endpoints.heartbeats import BeatAnswer, Reply, Report
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Attempt, State, TaskState
 from sluiceway_gateway.endpoints.task_store import Kept
 from sluiceway_gateway.endpoints.tasks import TaskReply, TaskReport
@@ -24,7 +24,7 @@ from sluiceway_gateway.endpoints.wire import (
     places_of,
     standing_json,
 )
-from sluiceway_gateway.http.auth import Anybody
+from sluiceway_gateway.http.auth import access
 from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.http.problems import problems
@@ -259,7 +259,7 @@ class HeartbeatAnswer(BaseModel):
 )
 def beat(
     body: HeartbeatPost,
-    principal: Anybody,
+    principal: Annotated[Principal, access(None, rechecked=True)],
     gateway: Gateway,
     user_agent: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
@@ -267,11 +267,6 @@ def beat(
 
     One endpoint's trouble is told in its reply, and keeps nothing from the others.
     """
-    return heard(gateway.beats, body, by=principal, client=user_agent[:CLIENT_LENGTH])
-
-
-def heard(beats: Beats, body: HeartbeatPost, *, by: Asker, client: str) -> Response:
-    """Take a beat and answer it."""
     reports = [
         Report(
             id=each.id,
@@ -285,14 +280,14 @@ def heard(beats: Beats, body: HeartbeatPost, *, by: Asker, client: str) -> Respo
         )
         for each in body.endpoints
     ]
-    answer = beats.beat(
+    answer = gateway.beats.beat(
         body.session,
         body.beat,
         reports,
-        by=by,
+        principal=principal,
         tasks=[report_of(each) for each in body.tasks],
         keeps=body.keeps,
-        client=client,
+        client=user_agent[:CLIENT_LENGTH],
     )
     told = _answer_json(answer)
     if body.tasks:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Asker, Tokens, authenticate
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import FINISHING, Heartbeat
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock, system_clock
@@ -111,7 +111,7 @@ class Beats:
         number: int,
         reports: Sequence[Report],
         *,
-        by: Asker,
+        principal: Principal,
         tasks: Sequence[TaskReport] = (),
         keeps: bool = False,
         client: str = "",
@@ -120,13 +120,13 @@ class Beats:
 
         Nothing is raised against single endpoints: the reply to each says what is the matter.
         With `keeps` it beats for all endpoints of its own, and hears of them. Raises
-        Unauthenticated for credentials, which are looked at in the transaction, Forbidden for a
+        Unauthenticated for a principal that is not valid any more, Forbidden for a
         session of another owner, and InvalidRequest for a number that is far ahead.
         """
         ids = [each.id for each in reports]
         changed = seen = False
         with self._database.write() as tx:
-            principal = authenticate(self._tokens, tx, by)
+            self._tokens.require_valid(tx, principal)
             now = self._clock()
             tasked = known_of(tx, tasks)
             if tasked:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.connection import Listener, connection_text
 from sluiceway_gateway.channels.etag import endpoints_etag
 from sluiceway_gateway.channels.wire import Uid
@@ -32,7 +33,7 @@ from sluiceway_gateway.endpoints.wire import (
     places_of,
     position_json,
 )
-from sluiceway_gateway.http.auth import Manager, Viewer
+from sluiceway_gateway.http.auth import Manager, Viewer, access
 from sluiceway_gateway.http.deps import Gateway, Services
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after_place, place_before
@@ -64,7 +65,7 @@ def _when(text: str) -> dict[str, Any]:
 async def attach(
     name: Name,
     body: AttachPost,
-    principal: Viewer,
+    principal: Annotated[Principal, access(Action.VIEW, rechecked=True)],
     gateway: Gateway,
     listener: Listener = None,
     user_agent: Annotated[str, Header(include_in_schema=False)] = "",

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Credentials, Tokens
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_channel
@@ -93,10 +93,10 @@ class Offsets:
         """
         return self.commit_soon(commit, by=principal).result()
 
-    def commit_soon(self, commit: Commit, *, by: Principal | Credentials) -> "Future[Outcome]":
+    def commit_soon(self, commit: Commit, *, by: Principal) -> "Future[Outcome]":
         """Commit in the same way, together with those that wait.
 
-        Raises Unauthenticated as well, as credentials are looked at in the transaction.
+        Raises Unauthenticated as well: the transaction authenticates the principal once more.
         """
         return self._committing.join(PendingCommit(commit=commit, by=by))
 

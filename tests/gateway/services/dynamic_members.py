@@ -238,7 +238,7 @@ class DynamicRules:
             seen=None,
         )
         (reply,) = self.services.beats.beat(
-            one.asked.session, one.beats, [report], by=LOOPBACK
+            one.asked.session, one.beats, [report], principal=LOOPBACK
         ).replies
         assert (reply.status == "fenced") == self.known(one.asked.id).superseded
         if state is State.ERROR:

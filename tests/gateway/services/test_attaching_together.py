@@ -14,7 +14,8 @@ from endpoint_services import PARTITIONS, Services, before_each_commit
 from pydantic import SecretStr
 from sqlalchemy import select, text
 
-from sluiceway_gateway.auth.service import LOOPBACK, Asker, Credentials, Tokens
+from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
@@ -52,7 +53,9 @@ class Crowd:
         self.name, self.uid = self.services.channel()
         self.blocked, self.blocked_uid = self.services.channel()
 
-    def coming(self, by: Asker = LOOPBACK, uid: str | None = None, **asked: Any) -> AttachRequest:
+    def coming(
+        self, by: Principal = LOOPBACK, uid: str | None = None, **asked: Any
+    ) -> AttachRequest:
         return AttachRequest(
             channel=self.name, uid=uid or self.uid, asked=an_instance(**asked), by=by
         )
@@ -213,27 +216,27 @@ def test_a_channel_that_is_held_holds_up_only_its_own(crowd: Crowd) -> None:
     assert held.result(30).created
 
 
-def test_credentials_are_looked_at_in_the_transaction(crowd: Crowd) -> None:
+def test_a_revoked_token_is_refused_in_the_transaction(crowd: Crowd) -> None:
     made = {
         scope: crowd.tokens.create(label="t", scopes=[scope])
         for scope in ("read", "read:other", "write")
     }
-
-    def by(scope: str) -> Credentials:
-        return Credentials(text=made[scope].text.get_secret_value())
-
+    by = {
+        scope: crowd.tokens.authenticate(each.text.get_secret_value())
+        for scope, each in made.items()
+    }
     crowd.tokens.revoke(made["read:other"].token.id)
-    good, wrong_role, revoked, nobody, nonsense = crowd.together(
-        crowd.coming(by("read"), **member(0)),
-        crowd.coming(by("write"), **member(1)),
-        crowd.coming(by("read:other"), **member(2)),
-        crowd.coming(Credentials(text=None), **member(3)),
-        crowd.coming(Credentials(text="nonsense"), group="d"),
+    good, wrong_role, revoked, nobody, dynamic = crowd.together(
+        crowd.coming(by["read"], **member(0)),
+        crowd.coming(by["write"], **member(1)),
+        crowd.coming(by["read:other"], **member(2)),
+        crowd.coming(LOOPBACK, **member(3)),
+        crowd.coming(by["read:other"], group="d"),
     )
     assert good.result(30).created
     with pytest.raises(Forbidden):
         wrong_role.result(30)
-    for future in (revoked, nobody, nonsense):
+    for future in (revoked, nobody, dynamic):
         with pytest.raises(Unauthenticated):
             future.result(30)
     assert len(crowd.rows(endpoints, crowd.uid)) == 1

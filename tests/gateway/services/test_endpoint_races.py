@@ -163,7 +163,7 @@ def test_beats_commits_attaches_and_the_reaper_do_not_wait_in_a_circle(crowd: Cr
                 )
                 for each in reversed(members)
             ]
-            crowd.services.beats.beat(session, number, reports, by=LOOPBACK)
+            crowd.services.beats.beat(session, number, reports, principal=LOOPBACK)
 
     def commit_all() -> None:
         for number in range(1, 11):

@@ -296,7 +296,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             listens=False,
             seen=None,
         )
-        answer = self.services.beats.beat(one.asked.session, number, [report], by=LOOPBACK)
+        answer = self.services.beats.beat(one.asked.session, number, [report], principal=LOOPBACK)
         (reply,) = answer.replies
         assert (reply.status == "fenced") == (not self.lives(one))
         if reply.status == "ok" and not late:

@@ -122,7 +122,7 @@ def test_an_id_that_is_forgotten_commits_and_beats_no_more_and_takes_no_place(pa
         listens=False,
         seen=None,
     )
-    answer = past.services.beats.beat(old.session, 9, [report], by=LOOPBACK)
+    answer = past.services.beats.beat(old.session, 9, [report], principal=LOOPBACK)
     assert [each.status for each in answer.replies] == ["gone"]
     page = past.services.endpoints.page(past.name, EndpointFilter(), after=None, limit=10)
     assert [each.id for each in page.endpoints] == [new.id]

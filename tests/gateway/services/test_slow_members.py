@@ -84,7 +84,9 @@ class Team:
             seen=None,
         )
         number = self.beats
-        (reply,) = self.services.beats.beat(member.session, number, [report], by=LOOPBACK).replies
+        (reply,) = self.services.beats.beat(
+            member.session, number, [report], principal=LOOPBACK
+        ).replies
         return reply
 
     def known(self, member: Endpoint) -> Endpoint:
