@@ -84,7 +84,7 @@ class SchemaRef(BaseModel):
     version: int
 
 
-class Status(BaseModel):
+class ObservedStatus(BaseModel):
     """Observed state."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
@@ -101,7 +101,7 @@ class ChannelBody(BaseModel):
 
     metadata: Metadata
     spec: Spec
-    status: Status
+    status: ObservedStatus
 
 
 class ChannelList(BaseModel):
