@@ -27,7 +27,7 @@ MODELS = {
 VIEWS = {"wire", "views", "connection"}
 #: Routes and JSON that take values of a store's rows; their statements stay in the store.
 ROWS_IN_HTTP = {
-    ("endpoints/heartbeat_routes.py", "endpoints.task_store"),
+    ("endpoints/heartbeat_routes.py", "endpoints.session_store"),
     ("endpoints/routes.py", "endpoints.store"),
     ("offsets/routes.py", "offsets.store"),
     ("status/views.py", "status.store"),
@@ -92,7 +92,7 @@ def _layer(path: Path) -> str:
         return "settings"
     if name in MODELS or ".".join(parts) in MODELS:
         return "model"
-    if name.endswith("store") or name in {"rows", "history", "pruning"}:
+    if name.endswith("store") or name in {"history", "pruning"}:
         return "store"
     if package in {"kafka", "http"}:
         return package

@@ -19,11 +19,11 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
-from sluiceway_gateway.groups.service import Resizing, Shares
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http import health, openapi, problems
 from sluiceway_gateway.http.deps import Services
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
@@ -34,10 +34,9 @@ from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
-from sluiceway_gateway.offsets import ack_routes
 from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.ack import Acknowledgements
-from sluiceway_gateway.offsets.service import Advancing, Offsets
+from sluiceway_gateway.offsets.service import Offsets
 from sluiceway_gateway.provisioning.reconciler import Counts
 from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.schemas import routes as schemas_routes
@@ -112,17 +111,15 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             wake=wake,
             clock=clock,
         ),
-        attachment=Attachment(database, tokens, wake=wake, notify=watch.notify, clock=clock),
+        attach=AttachService(database, tokens, wake=wake, notify=watch.notify, clock=clock),
         endpoints=Endpoints(database, topics=kafka, notify=watch.notify, clock=clock),
-        beats=Beats(database, tokens, notify=watch.notify, clock=clock),
+        heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
-        advancing=Advancing(database, clock=clock),
         acknowledgements=acknowledgements,
         statuses=Statuses(database, tokens),
         rendered=ResponseCache(),
         fragments=JsonCache(),
-        shares=Shares(database, notify=watch.notify),
-        resizing=Resizing(database, notify=watch.notify, clock=clock),
+        groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
         cluster=ClusterService(database, kafka),
         readiness=ReadinessCheck(
@@ -144,7 +141,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
                 await run_in_threadpool(loops.stop)
         finally:
             await run_in_threadpool(parts.offsets.close)
-            await run_in_threadpool(parts.attachment.close)
+            await run_in_threadpool(parts.attach.close)
             await run_in_threadpool(kafka.close)
             database.close()
 
@@ -166,7 +163,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         endpoints_routes,
         heartbeat_routes,
         offsets_routes,
-        ack_routes,
         status_routes,
         groups_routes,
         cluster_routes,

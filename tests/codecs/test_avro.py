@@ -38,7 +38,7 @@ def test_a_value_is_the_registry_prefix_and_the_record():
     assert encoded.counts is None
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(schemas(FAST))
 def test_nearly_every_type_has_the_columnar_codec(schema):
     assert AvroCodec(schema, 7).columnar is not None

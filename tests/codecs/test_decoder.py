@@ -72,7 +72,7 @@ def rows_of(decoded) -> list:
     return [row for batch in decoded.batches for row in to_records(batch)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings.default.max_examples)
 @given(
     pair=pairs(depth=1),
     data=st.data(),

@@ -51,7 +51,7 @@ def test_records_are_resolved_as_fastavro_resolves_them(pair, data):
     assert same(to_records(found), expected)
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(pairs(depth=1), st.data())
 def test_incompatible_schemas_are_not_resolved(pair, data):
     writer, reader = pair

@@ -8,15 +8,15 @@ from fastapi import Depends, Request
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.cluster.service import ClusterService
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import Endpoints
-from sluiceway_gateway.groups.service import Resizing, Shares
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.ack import Acknowledgements
-from sluiceway_gateway.offsets.service import Advancing, Offsets
+from sluiceway_gateway.offsets.service import Offsets
 from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.service import Statuses
@@ -29,17 +29,15 @@ class Services:
     settings: Settings
     tokens: Tokens
     channels: Channels
-    attachment: Attachment
+    attach: AttachService
     endpoints: Endpoints
-    beats: Beats
+    heartbeats: HeartbeatService
     offsets: Offsets
-    advancing: Advancing
     acknowledgements: Acknowledgements
     statuses: Statuses
     rendered: ResponseCache
     fragments: JsonCache
-    shares: Shares
-    resizing: Resizing
+    groups: GroupService
     watch: Watch
     cluster: ClusterService
     readiness: ReadinessCheck

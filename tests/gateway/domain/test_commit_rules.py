@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 import pytest
 from attached import ENDPOINT
 
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Place, Role, State
 from sluiceway_gateway.errors import (
     Conflict,
     Fenced,
@@ -15,7 +15,7 @@ from sluiceway_gateway.errors import (
     StaleGeneration,
     TopicChanged,
 )
-from sluiceway_gateway.groups.model import founded
+from sluiceway_gateway.groups.model import GroupConfig, new_group
 from sluiceway_gateway.offsets.model import (
     Commit,
     CommitContext,
@@ -34,7 +34,7 @@ STORED = Committed(
 )
 STANDING = CommitContext(
     endpoint=READER,
-    group=founded("c" * 32, Role.READER, "delays", mode=Mode.SHARED, size=2),
+    group=new_group("c" * 32, Role.READER, "delays", GroupConfig(size=2)),
     topic_id="t",
     partitions=6,
     stored={3: STORED},
@@ -102,5 +102,5 @@ def test_what_is_refused(commit: Commit, standing: CommitContext, error: type[Co
 
 
 def test_a_refusal_says_where_the_group_stands_and_what_to_do() -> None:
-    with pytest.raises(GoesBack, match=r"stands at offset 10, record 5 .* use offsets/reset"):
+    with pytest.raises(GoesBack, match=r"has committed offset 10, record 5 .* use offsets/reset"):
         validate_commit(at(3, 1), STANDING)

@@ -1,4 +1,4 @@
-"""Instances that wait to attach take their places in one transaction, each answered on its own."""
+"""Attach requests that wait share a transaction, and each has its own outcome."""
 
 import random
 import threading
@@ -19,10 +19,10 @@ from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.attach_batch import AttachRequest
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
-from sluiceway_gateway.endpoints.placement import Attached, AttachSpec
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
+from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.errors import (
     ChannelNotFound,
     DatabaseUnavailable,
@@ -30,6 +30,7 @@ from sluiceway_gateway.errors import (
     Fenced,
     Forbidden,
     GroupSize,
+    SluicewayGatewayError,
     TopicChanged,
     UidMismatch,
     Unauthenticated,
@@ -40,28 +41,28 @@ KEY = SecretStr("k" * 40)
 
 
 class Crowd:
-    """Instances of a channel that attach at the same time."""
+    """Attach requests for one channel."""
 
     def __init__(self, database: Database) -> None:
         self.services = Services(database)
         self.database = database
         self.tokens = Tokens(database, KEY)
         self.notified: list[None] = []
-        self.attachment = Attachment(
+        self.service = AttachService(
             database, self.tokens, wake=lambda: None, notify=lambda: self.notified.append(None)
         )
         self.name, self.uid = self.services.channel()
         self.blocked, self.blocked_uid = self.services.channel()
 
-    def coming(
+    def request(
         self, by: Principal = LOOPBACK, uid: str | None = None, **asked: Any
     ) -> AttachRequest:
         return AttachRequest(
-            channel=self.name, uid=uid or self.uid, asked=an_instance(**asked), by=by
+            channel=self.name, channel_uid=uid or self.uid, spec=a_spec(**asked), principal=by
         )
 
-    def together(self, *coming: AttachRequest) -> "list[Future[Attached]]":
-        """Have all of these wait behind one at another channel, so that they go together."""
+    def together(self, *requests: AttachRequest) -> "list[Future[Attached]]":
+        """Submit requests while one for another channel is in progress, so they share a batch."""
         arrived, free = threading.Event(), threading.Event()
 
         def hold_up() -> None:
@@ -70,20 +71,20 @@ class Crowd:
 
         first = AttachRequest(
             channel=self.blocked,
-            uid=self.blocked_uid,
-            asked=an_instance(role=Role.WRITER),
-            by=LOOPBACK,
+            channel_uid=self.blocked_uid,
+            spec=a_spec(role=Role.WRITER),
+            principal=LOOPBACK,
         )
         before_each_commit(self.database, hold_up)
         try:
-            self.attachment.attach_soon(first)
+            self.service.submit(first)
             assert arrived.wait(30)
-            return [self.attachment.attach_soon(each) for each in coming]
+            return [self.service.submit(each) for each in requests]
         finally:
             free.set()
 
     def attach(self, **asked: Any) -> Attached:
-        return self.attachment.attach_soon(self.coming(**asked)).result(30)
+        return self.service.submit(self.request(**asked)).result(30)
 
     def rows(self, table: Any, uid: str) -> list[Any]:
         with self.database.read() as tx:
@@ -91,7 +92,7 @@ class Crowd:
             return list(found.all())
 
 
-def an_instance(role: Role = Role.READER, **asked: Any) -> AttachSpec:
+def a_spec(role: Role = Role.READER, **asked: Any) -> AttachSpec:
     given: dict[str, Any] = {
         "id": uuid.uuid4().hex,
         "session": uuid.uuid4().hex,
@@ -108,35 +109,35 @@ def member(index: int, size: int = PARTITIONS, **asked: Any) -> dict[str, Any]:
 def crowd(database: Database) -> Iterator[Crowd]:
     crowd = Crowd(database)
     yield crowd
-    crowd.attachment.close()
+    crowd.service.close()
     crowd.services.attachment.close()
 
 
-def test_those_that_wait_share_one_transaction(crowd: Crowd) -> None:
+def test_requests_that_wait_share_a_transaction(crowd: Crowd) -> None:
     commits: list[object] = []
     before_each_commit(crowd.database, lambda: commits.append(None))
-    futures = crowd.together(*(crowd.coming(**member(index)) for index in range(PARTITIONS)))
+    futures = crowd.together(*(crowd.request(**member(index)) for index in range(PARTITIONS)))
     attached = [each.result(30) for each in futures]
     assert [list(each.partitions) for each in attached] == [[0], [1], [2], [3]]
     assert sorted(each.endpoint.epoch for each in attached) == [1, 2, 3, 4]
     assert all(each.created and each.versions for each in attached)
     assert len(commits) == 2
-    # Those who watch are told once of each transaction.
+    # One notification for each transaction.
     assert len(crowd.notified) == 2
 
 
-def test_what_stands_against_one_is_told_to_that_one_alone(crowd: Crowd) -> None:
-    known = crowd.coming(**member(0))
-    crowd.attachment.attach_soon(known).result(30)
+def test_an_error_of_one_request_leaves_the_others_as_they_are(crowd: Crowd) -> None:
+    known = crowd.request(**member(0))
+    crowd.service.submit(known).result(30)
     crowd.attach(**member(0))
     wrong = {
-        GroupSize: crowd.coming(**member(1, size=3)),
-        UidMismatch: crowd.coming(**member(2), uid="0" * 32),
+        GroupSize: crowd.request(**member(1, size=3)),
+        UidMismatch: crowd.request(**member(2), uid="0" * 32),
         Fenced: known,
-        EndpointIdReused: replace(known, asked=replace(known.asked, index=3)),
-        ChannelNotFound: replace(crowd.coming(**member(0)), channel="nowhere"),
+        EndpointIdReused: replace(known, spec=replace(known.spec, index=3)),
+        ChannelNotFound: replace(crowd.request(**member(0)), channel="nowhere"),
     }
-    good = crowd.coming(**member(3))
+    good = crowd.request(**member(3))
     *refused, last = crowd.together(*wrong.values(), good)
     for future, error in zip(refused, wrong, strict=True):
         with pytest.raises(error):
@@ -145,24 +146,24 @@ def test_what_stands_against_one_is_told_to_that_one_alone(crowd: Crowd) -> None
     assert len(crowd.rows(endpoints, crowd.uid)) == 3
 
 
-def test_a_repeat_gets_the_place_that_it_has(crowd: Crowd) -> None:
-    coming = crowd.coming(**member(1))
-    first, again = crowd.together(coming, coming)
+def test_a_repeated_request_returns_the_same_endpoint(crowd: Crowd) -> None:
+    request = crowd.request(**member(1))
+    first, again = crowd.together(request, request)
     assert first.result(30).created
     assert not again.result(30).created
     assert again.result(30).endpoint == first.result(30).endpoint
 
 
-def test_one_that_breaks_the_transaction_breaks_only_its_own(crowd: Crowd) -> None:
-    # PostgreSQL keeps no U+0000, SQLite no half of a surrogate pair.
-    poison = crowd.coming(**member(1), title="\x00\ud800")
-    refused, good = crowd.together(poison, crowd.coming(**member(2)))
+def test_a_value_that_the_database_refuses_fails_only_its_own_request(crowd: Crowd) -> None:
+    # PostgreSQL refuses U+0000, SQLite an unpaired surrogate.
+    poison = crowd.request(**member(1), title="\x00\ud800")
+    refused, good = crowd.together(poison, crowd.request(**member(2)))
     with pytest.raises(Exception):  # noqa: B017 - whatever the driver raises
         refused.result(30)
     assert list(good.result(30).partitions) == [2]
 
 
-def test_each_goes_on_where_its_partitions_were_committed(crowd: Crowd) -> None:
+def test_an_endpoint_continues_at_the_committed_positions(crowd: Crowd) -> None:
     reader = crowd.attach(**member(0, size=1)).endpoint
     commit = Commit(
         channel=crowd.name,
@@ -175,9 +176,9 @@ def test_each_goes_on_where_its_partitions_were_committed(crowd: Crowd) -> None:
         number=1,
         positions=tuple(Position(partition=each, offset=each + 10) for each in (0, 1, 3)),
     )
-    crowd.services.offsets.commit(commit, principal=LOOPBACK)
+    crowd.services.offsets.submit(commit, principal=LOOPBACK).result(30)
     futures = crowd.together(
-        crowd.coming(**member(0, size=1)), crowd.coming(group="other", index=0, size=1)
+        crowd.request(**member(0, size=1)), crowd.request(group="other", index=0, size=1)
     )
     own, others = (
         [(each.position.partition, each.position.offset) for each in future.result(30).positions]
@@ -187,30 +188,32 @@ def test_each_goes_on_where_its_partitions_were_committed(crowd: Crowd) -> None:
     assert others == []
     with crowd.database.write() as tx:
         tx.execute(text("UPDATE positions SET topic_id = 'another' WHERE partition = 3"))
-    (future,) = crowd.together(crowd.coming(**member(0, size=1)))
+    (future,) = crowd.together(crowd.request(**member(0, size=1)))
     with pytest.raises(TopicChanged):
         future.result(30)
-    # Who had the place still has it.
+    # The previous instance still has its place.
     assert [each.superseded for each in crowd.rows(endpoints, crowd.uid)].count(False) == 2
 
 
-def test_a_writer_learns_that_its_place_was_left_unfinished(crowd: Crowd) -> None:
+def test_a_writer_takes_over_a_place_that_was_left_unfinished(crowd: Crowd) -> None:
     crowd.attach(role=Role.WRITER, group="w", index=0, size=2)
     futures = crowd.together(
-        crowd.coming(role=Role.WRITER, group="w", index=0, size=2),
-        crowd.coming(role=Role.WRITER, group="w", index=1, size=2),
+        crowd.request(role=Role.WRITER, group="w", index=0, size=2),
+        crowd.request(role=Role.WRITER, group="w", index=1, size=2),
     )
     assert [each.result(30).took_over for each in futures] == [True, False]
 
 
 # SQLite has one writer at a time.
 @pytest.mark.parametrize("databases", ["postgres"], indirect=True)
-def test_a_channel_that_is_held_holds_up_only_its_own(crowd: Crowd) -> None:
+def test_a_locked_channel_delays_only_its_own_requests(crowd: Crowd) -> None:
     other, other_uid = crowd.services.channel()
     with crowd.database.write() as tx:
         channels_store.hold(tx, crowd.name)
-        elsewhere = AttachRequest(channel=other, uid=other_uid, asked=an_instance(), by=LOOPBACK)
-        held, free = crowd.together(crowd.coming(**member(1)), elsewhere)
+        elsewhere = AttachRequest(
+            channel=other, channel_uid=other_uid, spec=a_spec(), principal=LOOPBACK
+        )
+        held, free = crowd.together(crowd.request(**member(1)), elsewhere)
         assert free.result(30).created
         assert not held.done()
     assert held.result(30).created
@@ -227,11 +230,11 @@ def test_a_revoked_token_is_refused_in_the_transaction(crowd: Crowd) -> None:
     }
     crowd.tokens.revoke(made["read:other"].token.id)
     good, wrong_role, revoked, nobody, dynamic = crowd.together(
-        crowd.coming(by["read"], **member(0)),
-        crowd.coming(by["write"], **member(1)),
-        crowd.coming(by["read:other"], **member(2)),
-        crowd.coming(LOOPBACK, **member(3)),
-        crowd.coming(by["read:other"], group="d"),
+        crowd.request(by["read"], **member(0)),
+        crowd.request(by["write"], **member(1)),
+        crowd.request(by["read:other"], **member(2)),
+        crowd.request(LOOPBACK, **member(3)),
+        crowd.request(by["read:other"], group="d"),
     )
     assert good.result(30).created
     with pytest.raises(Forbidden):
@@ -242,15 +245,15 @@ def test_a_revoked_token_is_refused_in_the_transaction(crowd: Crowd) -> None:
     assert len(crowd.rows(endpoints, crowd.uid)) == 1
 
 
-def test_what_the_driver_says_of_the_database_is_told_as_unavailable(crowd: Crowd) -> None:
+def test_an_error_of_the_driver_is_raised_as_unavailable(crowd: Crowd) -> None:
     with crowd.database.write() as tx:
         tx.execute(text("ALTER TABLE endpoint_events RENAME TO gone"))
     with pytest.raises(DatabaseUnavailable):
         crowd.attach(**member(1))
 
 
-def some_asked(chance: random.Random) -> dict[str, Any]:
-    """Ask for any place, of those who find their groups as they want them."""
+def random_spec(chance: random.Random) -> dict[str, Any]:
+    """Return fields of a spec whose group has the requested kind."""
     kind = chance.choice(["shared", "broadcast", "writers", "alone"])
     if kind == "alone":
         return {"role": chance.choice([Role.READER, Role.WRITER])}
@@ -260,25 +263,75 @@ def some_asked(chance: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_together_comes_to_the_same_as_one_after_the_other(crowd: Crowd, seed: int) -> None:
+def test_a_batch_gives_the_same_as_single_requests(crowd: Crowd, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - to repeat, not to hide
-    wanted = [some_asked(chance) for _ in range(30)]
+    wanted = [random_spec(chance) for _ in range(30)]
     single, single_uid = crowd.services.channel()
     for at, each in enumerate(wanted):
-        crowd.services.attachment._alone(
-            single, an_instance(title=str(at), **each), uid=single_uid, principal=LOOPBACK
-        )
-    coming = [crowd.coming(title=str(at), **each) for at, each in enumerate(wanted)]
-    answers = [each.result(30) for each in crowd.together(*coming)]
-    assert standing(crowd, crowd.uid) == standing(crowd, single_uid)
+        crowd.services.attach(single, a_spec(title=str(at), **each), uid=single_uid)
+    requests = [crowd.request(title=str(at), **each) for at, each in enumerate(wanted)]
+    answers = [each.result(30) for each in crowd.together(*requests)]
+    assert rows_of(crowd, crowd.uid) == rows_of(crowd, single_uid)
     stored = {row.id: row for row in crowd.rows(endpoints, crowd.uid)}
     for each in answers:
         row = stored[each.endpoint.id]
         assert (row.epoch, row.member_index) == (each.endpoint.epoch, each.endpoint.place.index)
 
 
-def standing(crowd: Crowd, uid: str) -> Any:
-    """Return who had each place one after the other, the groups, and how the history tells it."""
+def outcome(future: "Future[Attached]") -> Any:
+    """Return the place and the epoch of the attached endpoint, or the class of the error."""
+    try:
+        endpoint = future.result(30).endpoint
+    except SluicewayGatewayError as error:
+        return type(error)
+    return endpoint.place, endpoint.epoch
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_batch_gives_each_request_the_outcome_that_it_would_have_alone(
+    crowd: Crowd, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - to repeat, not to hide
+    wanted: list[dict[str, Any]] = []
+    for at in range(20):
+        # Each place once, so that the batch keeps the order; groups of several kinds and sizes.
+        size = chance.choice([None, PARTITIONS, PARTITIONS, 3, PARTITIONS + 2])
+        kind: dict[str, Any] = {"group": chance.choice("ab"), "title": str(at)}
+        if size is not None:
+            kind |= {"index": at % size, "size": size, "mode": chance.choice(list(Mode))}
+        place = (kind["group"], kind.get("index"))
+        if size is None or place not in [(e["group"], e.get("index")) for e in wanted]:
+            wanted.append(kind)
+    single, single_uid = crowd.services.channel()
+    for name, uid in ((single, single_uid), (crowd.name, crowd.uid)):
+        # A finished group that the requests may change.
+        old = crowd.services.attach(name, a_spec(group="a", index=0, size=2), uid=uid).endpoint
+        spec = DetachSpec(epoch=old.epoch, state=State.CLOSED)
+        crowd.services.endpoints.detach(name, old.id, spec, uid=uid, principal=LOOPBACK)
+    alone = []
+    for each in wanted:
+        request = AttachRequest(
+            channel=single, channel_uid=single_uid, spec=a_spec(**each), principal=LOOPBACK
+        )
+        alone.append(outcome(crowd.services.attachment.submit(request)))
+    batch = crowd.together(*(crowd.request(**each) for each in wanted))
+    assert [outcome(each) for each in batch] == alone
+    assert any(isinstance(each, type) for each in alone)
+    assert any(not isinstance(each, type) for each in alone)
+
+
+def test_members_of_a_dynamic_group_join_in_one_generation(crowd: Crowd) -> None:
+    attached = [each.result(30) for each in crowd.together(crowd.request(group="d"))]
+    more = crowd.together(*(crowd.request(group="d") for _ in range(3)))
+    attached += [each.result(30) for each in more]
+    assert [each.endpoint.place.index for each in attached] == [0, 1, 2, 3]
+    assert [list(each.partitions) for each in attached] == [[]] * 4
+    (group,) = [each for each in crowd.rows(endpoint_groups, crowd.uid) if each.name == "d"]
+    assert (group.size, group.generation, group.next_index) == (4, 3, 4)
+
+
+def rows_of(crowd: Crowd, uid: str) -> Any:
+    """Return the successive instances in each place, the groups, and the history."""
     places = defaultdict(list)
     epochs = defaultdict(list)
     for row in sorted(crowd.rows(endpoints, uid), key=lambda row: int(row.epoch)):
