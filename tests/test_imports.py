@@ -43,7 +43,6 @@ CLIENT_PACKAGES = {"schema", "records", "rest", "codecs", "kafka", "endpoint"}
 CLIENT_FACADES = {"spark", "confluent", "broker", "pypz"}
 #: Imports against the direction, each of values alone.
 CLIENT_EXCEPTIONS = {
-    ("kafka/fetcher.py", "endpoint/stop_condition.py"),
     ("schema/choice.py", "rest/models.py"),
 }
 # What belongs to one part alone.

@@ -1,7 +1,7 @@
 """Typed data channels on Kafka: the client.
 
-Each name is imported when it is first asked for: the gateway shares the rules of schemas with the
-client, and needs nothing of what carries records.
+Names are imported on first use: the gateway shares the client's schema rules without loading
+pyarrow or Kafka.
 """
 
 from importlib import import_module
@@ -57,13 +57,13 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # Who checks types sees the imports above, and no name besides.
+if not TYPE_CHECKING:  # Type checkers see only the imports above.
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-        # From now on it is an attribute like any other.
+        # Later lookups find the attribute.
         globals()[name] = found
         return found
 

@@ -50,7 +50,7 @@ def failing(calls: list[str], which: str) -> Callable[[Consumer, list[TopicParti
 
 def beats_again(reader: Reader) -> bool:
     """Whether the gateway is there for the beats; none is in the middle of a connection then."""
-    return reader.attachment.session._away_since_s is None
+    return reader.attachment.session._outage_since_s is None
 
 
 def test_reading_goes_on_while_the_gateway_is_away(site: Facade, name: str, way: Relay) -> None:
@@ -237,7 +237,7 @@ def test_a_commit_without_an_answer_may_count_and_the_next_one_makes_up_for_it(
     lone.commit({0: 8})
     assert channel.committed("doubtful")[0].offset == 8
     until(lambda: beats_again(lone))
-    lone.attachment.leave()
+    lone.attachment.detach()
     control.close()
 
 

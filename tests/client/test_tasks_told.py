@@ -61,9 +61,9 @@ def test_a_task_is_told_while_it_runs_and_its_end_once(
         script.answer(200, answer())
     with reporting(part) as report:
         assert [*report.counted([ROWS])] == [ROWS]
-        session.beat(calls)
-    session.beat(calls)
-    session.beat(calls)
+        session.send(calls)
+    session.send(calls)
+    session.send(calls)
     assert told(script) == [[("4", "running", 3)], [("4", "done", 3)]]
 
 
@@ -75,7 +75,7 @@ def test_a_task_that_failed_says_so_and_one_that_spark_left_is_done(
     with pytest.raises(GeneratorExit), reporting(part):
         raise GeneratorExit
     script.answer(200, answer())
-    reports[0].session.beat(reports[1])
+    reports[0].session.send(reports[1])
     assert told(script) == [[("4", "failed", 0), ("4", "done", 0)]]
 
 
@@ -84,8 +84,8 @@ def test_an_endpoint_that_is_over_is_told_no_more(
 ) -> None:
     script.answer(200, answer("closed"))
     with reporting(part):
-        reports[0].session.beat(reports[1])
-        reports[0].session.beat(reports[1])
+        reports[0].session.send(reports[1])
+        reports[0].session.send(reports[1])
     assert told(script) == [[("4", "running", 0)]]
 
 
@@ -97,9 +97,9 @@ def test_a_worker_without_a_token_goes_on_and_says_once_that_nobody_sees(
 ) -> None:
     script.problem(401, "unauthenticated")
     with reporting(part):
-        reports[0].session.beat(reports[1])
+        reports[0].session.send(reports[1])
     with reporting(part):
-        reports[0].session.beat(reports[1])
+        reports[0].session.send(reports[1])
     assert len(script.requests) == 1
     (line,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert "others do not see" in line.getMessage()

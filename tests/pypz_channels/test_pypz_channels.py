@@ -60,7 +60,9 @@ def test_a_channel_is_made_written_read_and_deleted(bench: Bench) -> None:
     assert not bench.writer().invoke_open_channel()
 
 
-def test_records_go_round_from_the_first_partition_and_replicas_share_them(bench: Bench) -> None:
+def test_round_robin_starts_at_the_first_partition_and_replicas_share_them(
+    bench: Bench,
+) -> None:
     group = {"group": bench.name, "size": 3}
     readers = [bench.reader(index=index, **group) for index in range(3)]
     assert readers[0].invoke_resource_creation()
@@ -474,7 +476,7 @@ def test_a_pair_that_was_silent_for_longer_than_its_channel_is_patient_goes_on(
     assert len(take(reader, 4)) == 4
     assert reader._reader is not None
     # No heartbeat gets out, as of a process that is stopped.
-    with reader._reader.attachment.session._turn:
+    with reader._reader.handle.session._in_flight:
         until(lambda: {each.health for each in channel.endpoints()} == {"lost"})
     reader.invoke_commit_current_read_offset()
     writer.invoke_write_records(demo(2, 4))

@@ -32,9 +32,9 @@ class ElsewhereWriter(QuickWriter):
 def vanish(writer: KafkaChannelWriter) -> None:
     """Let a writer's beats end, as those of a process that died do."""
     assert writer._writer is not None
-    attachment = writer._writer._attachment
+    attachment = writer._writer._handle
     assert attachment is not None
-    attachment.session.leave(attachment)
+    attachment.session.unregister(attachment)
 
 
 def test_both_sides_hear_of_each_others_states_by_name_and_in_order(bench: Bench) -> None:

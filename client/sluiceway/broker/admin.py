@@ -30,7 +30,7 @@ from sluiceway.broker.responses import (
 from sluiceway.channel import Channel
 from sluiceway.errors import Forbidden, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties, admin_config
-from sluiceway.kafka.errors import is_unavailable, made, translated, with_retries
+from sluiceway.kafka.errors import create_client, is_unavailable, translate_error, with_retries
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.rest.models import Connection
 
@@ -314,7 +314,7 @@ class Looking:
                 told = error.args[0]
                 # What librdkafka found out by itself is of no one partition.
                 if told.code() < 0 and is_unavailable(told):
-                    failure = translated(told, doing="asking for offsets", topic="several")
+                    failure = translate_error(told, doing="asking for offsets", topic="several")
                     raise SocketDisconnectedError(str(failure)) from error
                 answers[at] = _refused(of_kafka(told, "telling the offset"))
             except TimeoutError as error:
@@ -364,13 +364,13 @@ class Looking:
         try:
             return self._admin(connection).list_topics(name, timeout=self._handler.timeout_s)
         except KafkaException as error:
-            failure = translated(error.args[0], doing="describing the topic", topic=name)
+            failure = translate_error(error.args[0], doing="describing the topic", topic=name)
             raise SocketDisconnectedError(str(failure)) from error
 
     def _admin(self, connection: Connection) -> Any:
         properties = admin_config(connection.kafka)
         return self._admins.get(properties) or self._admins.setdefault(
-            properties, made(AdminClient, properties)
+            properties, create_client(AdminClient, properties)
         )
 
 

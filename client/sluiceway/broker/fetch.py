@@ -21,9 +21,9 @@ from sluiceway.broker.group_members import REACH
 from sluiceway.broker.requests import ByName, Message, each_once, in_bytes
 from sluiceway.broker.responses import FetchPartitionResponse, FetchResponse
 from sluiceway.errors import OptionError, SluicewayError
-from sluiceway.garbage import nothing_to_collect
+from sluiceway.garbage import gc_paused
 from sluiceway.kafka.config import MaskedProperties, consumer_config
-from sluiceway.kafka.errors import is_unavailable, made, translated, with_retries
+from sluiceway.kafka.errors import create_client, is_unavailable, translate_error, with_retries
 from sluiceway.rest.models import Connection
 
 _GATHER_S = 0.001
@@ -87,7 +87,7 @@ class Client:
 
     def __init__(self, properties: MaskedProperties) -> None:
         self._process = os.getpid()
-        self._consumer = made(Consumer, properties)
+        self._consumer = create_client(Consumer, properties)
         self._tracks: dict[tuple[str, int], FetchedPartition] = {}
 
     def stand(
@@ -130,7 +130,7 @@ class Client:
         """Take what comes within `wait_s`, for whatever partition; whether something came."""
         got = self._consumer.consume(1, min(_SLICE_S, max(0.0, wait_s)))
         if got:
-            with nothing_to_collect():
+            with gc_paused():
                 got += self._consumer.consume(_MOST, _GATHER_S)
         for message in got:
             track = self._tracks.get((message.topic(), message.partition()))
@@ -274,7 +274,7 @@ class Fetching:
                 )
             return {at: self._answer(found[at], *standing[at]) for at in found}
         except KafkaException as error:
-            failure = translated(error.args[0], doing="fetching", topic="several")
+            failure = translate_error(error.args[0], doing="fetching", topic="several")
             raise SocketDisconnectedError(str(failure)) from error
 
     def _standing(
@@ -310,7 +310,7 @@ class Fetching:
                 Refusal.of(LeaderNotAvailable, "no broker answers for the partition; try again")
             )
         taken = track.take(request.max_bytes)
-        with nothing_to_collect():
+        with gc_paused():
             messages = [_message(each) for each in taken]
         reached = taken[-1].offset() + 1 if taken else request.offset
         end = max(client.end(at), track.next if track.at_end else -1)

@@ -22,7 +22,7 @@ from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import DeliveryFailed, KafkaFailure, OptionError, SluicewayError, TopicGone
 from sluiceway.kafka.config import MaskedProperties, producer_config
-from sluiceway.kafka.errors import made
+from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
 
 _LAST_WORD_S = 5.0
@@ -54,7 +54,7 @@ class Outlets:
                 # It has the partitions that the channel has got since.
                 self._writers[connection.channel_uid] = connection, known[1]
                 return
-            attachment = EndpointHandle.open(
+            attachment = EndpointHandle(
                 HeartbeatSession.of(self.handler.control.endpoints, grace_s=_GRACE_S),
                 channel=connection.channel_name,
                 uid=connection.channel_uid,
@@ -69,7 +69,7 @@ class Outlets:
     def note(self, connection: Connection, messages: int) -> None:
         """Count messages that were sent."""
         _, attachment = self._writers[connection.channel_uid]
-        attachment.start(attachment.movement.records + messages)
+        attachment.record_cycle(attachment.metrics.records + messages)
 
     def lose(self, connection: Connection, reason: str) -> None:
         """Note a message that was not written, and that nobody has waited for."""
@@ -109,7 +109,7 @@ class Outlets:
     ) -> None:
         lost, reason = self._lost.pop(connection.channel_uid, (0, ""))
         if lost:
-            written = attachment.movement.records - lost
+            written = attachment.metrics.records - lost
             error = error or DeliveryFailed(
                 partition=None, reason=reason, written_records=written, failed_records=lost
             )
@@ -127,7 +127,7 @@ class Outlets:
                 attachment.fail(gone)
                 return
             raise
-        attachment.leave(ends={partition: end for partition, end in found.items() if end})
+        attachment.detach(ends={partition: end for partition, end in found.items() if end})
 
 
 def _nothing() -> None:
@@ -299,7 +299,7 @@ class Producing:
             max_message_bytes=connection.max_message_bytes,
         ).over({"delivery.report.only.error": False})
         return self._producers.get(properties) or self._producers.setdefault(
-            properties, made(Producer, properties)
+            properties, create_client(Producer, properties)
         )
 
 

@@ -189,7 +189,7 @@ class Assignment:
         for each in list(readers):
             self.drop([part for part in self.fetcher.begun if part[0] == each.channel])
             del self.readers[each.channel]
-            each.attachment.leave()
+            each.attachment.detach()
 
     def lose(self, reader: GroupMember) -> None:
         """End a membership that is none any more; the channel is not joined again by itself."""
@@ -247,7 +247,7 @@ def leave_all(readers: dict[str, Reader], control: Control | None = None) -> Non
     """Leave every channel; what stands against it is nobody's to hear any more."""
     for each in list(readers.values()):
         try:
-            each.attachment.leave()
+            each.attachment.detach()
         except SluicewayError:
             continue
     readers.clear()

@@ -15,7 +15,7 @@ from sluiceway.confluent.errors import CONFLICT, STATE, TIMED_OUT, kafkas_names,
 from sluiceway.confluent.members import attached
 from sluiceway.errors import DeliveryFailed, KafkaFailure, SluicewayError
 from sluiceway.kafka.config import producer_config
-from sluiceway.kafka.errors import made
+from sluiceway.kafka.errors import create_client
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.rest.models import Connection
 
@@ -63,7 +63,7 @@ class Outlet:
     def finish(self, error: BaseException | None) -> None:
         """Tell the gateway where its messages end, or that there is more amiss."""
         attachment = self.attachment
-        attachment.start(self.records)
+        attachment.record_cycle(self.records)
         if error is not None:
             attachment.fail(error)
             return
@@ -82,7 +82,7 @@ class Outlet:
             # The channel may have grown, and messages without a key go to any partition.
             found = self.identity.all_ends(timeout_s=_TIMEOUT_S, least=self.reach)
             ends = {partition: end for partition, end in found.items() if end}
-        attachment.leave(ends=ends)
+        attachment.detach(ends=ends)
 
 
 class Outlets:
@@ -172,7 +172,7 @@ class Outlets:
         if self.turn.acquire(blocking=False):
             try:
                 for outlet in self.by_name.values():
-                    outlet.attachment.start(outlet.records)
+                    outlet.attachment.record_cycle(outlet.records)
             finally:
                 self.turn.release()
 
@@ -236,7 +236,7 @@ class Outlets:
         )
         self.full = full
         own = {"on_delivery": self.noted, "delivery.report.only.error": not full}
-        self.raw = made(Producer, config.over({**settings.callbacks, **own}))
+        self.raw = create_client(Producer, config.over({**settings.callbacks, **own}))
         self.made.set()
 
 

@@ -104,7 +104,7 @@ class ConsumerCoordinator:
 
     def _pressing(self) -> bool:
         """Whether others wait for partitions, so that what was read is to be handed out first."""
-        return any(each.share.due for each in self._assignment.sharers())
+        return any(each.share.rebalance_due for each in self._assignment.sharers())
 
     def _share_anew(self) -> None:
         """Join where it is no member yet, let go of what is another's, begin with what has come."""
@@ -124,14 +124,14 @@ class ConsumerCoordinator:
 
     def _follow(self, reader: GroupMember) -> None:
         share = reader.share
-        if share.due:
-            lost = share.look()
+        if share.rebalance_due:
+            lost = share.find_revoked()
             try:
                 how = "lost" if share.forfeited else "revoke"
                 self._revoke(reader, [p for p in lost if p in reader.held], how)
             finally:
                 share.drop(lost)
-                share.take()
+                share.accept()
         came = [(reader.channel, p) for p in share.partitions if p not in reader.held]
         if came:
             self._receive(reader, came)

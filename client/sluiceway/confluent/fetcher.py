@@ -20,9 +20,9 @@ from confluent_kafka import (
 )
 
 from sluiceway.confluent.errors import CONFLICT, UNKNOWN_PARTITION, kafkas_names, refused
-from sluiceway.garbage import nothing_to_collect
+from sluiceway.garbage import gc_paused
 from sluiceway.kafka.config import MaskedProperties, consumer_config
-from sluiceway.kafka.errors import made, with_retries
+from sluiceway.kafka.errors import create_client, with_retries
 from sluiceway.rest.models import Connection
 
 Part: TypeAlias = tuple[str, int]
@@ -75,7 +75,7 @@ class Fetcher:
         if self._raw is None:
             with kafkas_names():
                 config = consumer_config(connection.kafka, self._tuning)
-                self._raw = made(Consumer, config.over(self._own))
+                self._raw = create_client(Consumer, config.over(self._own))
             self._poll = self._raw.poll
             self._kafka = connection.kafka
         self._topics[connection.channel_name] = connection
@@ -104,7 +104,7 @@ class Fetcher:
         if limit < _MANY:
             messages = raw.consume(limit, timeout_s)
         else:
-            with nothing_to_collect():
+            with gc_paused():
                 messages = raw.consume(limit, timeout_s)
         if self._sole is not None:
             names: Iterable[str] = itertools.repeat(self._sole)

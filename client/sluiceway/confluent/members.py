@@ -33,7 +33,7 @@ class Reader(ABC):
         self._done = 0
         self._begun: dict[int, int] = {}
         self._seen: tuple[int, Mapping[int, Position]] = (0, {})
-        attachment.movement.follow(self.glance)
+        attachment.metrics.observe(self.glance)
 
     @property
     def channel(self) -> str:
@@ -61,7 +61,7 @@ class Reader(ABC):
         passed = sum(max(0, at - self._begun.get(p, at)) for p, at in places.items())
         self._seen = (self._done + passed, positions_at(places))
         if self._seen[0]:
-            self.attachment.start(self._seen[0])
+            self.attachment.record_cycle(self._seen[0])
 
     def glance(self) -> tuple[int, Mapping[int, Position]]:
         """Return how many offsets it had passed when it was noted last, and where that was."""
@@ -92,14 +92,14 @@ class GroupMember(Reader):
         try:
             self._commits = OffsetCommitter(attachment, topic_id=self.connection.topic_id)
             self.share = PartitionAssignment(attachment)
-            hear = self.share.hear
+            hear = self.share.on_heartbeat
 
             def heard(word: HeartbeatResult) -> None:
                 hear(word)
                 news.set()
 
-            attachment.on_heard = heard
-            self.share.begin()
+            attachment.on_result = heard
+            self.share.join()
         except BaseException as error:
             attachment.fail(error)
             raise
@@ -114,25 +114,25 @@ class GroupMember(Reader):
         """Note partitions that have come, and where they begin."""
         super().begin(places)
         committed = {p: at for p, at in self._known.items() if p in places}
-        self._commits.begin(positions_at(places), committed)
+        self._commits.assign(positions_at(places), committed)
 
     def let_go(self, lost: Collection[int], places: Mapping[int, int]) -> None:
         """Note partitions that are another's, and where they stood."""
         super().let_go(lost, places)
-        self._commits.forget(lost)
+        self._commits.revoke(lost)
         for partition in lost:
             self._known.pop(partition, None)
 
     def passing(self, handed_out: Mapping[int, int]) -> None:
         """Note that messages before these offsets were handed out; they may be committed."""
-        self._commits.passing(positions_at(handed_out))
+        self._commits.track_consumed(positions_at(handed_out))
 
     def commit(self, places: Mapping[int, int]) -> None:
         """Keep these offsets with the gateway, all or none."""
         try:
             self._commits.commit(positions_at(places), dict)
         except StaleGeneration:
-            self.share.hurry()
+            self.share.request_rebalance()
             raise
         self._known |= positions_at(places)
 
@@ -222,7 +222,7 @@ def attached(
     control: Control, channel: str, membership: Membership | None, role: Any = "reader"
 ) -> EndpointHandle:
     """Attach to a channel that is there. Raises GatewayError."""
-    return EndpointHandle.open(
+    return EndpointHandle(
         HeartbeatSession.of(control.endpoints, grace_s=control.grace_s),
         channel=channel,
         uid=control.channel(channel).uid,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from sluiceway.reader import Presence
+from sluiceway.channel_endpoint import ChannelEndpoint
 from sluiceway.rest.endpoint_models import Endpoint, HeartbeatResult
 
 LOGGER = logging.getLogger("sluiceway.pypz")
@@ -61,13 +61,13 @@ class Loop:
 class Link:
     """Tells with an endpoint's beats, and hears its counterparts by them, in the order of beats."""
 
-    def __init__(self, endpoint: Presence) -> None:
-        self._attachment = endpoint.attachment
+    def __init__(self, endpoint: ChannelEndpoint) -> None:
+        self._attachment = endpoint.handle
         self._answers = threading.Condition()
         self._answered = 0
         self._counterparts: tuple[Endpoint, ...] = ()
-        self._attachment.on_heard = self._hear
-        self._attachment.listen()
+        self._attachment.on_result = self._hear
+        self._attachment.subscribe()
 
     @property
     def counterparts(self) -> tuple[Endpoint, ...]:
@@ -77,7 +77,7 @@ class Link:
     def tell(self, payload: Mapping[str, Any]) -> None:
         """Let the counterparts know this at once. Raises OptionError, Fenced, EndpointClosed."""
         self._attachment.payload = payload
-        self._attachment.session.hurry()
+        self._attachment.session.wake()
 
     def refresh(self, timeout_s: float) -> None:
         """Return when the gateway has answered a beat that began after this call, or in vain.
@@ -92,7 +92,7 @@ class Link:
 
     def _await_answer(self, deadline_s: float) -> None:
         before = self._answered
-        self._attachment.session.hurry()
+        self._attachment.session.wake()
         left_s = max(0.0, deadline_s - time.monotonic())
         self._answers.wait_for(lambda: self._answered > before, left_s)
 

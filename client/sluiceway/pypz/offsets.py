@@ -183,9 +183,9 @@ class ChannelOffsets:
         if self._trail is not None and self._reader is not None:
             self._trail.note(records, self._reader.position())
 
-    def _meet_new_partitions(self, reader: ChannelReader) -> bool:
+    def _discover_partitions(self, reader: ChannelReader) -> bool:
         """Read the partitions too that the channel has got since; whether there are such."""
-        came = reader.meet_new_partitions()
+        came = reader.discover_partitions()
         if came:
             self._begun |= {p: Position(offset=0) for p in came}
             self._know_offset().note(0, reader.position())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, outcome
+from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, writers_outcome
 from sluiceway.errors import CounterpartError
 from sluiceway.pypz.config import ChannelLogger
 from sluiceway.pypz.status import ChannelStatus as OurStatus
@@ -297,12 +297,12 @@ class Fates:
         self.meet(writers)
         if any(each.lives for each in writers):
             return None
-        if self._policy.awaits(each for each in writers if each.state != "closed"):
+        if self._policy.waits_for(each for each in writers if each.state != "closed"):
             return Fate(fault=None)
-        found = outcome(writers, self._policy, channel=self._channel, writers=0)
-        if found is None or found.fault is None:
+        found = writers_outcome(writers, self._policy, channel=self._channel, writers=0)
+        if found is None or found.error is None:
             return None
-        fault = found.fault
+        fault = found.error
         advice = "In a port's channelConfig that is onLostWriter='go_on', or 'wait'"
         return Fate(fault=type(fault)(f"{fault}. {advice}", endpoints=fault.endpoints))
 

@@ -72,7 +72,7 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
         if self.get_consumer_lag() > 0:
             return True
         works = self.is_any_connected_channel_healthy_and_not_stopped_and_not_closed
-        if not works() and self._meet_new_partitions(reader) and self.get_consumer_lag() > 0:
+        if not works() and self._discover_partitions(reader) and self.get_consumer_lag() > 0:
             return True
         if fate is not None and fate.fault is not None:
             raise fate.fault

@@ -132,7 +132,7 @@ class KafkaChannelWriter(ChannelBase):
         place = group_name(str(self._context.get_full_name()))
         self._writer = channel.writer(group=place, config=self._settings.kafka)
         # Its count is the record's place, as in pypz: the first record goes to the first partition.
-        self._writer.go_round_from(0)
+        self._writer.start_round_robin_at(0)
         self._link = Link(self._writer)
         self._channel = channel
         return True

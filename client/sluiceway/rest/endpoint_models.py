@@ -33,6 +33,11 @@ class Position:
             if type(value) is not int or value < 0:
                 raise OptionError(f"{name} of a position is {value!r}; it takes a number from 0")
 
+    @classmethod
+    def of(cls, given: "Position | int") -> "Position":
+        """Return `given`, where an int is an offset."""
+        return given if isinstance(given, Position) else cls(offset=given)
+
 
 _MAX_PAYLOAD_BYTES = 4096
 

@@ -16,7 +16,7 @@ from sluiceway.codecs import Corrupt
 from sluiceway.codecs.decoder import decoder_for, refusal
 from sluiceway.errors import GatewayUnavailable, KafkaUnavailable, OffsetOutOfRange
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import MessageStream, OwnStream, Taken
+from sluiceway.kafka.consumer import FetchedMessages, MessageStream, OwnStream
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.connections import Known, Link
@@ -167,7 +167,7 @@ class Chunks:
         stream.assign({piece.partition: piece.start})
         last_s = time.monotonic()
         while self._next < piece.end:
-            taken = stream.take(min(self._size, piece.end - self._next), _WAIT_S)
+            taken = stream.poll(min(self._size, piece.end - self._next), _WAIT_S)
             if self._advance(taken):
                 if taken.messages:
                     yield self._within(taken.messages)
@@ -175,14 +175,14 @@ class Chunks:
             else:
                 self._look_for_the_cause(time.monotonic() - last_s)
 
-    def _advance(self, taken: Taken) -> bool:
+    def _advance(self, taken: FetchedMessages) -> bool:
         """Move on to what comes after `taken`; tell whether there was anything."""
         before = self._next
         if taken.messages:
             self._next = taken.messages[-1].offset() + 1
             self._resize(taken.messages)
         self._next = max(self._next, taken.ends.get(self._piece.partition, 0))
-        if taken.refused is not None:
+        if taken.out_of_range is not None:
             self._pass_over_what_is_lost()
         return self._next > before
 

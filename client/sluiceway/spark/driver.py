@@ -193,7 +193,7 @@ class Application:
             self.listener = before.listener
             self.listener.queries = self.queries
             before.retire()
-        self.session.accompany(self)
+        self.session.add_extension(self)
         atexit.register(self.end)
 
     def retire(self) -> None:
@@ -206,11 +206,11 @@ class Application:
             return
         self._ending = True
         try:
-            self.session.beat(self._calls)
+            self.session.send(self._calls)
         except SluicewayError as error:
             LOGGER.warning("the gateway was not told that %s: %s", _ENDED, error)
 
-    def told(self) -> Mapping[str, Any]:
+    def fields(self) -> Mapping[str, Any]:
         """Ask for all that lives by these beats, after a look at what became of queries."""
         if not self._ending and self._inside.is_stopped():
             self._ending = True
@@ -219,13 +219,13 @@ class Application:
             self._farewells += 1
         else:
             self.queries.advance()
-        given_up = self._retired and self.queries.are_over and self.session.trouble is not None
+        given_up = self._retired and self.queries.are_over and self.session.outage is not None
         if given_up or self._farewells > _MOST_FAREWELLS:
             self._part()
             return {}
         return {"keeps": True}
 
-    def answered(self, answer: Answer) -> None:
+    def on_answer(self, answer: Answer) -> None:
         """Close what is over."""
         own = self.session.ids
         kept = [each for each in map(_Kept.parse, answer.items("kept")) if each.id not in own]
@@ -239,7 +239,7 @@ class Application:
         if self._ending or (self._retired and not kept and self.queries.are_over):
             self._part()
 
-    def refused(self, error: GatewayError) -> None:
+    def on_rejected(self, error: GatewayError) -> None:
         """Learn that the gateway is an older one, or the token of no use."""
         LOGGER.warning("the jobs of this application go on, but others do not see them: %s", error)
         self._ending = True
@@ -262,7 +262,7 @@ class Application:
 
     def _part(self) -> None:
         atexit.unregister(self.end)
-        self.session.part(self)
+        self.session.remove_extension(self)
         self._calls.close()
 
 

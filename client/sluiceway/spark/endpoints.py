@@ -216,8 +216,8 @@ class QueryEndpoint:
             )
             return
         self._attached = attached
-        self._session.enter(self)
-        self._session.expect(attached.beat_ms)
+        self._session.register(self)
+        self._session.require_interval(attached.beat_ms)
 
     def report(self) -> dict[str, Any] | None:
         """Return what a beat says of it."""
@@ -235,7 +235,7 @@ class QueryEndpoint:
             told |= self._positions(attached)
         return told
 
-    def hear(self, heard: HeartbeatResult) -> None:
+    def on_heartbeat(self, heard: HeartbeatResult) -> None:
         """Take the answer to a beat."""
         if heard.status in ("fenced", "gone") and not self._over:
             LOGGER.warning(
@@ -243,7 +243,7 @@ class QueryEndpoint:
                 *(self._title, self._channel, self._group, heard.reason),
             )
             self._over = True
-            self._session.leave(self)
+            self._session.unregister(self)
         else:
             self._reported = self._telling
 
@@ -270,7 +270,7 @@ class QueryEndpoint:
         body |= {"counters": {"records": self.records}} | self._positions(attached)
         # A beat on its way that tells of a state before would undo an error.
         self._silent = True
-        self._session.settle(_TIMEOUT_S)
+        self._session.wait_idle(_TIMEOUT_S)
         try:
             self._calls.detach(self._channel, self.id, body, timeout_s=_TIMEOUT_S)
         except GatewayUnavailable:
@@ -281,7 +281,7 @@ class QueryEndpoint:
                 *(self._title, self._channel, error),
             )
         self._over = True
-        self._session.leave(self)
+        self._session.unregister(self)
 
     def _positions(self, attached: Attached) -> dict[str, Any]:
         """Return how far a reader has come, for a gateway that takes it."""

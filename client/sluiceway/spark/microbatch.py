@@ -74,7 +74,7 @@ class MicroBatchPlanner:
         known = self._link.last.partitions
         connection = self._link.connection(max_age_s=_REFRESH_EVERY_S)
         if connection.partitions > known:
-            self._stream.meet_new_partitions()
+            self._stream.discover_partitions()
         self._stream.verify(max_age_s=_VERIFY_EVERY_S)
         ends = self._stream.ends(range(connection.partitions))
         return StreamOffset.at(connection, ends, self._options.group)

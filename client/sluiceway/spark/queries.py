@@ -124,7 +124,7 @@ class Queries:
         handle = self._spark.query(id_)
         with self._lock:
             self._queries[run] = _Query(id=id_, name=name, handle=handle)
-        self._session.hurry()
+        self._session.wake()
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         """Note a batch that a query has done."""
@@ -142,7 +142,7 @@ class Queries:
                 query.read[number] = query.read.get(number, 0) + source.get("numInputRows", 0)
             query.written += max(0, progress["sink"].get("numOutputRows", 0))
         if fresh:
-            self._session.hurry()
+            self._session.wake()
 
     def terminated(self, run: str, exception: str | None, error_class: str | None = None) -> None:
         """Note that a run ended; with the text and Spark's error class of an exception that did it.
@@ -154,7 +154,7 @@ class Queries:
             if query is not None:
                 query.ended = True
                 query.cause = None if exception is None else public_cause(exception, error_class)
-        self._session.hurry()
+        self._session.wake()
 
     def end(self, cause: str) -> None:
         """Note that all queries end with their application, and tell the gateway.

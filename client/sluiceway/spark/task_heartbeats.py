@@ -117,12 +117,12 @@ class TaskReports:
             return
         with self._lock:
             self._reports.append(report)
-            self.session.accompany(self)
-            self.session.expect(report.part.work.beat_ms)
+            self.session.add_extension(self)
+            self.session.require_interval(report.part.work.beat_ms)
 
-    def told(self) -> Mapping[str, Any]:
+    def fields(self) -> Mapping[str, Any]:
         """Return the attempts of which the gateway does not know the end."""
-        trouble = self.session.trouble
+        trouble = self.session.outage
         if trouble is not None:
             self._give_up(trouble, self._monotonic() + _GRACE_S)
         with self._lock:
@@ -131,7 +131,7 @@ class TaskReports:
             told = [each.to_json(each.part) for each in some if each.part is not None]
         return {"tasks": told} if told else {}
 
-    def answered(self, answer: Answer) -> None:
+    def on_answer(self, answer: Answer) -> None:
         """Forget what has come to its end, and endpoints that want to hear no more."""
         statuses = {each.text("endpoint"): each.text("status") for each in answer.items("tasks")}
         told = {id(report) for report, state in self._telling if state != "running"}
@@ -144,7 +144,7 @@ class TaskReports:
             ]
             self._part_if_idle()
 
-    def refused(self, error: GatewayError) -> None:
+    def on_rejected(self, error: GatewayError) -> None:
         """Report no more from this process."""
         self._give_up(error, float("inf"))
 
@@ -159,4 +159,4 @@ class TaskReports:
 
     def _part_if_idle(self) -> None:
         if not self._reports:
-            self.session.part(self)
+            self.session.remove_extension(self)

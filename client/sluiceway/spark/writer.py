@@ -101,7 +101,7 @@ class TaskWriter:
                 for batch in itertools.chain((first,), iterator):
                     sink.delivery.send(mark(_made(messages, batch, schema, before=records)))
                     records += batch.num_rows
-                sink.delivery.send(mark(messages.rest()))
+                sink.delivery.send(mark(messages.drain()))
                 sink.delivery.flush()
             except DeliveryFailed as error:
                 raise DeliveryFailed(

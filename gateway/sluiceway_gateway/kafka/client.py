@@ -153,7 +153,7 @@ def rejected(answers: Mapping[Any, Any], *, but: Iterable[Cause] = ()) -> dict[A
 
 
 def _lockout(found: Finding) -> AccessFailure:
-    return AccessFailure(misfit=Misfit(found.misfit), words=f"{found.words} ({_WHENCE})")
+    return AccessFailure(misfit=Misfit(found.problem), words=f"{found.message} ({_WHENCE})")
 
 
 def _is_refusal(error: KafkaError | None) -> TypeGuard[KafkaError]:
