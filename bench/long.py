@@ -30,7 +30,7 @@ from rich.table import Table
 import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.kafka.config import consumer_config
-from sluiceway_gateway.demo.surroundings import surroundings
+from sluiceway_gateway.demo.environment import demo_environment
 
 ROWS = 50_000_000
 PARTS = 10
@@ -148,8 +148,8 @@ def main() -> None:
     works: list[Work] = []
     with tempfile.TemporaryDirectory(prefix="sluiceway-bench-") as name:
         directory = Path(name)
-        with surroundings(directory, print) as around:
-            url = around.environment["SLUICEWAY_URL"]
+        with demo_environment(directory, print) as environment:
+            url = environment.url
             with session(directory) as spark, Gateway(url) as gateway:
                 sluiceway.spark.register(spark, gateway=url)
                 for kind in FORMATS:

@@ -27,7 +27,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from fastapi import FastAPI
 
 from sluiceway import Gateway
-from sluiceway_gateway.cli.server import bound_socket
+from sluiceway_gateway.cli.serve import bound_socket
 from sluiceway_gateway.embedded import KafkaServer, free_ports
 from sluiceway_gateway.offsets.routes import CommitPut
 

@@ -26,7 +26,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.kafka.config import producer_config
-from sluiceway_gateway.demo.surroundings import surroundings
+from sluiceway_gateway.demo.environment import demo_environment
 
 PARTITIONS = 4
 ROUNDS = 3
@@ -177,8 +177,8 @@ def main() -> None:
     measured: dict[str, list[Measured]] = {}
     with tempfile.TemporaryDirectory(prefix="sluiceway-bench-") as name:
         directory = Path(name)
-        with surroundings(directory, print) as around:
-            url = around.environment["SLUICEWAY_URL"]
+        with demo_environment(directory, print) as environment:
+            url = environment.url
             with session(directory) as spark, Gateway(url) as gateway:
                 sluiceway.spark.register(spark, gateway=url)
                 for shape in given.shapes:

@@ -34,7 +34,7 @@ from sluiceway.codecs import codec
 from sluiceway.kafka.config import producer_config
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway_gateway.demo.surroundings import surroundings
+from sluiceway_gateway.demo.environment import demo_environment
 
 ROWS = 3_000_000
 BATCHES = 20
@@ -237,8 +237,8 @@ def main() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="sluiceway-bench-") as name:
         directory = Path(name)
-        with surroundings(directory, print) as around:
-            url = around.environment["SLUICEWAY_URL"]
+        with demo_environment(directory, print) as environment:
+            url = environment.url
             with session(directory) as spark, Gateway(url) as gateway:
                 sluiceway.spark.register(spark, gateway=url)
                 turns = sides(spark, gateway, directory, rows=given.rows, batches=given.batches)

@@ -6,11 +6,11 @@ SLUICEWAY_URL=http://127.0.0.1:8900 python examples/close_and_delete.py
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluiceway import Beat, Gateway
+from sluiceway import Gateway, Heartbeat
 from sluiceway.errors import ChannelClosed, Conflict, SluicewayTimeout
 
 # Beats tell who has finished.
-QUICK = Beat(interval_ms=200)
+QUICK = Heartbeat(interval_ms=200)
 
 
 @dataclass
@@ -24,7 +24,9 @@ class Sale:
 def main() -> None:
     with Gateway() as gateway:
         # If everybody forgets about it, it is closed after a week and removed after two.
-        sales = gateway.channel("todays-sales", schema=Sale, beat=QUICK, idle=timedelta(days=7))
+        sales = gateway.channel(
+            "todays-sales", schema=Sale, heartbeat=QUICK, idle=timedelta(days=7)
+        )
         with sales.writer(group="tills") as tills:
             tills.write(Sale(till=number % 3, cents=100 + number) for number in range(99))
             sales.close()

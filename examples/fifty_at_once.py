@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Barrier
 
-from sluiceway import Beat, Channel, Gateway
+from sluiceway import Channel, Gateway, Heartbeat
 
 READERS, RECORDS = 50, 500
 
@@ -49,8 +49,8 @@ def audit(channel: Channel, index: int) -> int:
 
 def main() -> None:
     with Gateway() as gateway, ThreadPoolExecutor(READERS) as pool, ExitStack() as stack:
-        beat = Beat(interval_ms=500, patience_ms=30_000)
-        channel = gateway.channel("checks", schema=Check, partitions=READERS, beat=beat)
+        heartbeat = Heartbeat(interval_ms=500, timeout_ms=30_000)
+        channel = gateway.channel("checks", schema=Check, partitions=READERS, heartbeat=heartbeat)
         writer = stack.enter_context(channel.writer())
         writer.write(checks())
         writer.close()

@@ -11,11 +11,11 @@ SLUICEWAY_URL=http://127.0.0.1:8900 python examples/ports_and_cycle.py
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from sluiceway import Beat, Channel, Gateway, InputPort, OutputPort
+from sluiceway import Channel, Gateway, Heartbeat, InputPort, OutputPort
 
 ENOUGH = 60
 # Beats tell who has finished, and that somebody should.
-QUICK = Beat(interval_ms=200)
+QUICK = Heartbeat(interval_ms=200)
 
 
 @dataclass
@@ -73,7 +73,7 @@ def hand_back(todo: Channel, orders: Channel) -> int:
 def main() -> None:
     with Gateway() as gateway, ThreadPoolExecutor() as jobs:
         orders, audit, todo = (
-            gateway.channel(name, schema=Order, partitions=2, beat=QUICK)
+            gateway.channel(name, schema=Order, partitions=2, heartbeat=QUICK)
             for name in ("ported-orders", "ported-audit", "ported-todo")
         )
         handling = jobs.submit(hand_back, todo, orders)

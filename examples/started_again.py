@@ -8,12 +8,12 @@ SLUICEWAY_URL=http://127.0.0.1:8900 python examples/started_again.py
 
 from dataclasses import dataclass
 
-from sluiceway import Beat, Gateway
+from sluiceway import Gateway, Heartbeat
 from sluiceway.errors import CommitBeyondRead, Fenced, InvalidRecord, WriterFailed
 
-# Heartbeats tell who failed and who has finished. A reader gives a writer that failed the patience
-# of the channel to be started again.
-QUICK = Beat(interval_ms=200, patience_ms=2000)
+# Heartbeats tell who failed and who has finished. A reader waits for a failed writer to be
+# started again, for the channel's heartbeat timeout.
+QUICK = Heartbeat(interval_ms=200, timeout_ms=2000)
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Task:
 
 def main() -> None:
     with Gateway() as gateway:
-        tasks = gateway.channel("tasks-to-do", schema=Task, beat=QUICK)
+        tasks = gateway.channel("tasks-to-do", schema=Task, heartbeat=QUICK)
 
         try:
             with tasks.writer(group="planner") as writer:

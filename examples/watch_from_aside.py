@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
 
-from sluiceway import Beat, Channel, Gateway, StatusReport
+from sluiceway import Channel, Gateway, Heartbeat, StatusReport
 
 TIDES = 12
 
@@ -60,8 +60,8 @@ def watch(channel: Channel, seen: Event) -> list[str]:
 
 def main() -> None:
     with Gateway() as gateway, ThreadPoolExecutor() as pool:
-        beat = Beat(interval_ms=200, patience_ms=10_000)
-        channel = gateway.channel("tides", schema=Tide, beat=beat)
+        heartbeat = Heartbeat(interval_ms=200, timeout_ms=10_000)
+        channel = gateway.channel("tides", schema=Tide, heartbeat=heartbeat)
         seen, told = Event(), Event()
         with (
             channel.writer(group="gauge") as gauge,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sluiceway import Beat, Channel, ChannelReader, Gateway, StatusReport
+from sluiceway import Channel, ChannelReader, Gateway, Heartbeat, StatusReport
 
 PARCELS = 1_000
 
@@ -43,8 +43,8 @@ def take(reader: ChannelReader, parcels: int) -> None:
 
 def main() -> None:
     with Gateway() as gateway:
-        beat = Beat(interval_ms=500, patience_ms=10_000)
-        channel = gateway.channel("parcels", schema=Parcel, partitions=2, beat=beat)
+        heartbeat = Heartbeat(interval_ms=500, timeout_ms=10_000)
+        channel = gateway.channel("parcels", schema=Parcel, partitions=2, heartbeat=heartbeat)
         with channel.writer() as writer:
             writer.write(Parcel(number=n, kilograms=n % 30 / 2) for n in range(PARCELS))
         with (

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
 
-from sluiceway import Beat, Channel, Gateway
+from sluiceway import Channel, Gateway, Heartbeat
 
 READINGS = 3_000
 STATIONS = 10
@@ -56,7 +56,7 @@ class Worker:
 def main() -> None:
     with Gateway() as gateway, ThreadPoolExecutor() as threads:
         channel = gateway.channel(
-            "shared-readings", schema=Reading, partitions=4, beat=Beat(interval_ms=200)
+            "shared-readings", schema=Reading, partitions=4, heartbeat=Heartbeat(interval_ms=200)
         )
         first, second, third = (Worker(channel, name) for name in ("Ada", "Ben", "Cid"))
         with channel.writer() as writer:

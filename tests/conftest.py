@@ -49,7 +49,6 @@ _LONG = (
     "cli",
     "gateway/services/test_endpoint_schedules.py",
     "gateway/test_openapi.py",
-    "gateway/store/test_upgrade.py",
     "pypz_channels/test_pypz_ports.py",
     "client/test_writer_faults.py",
     "client/test_reader_faults.py",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
-from sluiceway_gateway.cli.server import bound_socket
+from sluiceway_gateway.cli.serve import bound_socket
 from sluiceway_gateway.http.server import ConnectionLimits, limited_protocol
 
 

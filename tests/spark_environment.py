@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from sluiceway_gateway.demo.spark_home import spark_home
+from sluiceway_gateway.demo.environment import spark_home
 
 
 def spark_environment(directory: Path) -> dict[str, str]:

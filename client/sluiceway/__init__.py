@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from sluiceway.ports import InputPort, OutputPort
     from sluiceway.reader import ChannelReader
     from sluiceway.rest.endpoint_models import Endpoint, Position
-    from sluiceway.rest.models import Beat, Connection, Retention
+    from sluiceway.rest.models import Connection, Heartbeat, Retention
     from sluiceway.rest.status import StatusReport
     from sluiceway.schema import Schema
     from sluiceway.writer import ChannelWriter
 
 _MODULES = {
-    "Beat": "rest.models",
+    "Heartbeat": "rest.models",
     "Channel": "channel",
     "ChannelReader": "reader",
     "ChannelWriter": "writer",
@@ -39,13 +39,13 @@ _MODULES = {
 }
 
 __all__ = [
-    "Beat",
     "Channel",
     "ChannelReader",
     "ChannelWriter",
     "Connection",
     "Endpoint",
     "Gateway",
+    "Heartbeat",
     "InputPort",
     "OutputPort",
     "Position",

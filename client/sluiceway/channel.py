@@ -17,18 +17,18 @@ from sluiceway.group_reader import DynamicGroupReader, OnPartitions
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.channels import PACE_S, Access, Control, channel_states
+from sluiceway.rest.channels import MIN_INTERVAL_S, Access, Control, watch_status
 from sluiceway.rest.endpoint_models import Endpoint, Membership, Mode, Position, Role, membership
 from sluiceway.rest.models import (
-    Beat,
     ChannelResource,
     ChannelStatus,
     Connection,
+    Heartbeat,
     Retention,
     SchemaVersion,
 )
 from sluiceway.rest.status import StatusReport
-from sluiceway.schema import Schema, choice
+from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["Channel"]
@@ -59,7 +59,7 @@ class Channel:
     pinned = ResourceField[bool]("Whether the number of partitions may never change.")
     replication = ResourceField[int | None]("The wanted replication; None: the broker's default.")
     retention = ResourceField[Retention]("How long records are kept.")
-    beat = ResourceField[Beat]("The heartbeat interval, and the patience with silent endpoints.")
+    heartbeat = ResourceField[Heartbeat]("The heartbeat interval and timeout of endpoints.")
     mirrored = ResourceField[bool]("Whether positions are also written to Kafka's group offsets.")
     idle = ResourceField[timedelta | None](
         "How long it may be unused before it is closed, and then removed; None: forever."
@@ -99,14 +99,14 @@ class Channel:
         self._state.check_uid(found.uid)
         return found
 
-    def watch(self, *, every_s: float = PACE_S) -> Iterator[StatusReport]:
+    def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[StatusReport]:
         """Yield the current `report`, and each further one that differs, at most every `every_s`.
 
         Ends only with ChannelNotFound, when the channel is deleted. Leaves no trace in the
         channel. Raises Conflict for another incarnation of it, and GatewayUnavailable when the
         gateway does not answer in time: watch again then.
         """
-        for found in channel_states(self._control, self.name, every_s=every_s, sleep=time.sleep):
+        for found in watch_status(self._control, self.name, every_s=every_s, sleep=time.sleep):
             self._state.check_uid(found.uid)
             yield found
 
@@ -181,7 +181,7 @@ class Channel:
         pinned: bool | None = None,
         labels: Mapping[str, str] | None = None,
         retention: Retention | None = None,
-        beat: Beat | None = None,
+        heartbeat: Heartbeat | None = None,
         mirrored: bool | None = None,
         idle: timedelta | None = None,
         config: Mapping[str, str] | None = None,
@@ -203,7 +203,7 @@ class Channel:
                 "partitions": partitions,
                 "pinned": pinned,
                 "retention": retention,
-                "beat": beat,
+                "heartbeat": heartbeat,
                 "mirrored": mirrored,
                 "idle": idle,
                 "config": config,
@@ -268,7 +268,7 @@ class Channel:
         does not return the channel's end offsets.
         """
         for each in endpoint_ids:
-            self._control.endpoints.dismiss(self.name, each, uid=self.uid)
+            self._control.endpoints.remove(self.name, each, uid=self.uid)
 
     def committed(self, group: str, index: int | None = None) -> dict[int, Position]:
         """Request a group's committed positions; with `index` those of a broadcast member."""
@@ -298,7 +298,7 @@ class Channel:
         wanted = None
         if positions is not None:
             wanted = {p: Position.of(given) for p, given in positions.items()}
-        self._control.endpoints.reset(self.name, group, body, places=wanted)
+        self._control.endpoints.reset(self.name, group, body, positions=wanted)
 
     def resize(self, group: str, size: int) -> None:
         """Change the size of a running group: its members are Fenced, its positions stay."""
@@ -313,8 +313,9 @@ class Channel:
         connection = self._connection(access)
         if self._schema is None:
             return connection
-        choose = choice.to_write if access == "write" else choice.to_read
-        return choose(connection, self._schema)
+        if access == "write":
+            return connection.for_writing(self._schema)
+        return connection.for_reading(self._schema)
 
     def writer(
         self,
@@ -402,7 +403,7 @@ class Channel:
             connection = handle.attached.connection
         try:
             if connection is not None and self._schema is not None:
-                connection = choice.to_read(connection, self._schema)
+                connection = connection.for_reading(self._schema)
             return open_reader(
                 self.connection("read") if connection is None else connection,
                 until=until,

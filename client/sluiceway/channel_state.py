@@ -129,7 +129,7 @@ def checked_idle(idle: timedelta) -> timedelta | None:
 def spec_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of the fields of a channel's spec that are not None. Raises OptionError."""
     spec = {name: value for name, value in fields.items() if value is not None}
-    for name in spec.keys() & {"retention", "beat"}:
+    for name in spec.keys() & {"retention", "heartbeat"}:
         spec[name] = spec[name].to_json()
     if "schema" in spec:
         spec["schema"] = spec["schema"].definition

@@ -64,9 +64,9 @@ class FairLock:
                 return
             waiter = _Waiter(me)
             self._ordinary.append(waiter)
-        patience_s = min(max(0.0, urgent_from_s - time.monotonic()), threading.TIMEOUT_MAX)
+        wait_s = min(max(0.0, urgent_from_s - time.monotonic()), threading.TIMEOUT_MAX)
         try:
-            if not waiter.granted.acquire(timeout=patience_s):
+            if not waiter.granted.acquire(timeout=wait_s):
                 with self._guard:
                     if waiter in self._ordinary:
                         self._ordinary.remove(waiter)

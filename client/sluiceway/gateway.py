@@ -12,12 +12,11 @@ from sluiceway.channel_endpoint import ClosesOnExit
 from sluiceway.channel_state import checked_idle, spec_json
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.rest.auth import Token
-from sluiceway.rest.channels import PACE_S, Control, list_states
-from sluiceway.rest.models import Beat, ChannelResource, Retention
-from sluiceway.rest.status import StatusLine
+from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_summaries
+from sluiceway.rest.models import ChannelResource, Heartbeat, Retention, require_readable
+from sluiceway.rest.status import ChannelSummary
 from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
-from sluiceway.schema.choice import require_readable
 
 __all__ = ["Gateway"]
 
@@ -68,7 +67,7 @@ class Gateway(ClosesOnExit):
         replication: int | None = None,
         labels: Mapping[str, str] | None = None,
         retention: Retention | None = None,
-        beat: Beat | None = None,
+        heartbeat: Heartbeat | None = None,
         mirrored: bool | None = None,
         idle: timedelta | None = None,
         config: Mapping[str, str] | None = None,
@@ -82,8 +81,8 @@ class Gateway(ClosesOnExit):
         until `Channel.update` registers it. If an existing channel differs in another argument, a
         warning is issued, and nothing is changed. A new channel needs a schema or
         `format="bytes"`, or ChannelNotFound is raised. Its defaults are 1 partition, format avro,
-        not pinned, compatibility backward, the broker's replication and retention, a beat of 2 s,
-        and not `mirrored`: positions of groups are not written to Kafka's own group offsets.
+        not pinned, compatibility backward, the broker's replication and retention, a heartbeat of
+        2 s, and not `mirrored`: positions of groups are not written to Kafka's own group offsets.
 
         `idle` is how long (a minute at least) the channel may be unused before it is closed, and
         then removed with its records after the same time; by default it stays.
@@ -103,7 +102,7 @@ class Gateway(ClosesOnExit):
             "pinned": pinned,
             "replication": replication,
             "retention": retention,
-            "beat": beat,
+            "heartbeat": heartbeat,
             "mirrored": mirrored,
             "idle": None if idle is None else checked_idle(idle),
             "config": None if config is None else dict(config),
@@ -131,20 +130,20 @@ class Gateway(ClosesOnExit):
         for resource in self._control.channels(selector):
             yield Channel(self._control, resource)
 
-    def report(self) -> tuple[StatusLine, ...]:
+    def report(self) -> tuple[ChannelSummary, ...]:
         """Request the status of all channels that the token may see: a line each, by name.
 
         Leaves no trace in the channels.
         """
         return tuple(self._control.statuses())
 
-    def watch(self, *, every_s: float = PACE_S) -> Iterator[tuple[StatusLine, ...]]:
+    def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[tuple[ChannelSummary, ...]]:
         """Yield the current `report`, and each further one that differs, at most every `every_s`.
 
         Never ends by itself, and leaves no trace in the channels. Raises GatewayUnavailable when
         the gateway does not answer in time: watch again then.
         """
-        return list_states(self._control, every_s=every_s, sleep=time.sleep)
+        return watch_summaries(self._control, every_s=every_s, sleep=time.sleep)
 
     def close(self) -> None:
         """Close the connections to the gateway; later calls raise EndpointClosed.

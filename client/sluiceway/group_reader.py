@@ -48,9 +48,9 @@ class DynamicGroupReader(ChannelReader):
         `on_revoke` is called with partitions that it is about to lose, while it may still commit
         them, and when it is closed; `on_assign` with new partitions, once it has them. Both run
         in the thread that reads, and their exceptions reach the caller. After a pause longer than
-        the channel's patience the partitions are already lost: a commit in `on_revoke` raises
-        StaleGeneration then; if it leaves the callback, it is logged, and reading goes on with the
-        new assignment.
+        the channel's heartbeat timeout the partitions are already lost: a commit in `on_revoke`
+        raises StaleGeneration then; if it leaves the callback, it is logged, and reading goes on
+        with the new assignment.
         """
         self._assignment = PartitionAssignment(handle)
         self._on_assign, self._on_revoke = on_assign, on_revoke

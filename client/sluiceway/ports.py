@@ -176,8 +176,10 @@ class InputPort(ClosesOnExit):
         self._writers = writers
         self._wanted = writers if all_open or sequential else 1
         self._sequential = sequential
-        self._patience_s = channel.beat.patience_ms / 1000
-        self._policy = LostWriterPolicy(on_lost_writer, patience_s=self._patience_s)
+        self._heartbeat_timeout_s = channel.heartbeat.timeout_ms / 1000
+        self._policy = LostWriterPolicy(
+            on_lost_writer, heartbeat_timeout_s=self._heartbeat_timeout_s
+        )
         self._timeout_s = _checked_timeout(open_timeout_s)
         self._waited = False
         self.reader: ChannelReader = channel.reader(
@@ -188,7 +190,7 @@ class InputPort(ClosesOnExit):
         """Wait for the writers now. Raises SluicewayTimeout with those missing; may be repeated."""
         if not self._waited:
             deadline_s = time.monotonic() + self._timeout_s
-            _await(self._channel, self._missing, deadline_s, every_s=self._patience_s)
+            _await(self._channel, self._missing, deadline_s, every_s=self._every_s)
             self._waited = True
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -76,7 +76,7 @@ class ChannelReader(ChannelEndpoint):
         `handle` makes the reader an endpoint, with the partitions and committed positions of its
         group. With `until="finished"`, `writers` is how many have to attach at least, and
         `on_lost_writer` what happens after one failed or was lost: "raise" WriterFailed or
-        WriterLost once everything else is read and, for the channel's patience, it was not
+        WriterLost once everything else is read and, for the channel's heartbeat timeout, it was not
         replaced; "wait" for a replacement; "go_on" as if it had finished. Raises OptionError,
         OffsetOutOfRange, TopicGone, KafkaUnavailable.
         """

@@ -14,14 +14,13 @@ from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.cluster import routes as cluster_routes
-from sluiceway_gateway.cluster.service import ClusterView
+from sluiceway_gateway.cluster.service import ClusterService
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
 from sluiceway_gateway.endpoints.attach import Attachment
 from sluiceway_gateway.endpoints.heartbeats import Beats
-from sluiceway_gateway.endpoints.liveness import EndCounts, ReapCounts
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import Resizing, Shares
@@ -32,10 +31,8 @@ from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import BodyLimit, Observation
 from sluiceway_gateway.http.openapi import document
 from sluiceway_gateway.http.shortcut import Shortcut, short_ways
-from sluiceway_gateway.kafka.admin import Kafka
-from sluiceway_gateway.kafka.client import check_for_clients
-from sluiceway_gateway.lifecycle.drain import DrainCounts
-from sluiceway_gateway.lifecycle.idle import IdleCounts
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
@@ -44,11 +41,10 @@ from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.ack import Acknowledgements
 from sluiceway_gateway.offsets.service import Advancing, Offsets
 from sluiceway_gateway.provisioning.reconciler import Counts
-from sluiceway_gateway.readiness import Health
+from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status import routes as status_routes
-from sluiceway_gateway.status.sampler import SampleCounts
 from sluiceway_gateway.status.service import Statuses
 
 __all__ = ["create_app"]
@@ -73,13 +69,13 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         pool_size=settings.database_pool_size,
         wait_ms=settings.database_wait_ms,
     )
-    kafka = Kafka(
+    kafka = KafkaAdmin(
         settings.kafka_bootstrap_servers,
         settings.kafka_properties.get_secret_value(),
         timeout_s=settings.kafka_timeout_ms / 1000,
     )
     for properties in settings.listeners.properties.values():
-        check_for_clients(properties)
+        check_client_properties(properties)
     metrics = Metrics()
     watch = Watch(database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000)
     acknowledgements = Acknowledgements(
@@ -88,43 +84,19 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     watch.at_close(acknowledgements.close)
     tokens = Tokens(database, settings.token_key, clock=clock)
 
-    def on_pass(counts: Counts) -> None:
-        metrics.reconciled({name: n for name, n in asdict(counts).items() if name != "more"})
-        if counts.changed:
-            watch.notify()
-
-    def on_reap(counts: ReapCounts) -> None:
-        if counts.suspect or counts.lost or counts.overdue:
-            watch.notify()
-
-    def on_ends(counts: EndCounts) -> None:
-        if counts.noted:
-            watch.notify()
-
-    def on_sample(counts: SampleCounts) -> None:
-        if counts.changed:
-            watch.notify()
-
-    def on_drain(counts: DrainCounts) -> None:
-        if counts.changed:
-            watch.notify()
-
-    def on_idle(counts: IdleCounts) -> None:
-        if counts.changed:
-            watch.notify()
+    def on_reconciled(counts: Counts) -> None:
+        outcomes = asdict(counts)
+        del outcomes["more"]
+        metrics.count_reconciled(outcomes)
 
     loops = Loops(
         database=database,
         kafka=kafka,
         settings=settings,
         clock=clock,
-        on_pass=on_pass,
-        on_reap=on_reap,
-        on_ends=on_ends,
-        on_drain=on_drain,
-        on_idle=on_idle,
-        on_sample=on_sample,
-        on_turn=metrics.turned,
+        on_change=watch.notify,
+        on_reconciled=on_reconciled,
+        on_pass=metrics.set_loop_failures,
     )
 
     def wake() -> None:
@@ -154,8 +126,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         shares=Shares(database, notify=watch.notify),
         resizing=Resizing(database, notify=watch.notify, clock=clock),
         watch=watch,
-        cluster=ClusterView(database, kafka),
-        health=Health(database, kafka, timeout_s=_READINESS_TIMEOUT_S, failing=loops.failing),
+        cluster=ClusterService(database, kafka),
+        readiness=ReadinessCheck(
+            database, kafka, timeout_s=_READINESS_TIMEOUT_S, failing=loops.failing
+        ),
         metrics=metrics,
     )
 

@@ -1,12 +1,12 @@
-"""The system clock, passed in so that tests can replace it."""
+"""The wall clock, passed in so that tests can replace it."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 Clock = Callable[[], datetime]
-"""Gives the present, aware and in UTC."""
+"""Returns the current time in UTC, with its time zone."""
 
 
 def system_clock() -> datetime:
-    """Return the present by this machine's clock."""
+    """Return the current time of this machine."""
     return datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""Structured logs: one event a line, as JSON for machines or coloured for people."""
+"""Structured logs: one event per line, as JSON or coloured text."""
 
 import logging
 import sys
@@ -15,10 +15,9 @@ def configure_logs(
     format: Literal["json", "console"],  # noqa: A002 - the setting's own name
     stream: TextIO | None = None,
 ) -> None:
-    """Send our own and all libraries' log records through one pipeline to `stream` (stderr).
+    """Send all log records, also those of libraries, through one pipeline to `stream` (stderr).
 
-    Called once by a process's entry point, never by the library. It may be
-    called again: the last call counts.
+    For entry points of processes. A later call replaces an earlier one.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -34,7 +33,7 @@ def configure_logs(
             structlog.processors.JSONRenderer(),
         ]
     else:
-        # Without the values of variables, which may be secrets.
+        # Plain tracebacks, because the values of variables may be secrets.
         renderers = [
             structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         ]
@@ -62,7 +61,7 @@ def configure_logs(
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    # Requests are logged by us, with their route and duration.
+    # The gateway logs requests itself, with route and duration.
     logging.getLogger("uvicorn.access").disabled = True
-    # A level of its own: alembic tells of every step at info.
+    # Alembic logs every step at info.
     logging.getLogger("alembic").setLevel("WARNING")

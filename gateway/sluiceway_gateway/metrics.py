@@ -1,4 +1,4 @@
-"""What Prometheus scrapes; one registry an application, so that several can share a process."""
+"""Prometheus metrics, in a registry per application so that several can share a process."""
 
 from collections.abc import Mapping
 
@@ -19,13 +19,13 @@ class Metrics:
         labels = ("route", "method", "status")
         self._requests = Counter(
             "sluiceway_http_requests",
-            "Requests that were answered.",
+            "Requests by route, method and status.",
             labels,
             registry=self._registry,
         )
         self._seconds = Histogram(
             "sluiceway_http_request_seconds",
-            "Time from a request to the end of its answer; waiting reads include the wait.",
+            "Time from a request to the end of its response, including the wait of long polls.",
             ("route", "method"),
             registry=self._registry,
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60),
@@ -35,43 +35,43 @@ class Metrics:
         )
         self._database_up = Gauge(
             "sluiceway_database_up",
-            "1 if the database answered when this was asked.",
+            "1 if the database answered this scrape.",
             registry=self._registry,
         )
         self._waiters = Gauge(
-            "sluiceway_waiting_reads", "Reads that wait for a change.", registry=self._registry
+            "sluiceway_waiting_reads", "Requests that wait for a change.", registry=self._registry
         )
         self._reconciled = Counter(
             "sluiceway_reconciled_channels",
-            "Channels that the reconcile loop looked at, by what came of it.",
+            "Channels that the reconcile loop processed, by outcome.",
             ("outcome",),
             registry=self._registry,
         )
 
         self._loop_failures = Gauge(
             "sluiceway_loop_consecutive_failures",
-            "Turns of a background loop that failed in a row; 0 while it works.",
+            "Consecutive failed passes of a background loop.",
             ("loop",),
             registry=self._registry,
         )
 
-    def answered(self, *, route: str, method: str, status: int, seconds: float) -> None:
-        """Count a request; `route` is the template, never the path that was asked for."""
+    def count_request(self, *, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request. `route` is the template of its path."""
         method = method if method in _METHODS else "other"
         self._requests.labels(route, method, str(status)).inc()
         self._seconds.labels(route, method).observe(seconds)
 
-    def reconciled(self, counts: Mapping[str, int]) -> None:
-        """Add what one pass of the reconcile loop counted."""
+    def count_reconciled(self, counts: Mapping[str, int]) -> None:
+        """Count the channels of one pass of the reconcile loop, by outcome."""
         for outcome, number in counts.items():
             self._reconciled.labels(outcome).inc(number)
 
-    def turned(self, loop: str, failures: int) -> None:
-        """Take how many turns of a loop failed in a row by now."""
+    def set_loop_failures(self, loop: str, failures: int) -> None:
+        """Set the number of consecutive failed passes of a loop."""
         self._loop_failures.labels(loop).set(failures)
 
     def render(self, *, channels: Mapping[Phase, int] | None, waiting: int) -> bytes:
-        """Return all metrics as text; `channels` is None where the database does not answer."""
+        """Return all metrics as text. `channels` is None while the database does not answer."""
         self._database_up.set(0 if channels is None else 1)
         self._waiters.set(waiting)
         if channels is None:

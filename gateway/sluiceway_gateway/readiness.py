@@ -1,4 +1,4 @@
-"""Readiness of the parts that the gateway needs, with reasons."""
+"""Readiness of the database and Kafka, with the reasons of failures."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -14,21 +14,21 @@ from sluiceway_gateway.errors import (
     WrongEncoding,
     WrongRevision,
 )
-from sluiceway_gateway.kafka.calls import ClusterCalls
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.provisioning.status import away
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readiness:
-    """For each part the word for why it is of no use; None where it answers.
+    """For database and Kafka, why it cannot be used; None if it answers.
 
-    Anybody may see the words, so they name no address and no user.
+    The reasons are public, so they have no address and no user.
     """
 
     database: str | None
     kafka: str | None
     loops: Mapping[str, str] = field(default_factory=dict)
-    """Background loops that keep failing, each with the word; requests are answered anyway."""
+    """Reasons of background loops that keep failing; they do not affect readiness."""
 
     @property
     def ready(self) -> bool:
@@ -36,33 +36,33 @@ class Readiness:
         return self.database is None and self.kafka is None
 
 
-class Health:
-    """Asks the database and Kafka, with few threads of its own, however often it is asked."""
+class ReadinessCheck:
+    """Checks the database and Kafka, in at most four threads for any number of requests."""
 
     def __init__(
         self,
         database: Database,
-        cluster: ClusterCalls,
+        cluster: KafkaAdmin,
         *,
         timeout_s: float,
         failing: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`failing` returns the background loops that keep failing, each with the kind of error."""
+        """`failing` returns the loops that keep failing, with the type of their errors."""
         self._failing = failing
         self._database = database
         self._cluster = cluster
         self._timeout_s = timeout_s
         self._threads = CapacityLimiter(4)
 
-    async def readiness(self) -> Readiness:
-        """Say which parts answer within the timeout."""
+    async def check(self) -> Readiness:
+        """Check the database and Kafka."""
         database, kafka = await asyncio.gather(
-            to_thread.run_sync(self._without_database, limiter=self._threads),
-            to_thread.run_sync(self._without_kafka, limiter=self._threads),
+            to_thread.run_sync(self._check_database, limiter=self._threads),
+            to_thread.run_sync(self._check_kafka, limiter=self._threads),
         )
         return Readiness(database=database, kafka=kafka, loops=self._failing())
 
-    def _without_database(self) -> str | None:
+    def _check_database(self) -> str | None:
         try:
             revision.check_revision(self._database)
             self._database.check()
@@ -70,7 +70,7 @@ class Health:
             return type(error).__name__
         return None
 
-    def _without_kafka(self) -> str | None:
+    def _check_kafka(self) -> str | None:
         try:
             self._cluster.describe_cluster(self._timeout_s)
         except KafkaUnavailable as error:

@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from shared_kafka import SharedKafka
 from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, ObservedTopic, Rejection, Watermarks
 from sluiceway_gateway.provisioning.plan import AlterConfig, CreateTopic, GrowPartitions
 
@@ -16,8 +16,8 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def admin(kafka: SharedKafka) -> Iterator[Kafka]:
-    client = Kafka(kafka.bootstrap_servers)
+def admin(kafka: SharedKafka) -> Iterator[KafkaAdmin]:
+    client = KafkaAdmin(kafka.bootstrap_servers)
     yield client
     client.close()
 
@@ -27,7 +27,7 @@ def name() -> str:
     return f"admin.topic-{next(_numbers)}"
 
 
-def create(admin: Kafka, name: str, partitions: int = 1, **config: str) -> None:
+def create(admin: KafkaAdmin, name: str, partitions: int = 1, **config: str) -> None:
     topic = CreateTopic(
         name=name,
         partitions=partitions,
@@ -37,7 +37,9 @@ def create(admin: Kafka, name: str, partitions: int = 1, **config: str) -> None:
     assert admin.create_topics([topic]) == {name: None}
 
 
-def observed(admin: Kafka, name: str, *, once: Callable[[ObservedTopic], bool]) -> ObservedTopic:
+def observed(
+    admin: KafkaAdmin, name: str, *, once: Callable[[ObservedTopic], bool]
+) -> ObservedTopic:
     """Return the topic once it is as told: what was done shows when brokers have heard of it."""
     deadline = time.monotonic() + 180
     while True:
@@ -54,7 +56,7 @@ def cause(rejection: Rejection | None) -> Cause:
 
 
 def test_the_cluster_has_one_broker_that_is_its_controller(
-    admin: Kafka, kafka: SharedKafka
+    admin: KafkaAdmin, kafka: SharedKafka
 ) -> None:
     cluster = admin.describe_cluster()
     assert cluster.cluster_id
@@ -63,7 +65,7 @@ def test_the_cluster_has_one_broker_that_is_its_controller(
     assert (broker.id, broker.port, broker.rack) == (1, kafka.port, None)
 
 
-def test_a_topic_is_observed_as_it_was_made(admin: Kafka, name: str) -> None:
+def test_a_topic_is_observed_as_it_was_made(admin: KafkaAdmin, name: str) -> None:
     create(admin, name, 3, retention_ms="60000", cleanup_policy="compact,delete")
     observed(admin, name, once=lambda topic: bool(topic.config))
     seen = admin.observe([name, name, "absent"])
@@ -74,7 +76,7 @@ def test_a_topic_is_observed_as_it_was_made(admin: Kafka, name: str) -> None:
     assert topic.config == {"retention.ms": "60000", "cleanup.policy": "compact,delete"}
 
 
-def test_a_topics_id_is_its_own_and_written_as_kafkas_tools_do(admin: Kafka, name: str) -> None:
+def test_a_topic_id_is_unique_and_written_as_by_kafkas_tools(admin: KafkaAdmin, name: str) -> None:
     names = [f"{name}-{number}" for number in range(40)]
     for each in names:
         create(admin, each)
@@ -84,7 +86,7 @@ def test_a_topics_id_is_its_own_and_written_as_kafkas_tools_do(admin: Kafka, nam
     assert set(admin.delete_topics(names).values()) == {None}
 
 
-def test_a_topic_made_again_has_another_id(admin: Kafka, name: str) -> None:
+def test_a_topic_made_again_has_another_id(admin: KafkaAdmin, name: str) -> None:
     create(admin, name)
     before = observed(admin, name, once=lambda _: True)
     assert admin.delete_topics([name]) == {name: None}
@@ -92,7 +94,7 @@ def test_a_topic_made_again_has_another_id(admin: Kafka, name: str) -> None:
     observed(admin, name, once=lambda topic: topic.id != before.id)
 
 
-def test_partitions_grow_and_never_shrink(admin: Kafka, name: str) -> None:
+def test_partitions_grow_and_never_shrink(admin: KafkaAdmin, name: str) -> None:
     create(admin, name, 2)
     assert admin.grow_partitions([GrowPartitions(name=name, partitions=4)]) == {name: None}
     observed(admin, name, once=lambda topic: topic.partitions == 4)
@@ -100,14 +102,14 @@ def test_partitions_grow_and_never_shrink(admin: Kafka, name: str) -> None:
     assert cause(fewer[name]) is Cause.INVALID_PARTITIONS
 
 
-def test_overrides_are_set_and_deleted_together(admin: Kafka, name: str) -> None:
+def test_overrides_are_set_and_deleted_together(admin: KafkaAdmin, name: str) -> None:
     create(admin, name, retention_ms="60000", segment_ms="1000")
     change = AlterConfig(name=name, set={"segment.ms": "2000"}, delete=frozenset({"retention.ms"}))
     assert admin.alter_configs([change]) == {name: None}
     observed(admin, name, once=lambda topic: topic.config == {"segment.ms": "2000"})
 
 
-def test_each_topic_has_its_own_outcome(admin: Kafka, name: str) -> None:
+def test_each_topic_has_its_own_outcome(admin: KafkaAdmin, name: str) -> None:
     create(admin, name)
 
     def topic(suffix: str, **changes: object) -> CreateTopic:
@@ -132,7 +134,7 @@ def test_each_topic_has_its_own_outcome(admin: Kafka, name: str) -> None:
     assert cause(done[f"{name} !"]) is Cause.INVALID_NAME
 
 
-def test_acting_on_an_absent_topic_is_told(admin: Kafka, name: str) -> None:
+def test_changing_an_absent_topic_is_rejected(admin: KafkaAdmin, name: str) -> None:
     change = AlterConfig(name=name, set={"segment.ms": "2000"}, delete=frozenset())
     growth = GrowPartitions(name=name, partitions=3)
     assert cause(admin.grow_partitions([growth])[name]) is Cause.TOPIC_ABSENT
@@ -143,7 +145,7 @@ def test_acting_on_an_absent_topic_is_told(admin: Kafka, name: str) -> None:
 
 
 def test_metadata_and_watermarks_follow_what_was_written(
-    admin: Kafka, kafka: SharedKafka, name: str
+    admin: KafkaAdmin, kafka: SharedKafka, name: str
 ) -> None:
     create(admin, name, 2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -162,7 +164,7 @@ def test_metadata_and_watermarks_follow_what_was_written(
     assert admin.watermarks(name, []) == {}
 
 
-def test_hundreds_of_topics_are_made_observed_and_deleted_together(admin: Kafka, name: str) -> None:
+def test_hundreds_of_topics_are_created_and_deleted_together(admin: KafkaAdmin, name: str) -> None:
     names = [f"{name}-{number:03}" for number in range(250)]
     topics = [
         CreateTopic(name=each, partitions=1, replication=1, config={"segment.ms": "1000"})
@@ -179,7 +181,7 @@ def test_hundreds_of_topics_are_made_observed_and_deleted_together(admin: Kafka,
 
 def test_without_a_broker_every_call_ends_in_time_and_says_why() -> None:
     (port,) = free_ports(1)
-    away = Kafka(f"127.0.0.1:{port}", timeout_s=0.5)
+    away = KafkaAdmin(f"127.0.0.1:{port}", timeout_s=0.5)
     change = AlterConfig(name="t", set={"segment.ms": "2000"}, delete=frozenset())
     calls = [
         away.describe_cluster,

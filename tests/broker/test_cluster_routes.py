@@ -79,7 +79,7 @@ def test_a_topic_shows_its_partitions_and_watermarks(
 
 
 def test_an_unknown_broker_or_topic_is_404(http: httpx.Client) -> None:
-    assert "alive are 1" in problem(http.get("/v1/cluster/brokers/9"), 404, "not_found")
+    assert "living brokers: 1" in problem(http.get("/v1/cluster/brokers/9"), 404, "not_found")
     assert "'nope'" in problem(http.get("/v1/cluster/topics/nope"), 404, "not_found")
 
 

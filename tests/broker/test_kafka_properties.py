@@ -3,8 +3,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sluiceway_gateway.errors import InvalidSettings
-from sluiceway_gateway.kafka.admin import Kafka
-from sluiceway_gateway.kafka.properties import ALLOWED, refusals
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.client import ALLOWED, refusals
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_the_usual_ways_to_authenticate_pass() -> None:
 
 def test_a_gateway_with_a_refused_property_does_not_start() -> None:
     with pytest.raises(InvalidSettings, match=r"plugin\.library\.paths"):
-        Kafka("127.0.0.1:9092", {"plugin.library.paths": "x"})
+        KafkaAdmin("127.0.0.1:9092", {"plugin.library.paths": "x"})
 
 
 def test_a_value_that_librdkafka_refuses_is_told() -> None:
     with pytest.raises(InvalidSettings, match=r"security\.protocol"):
-        Kafka("127.0.0.1:9092", {"security.protocol": "carrier-pigeon"})
+        KafkaAdmin("127.0.0.1:9092", {"security.protocol": "carrier-pigeon"})
 
 
 def complaint(properties: dict[str, str]) -> str:

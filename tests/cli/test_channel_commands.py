@@ -14,7 +14,7 @@ from running import Run, Sluiceway
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway_gateway.cli import channels
-from sluiceway_gateway.cli.tail import plain
+from sluiceway_gateway.cli.tail import json_value
 
 SCHEMA = {
     "type": "record",
@@ -249,7 +249,7 @@ def test_every_type_has_a_form_in_json() -> None:
         "numbers": [1, 1.5, float("nan"), float("inf"), -float("inf"), None, True],
         "inner": {"map": {"key": b"x"}},
     }
-    assert json.loads(json.dumps(plain(record), allow_nan=False)) == {
+    assert json.loads(json.dumps(json_value(record), allow_nan=False)) == {
         "when": "2013-01-01T05:15:00+00:00",
         "day": "2013-01-01",
         "raw": "AP8=",

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from running import Run, Sluiceway
 
-from sluiceway import Beat, Channel, Gateway
-from sluiceway.rest.status import CrewReport
+from sluiceway import Channel, Gateway, Heartbeat
+from sluiceway.rest.status import EndpointCounts
 from sluiceway_gateway.cli import status
-from sluiceway_gateway.cli.status import _crew, _number, _seconds
+from sluiceway_gateway.cli.status import _counts, _number, _seconds
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
 _numbers = itertools.count(1)
@@ -28,7 +28,9 @@ def name(gateway_url: str) -> Any:
     """A channel with a writer that failed, and a reader of a group that is at work."""
     name = f"status-{next(_numbers)}"
     with Gateway(gateway_url) as gateway:
-        channel = gateway.channel(name, SCHEMA, beat=Beat(interval_ms=100, patience_ms=60_000))
+        channel = gateway.channel(
+            name, SCHEMA, heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000)
+        )
         with pytest.raises(KeyError):
             fail(channel)
         with channel.reader(group="delays", until=None) as reader:
@@ -109,4 +111,4 @@ def test_numbers_are_for_people() -> None:
     assert [_seconds(each) for each in (None, 0.0, 59.4, 60, 3_661, 90_000)] == [
         *("?", "0 s", "59 s", "1 min 0 s", "1 h 1 min", "25 h 0 min")
     ]
-    assert _crew(CrewReport(living=3, lost=1, failed=2, finished=4)) == "3, 1 lost, 2 failed"
+    assert _counts(EndpointCounts(living=3, lost=1, failed=2, finished=4)) == "3, 1 lost, 2 failed"

@@ -4,7 +4,6 @@ import gc
 import sys
 
 import pytest
-
 from sluiceway_gateway.cli.server import _tuned
 
 

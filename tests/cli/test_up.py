@@ -48,7 +48,7 @@ def test_up_keeps_its_data_from_one_run_to_the_next(tmp_path: Path) -> None:
 
         with process(*arguments) as second:
             assert second.wait() == 1
-            assert second.text.startswith("sluiceway: another `sluiceway up` runs")
+            assert second.text.startswith("sluiceway: another `sluiceway up` uses")
             assert second.text.count("\n") == 1
 
         assert first.end(signal.SIGINT) == 0
@@ -88,7 +88,7 @@ def test_up_tells_of_a_place_or_port_that_it_cannot_use(tmp_path: Path) -> None:
     file.touch()
     with process("up", "--data", str(file / "data")) as refused:
         assert refused.wait() == 1
-    assert "name another place with --data" in refused.text
+    assert "choose another directory with --data" in refused.text
     with process("up", "--data", str(tmp_path / "data"), "--host", ANY_ADDRESS) as refused:
         assert refused.wait() == 1
     assert refused.text.startswith("sluiceway: without tokens the gateway listens on loopback")

@@ -12,10 +12,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
-from sluiceway import Beat, Gateway
+from sluiceway import Gateway, Heartbeat
 from sluiceway.confluent import Consumer, Producer
 
-BEAT = Beat(interval_ms=100, patience_ms=60_000)
+BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
 NUMBER = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
 
 
@@ -30,7 +30,7 @@ class Facade:
         """Make a channel, with messages in each partition that somebody else produced."""
         name = f"confluent-{uuid.uuid4().hex[:8]}"
         made = self.gateway.channel(
-            name, **{"format": "bytes", "partitions": partitions, "beat": BEAT} | wishes
+            name, **{"format": "bytes", "partitions": partitions, "heartbeat": BEAT} | wishes
         )
         if filled:
             connection = made.connection("write")
@@ -47,7 +47,7 @@ class Facade:
     def typed(self, format_: str = "avro") -> str:
         """Make a channel of records, with one in it."""
         name = f"confluent-{uuid.uuid4().hex[:8]}"
-        channel = self.gateway.channel(name, NUMBER, format=format_, beat=BEAT)
+        channel = self.gateway.channel(name, NUMBER, format=format_, heartbeat=BEAT)
         with channel.writer() as writer:
             writer.write({"n": 5})
         return name

@@ -12,7 +12,7 @@ from scripted_gateway import Script, scripted
 
 from relay import Relay
 from shared_kafka import SharedKafka
-from sluiceway import Beat, Channel, ChannelReader, Gateway
+from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.broker import Broker
 from sluiceway.confluent import Consumer
 
@@ -57,9 +57,9 @@ def new_channel(gateway_url: str) -> Iterator[Callable[..., Channel]]:
     with Gateway(gateway_url) as gateway:
 
         def make(**wishes: Any) -> Channel:
-            beat = wishes.pop("beat", Beat(interval_ms=200, patience_ms=60_000))
+            heartbeat = wishes.pop("heartbeat", Heartbeat(interval_ms=200, timeout_ms=60_000))
             name = f"readings-{uuid.uuid4().hex[:8]}"
-            return gateway.channel(name, schema=DEFINITION, beat=beat, **wishes)
+            return gateway.channel(name, schema=DEFINITION, heartbeat=heartbeat, **wishes)
 
         yield make
 

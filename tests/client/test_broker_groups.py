@@ -10,7 +10,7 @@ import pytest
 from broker_calls import broker_at, commit, committed, encoded, fetched, produced
 
 from relay import Relay
-from sluiceway import Beat, Channel
+from sluiceway import Channel, Heartbeat
 from sluiceway.broker import Broker, PartitionOffsetCommitRequest, PartitionOffsetFetchRequest
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
@@ -119,7 +119,7 @@ def test_members_share_the_partitions_and_pass_them_on_when_they_join_anew(
 def test_a_member_that_beats_no_more_loses_its_partitions(
     broker: Broker, new_channel: NewChannel
 ) -> None:
-    channel = new_channel(partitions=2, beat=Beat(interval_ms=100, patience_ms=400))
+    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=100, timeout_ms=400))
     silent, _ = joined(broker, channel)
     other = Member(broker, channel)
     other.join()
@@ -379,7 +379,7 @@ def test_a_commit_of_no_member_without_an_answer_is_made_up_for_by_the_next(
 def test_a_member_that_was_silent_too_long_joins_anew_with_the_id_that_it_has(
     broker: Broker, new_channel: NewChannel, beats: bool
 ) -> None:
-    channel = new_channel(partitions=2, beat=Beat(interval_ms=100, patience_ms=1000))
+    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=100, timeout_ms=1000))
     produced(broker, channel, encoded(channel, 5))
     member, partitions = joined(broker, channel)
     assert partitions == [0, 1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway import Beat, Channel, Gateway
+from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.broker import Broker, OffsetType
 from waiting import until
 
@@ -23,8 +23,11 @@ SENT = [b"message %d" % number for number in range(20)]
 @pytest.fixture
 def channel(gateway_url: str) -> Iterator[Channel]:
     with Gateway(gateway_url) as gateway:
-        name, beat = f"old-{uuid.uuid4().hex[:8]}", Beat(interval_ms=200, patience_ms=60_000)
-        yield gateway.channel(name, format="bytes", partitions=2, beat=beat)
+        name, heartbeat = (
+            f"old-{uuid.uuid4().hex[:8]}",
+            Heartbeat(interval_ms=200, timeout_ms=60_000),
+        )
+        yield gateway.channel(name, format="bytes", partitions=2, heartbeat=heartbeat)
 
 
 @pytest.fixture

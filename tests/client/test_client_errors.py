@@ -23,7 +23,7 @@ from sluiceway.errors import (
 from sluiceway.kafka.errors import translate_error
 from sluiceway.rest.transport import BY_CODE
 from sluiceway_gateway import errors as gateway_errors
-from sluiceway_gateway.kafka.errors import CAUSES
+from sluiceway_gateway.kafka.client import rejection
 from sluiceway_gateway.kafka.model import Cause
 
 TREE = [
@@ -150,10 +150,12 @@ def test_every_code_is_retriable_gone_or_lasting(name: str) -> None:
 
 
 def test_the_gateway_retries_what_clients_do() -> None:
-    retried = {name for name in CODES if CAUSES.get(CODES[name]) is Cause.UNAVAILABLE}
-    # Its own clients of Kafka are replaced while requests are under way; and it changes topics.
+    retried = {
+        name for name in CODES if rejection(KafkaError(CODES[name])).cause is Cause.UNAVAILABLE
+    }
+    # Its admin client is replaced during requests, and it changes topics.
     assert retried - RETRIABLE == {"_DESTROY", "REASSIGNMENT_IN_PROGRESS"}
-    # It fetches nothing, and asks a topic's id from no log.
+    # It fetches no records, and asks no log for a topic's id.
     assert RETRIABLE - retried == {
         "FETCH_SESSION_ID_NOT_FOUND",
         "INCONSISTENT_TOPIC_ID",

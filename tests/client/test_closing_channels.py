@@ -10,7 +10,7 @@ import httpx
 import pytest
 from real_topics import Topics, readings
 
-from sluiceway import Beat, Channel, Gateway
+from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.errors import ChannelClosed, Conflict, EndpointClosed, SluicewayTimeout, TopicGone
 
 NewChannel = Callable[..., Channel]
@@ -103,7 +103,7 @@ def test_a_reader_of_a_closed_channel_that_nobody_wrote_ends(
 
 
 def test_a_writer_that_is_lost_has_ended(new_channel: NewChannel, gateway_url: str) -> None:
-    channel = new_channel(beat=Beat(interval_ms=100, patience_ms=400))
+    channel = new_channel(heartbeat=Heartbeat(interval_ms=100, timeout_ms=400))
     asked = {"uid": channel.uid, "id": uuid.uuid4().hex, "session": uuid.uuid4().hex}
     path = f"{gateway_url}/v1/channels/{channel.name}/endpoints"
     assert httpx.post(path, json=asked | {"role": "writer"}).status_code == 201

@@ -113,7 +113,7 @@ def test_a_channel_that_is_not_there_is_an_event_and_is_read_once_it_is_there(
     assert codes(first) == [KafkaError.UNKNOWN_TOPIC_OR_PART]
     assert first[0].topic() == f"{name}-later"
     assert len(offsets(taken(reader, 10))) == 2
-    later = site.gateway.channel(f"{name}-later", format="bytes", beat=BEAT)
+    later = site.gateway.channel(f"{name}-later", format="bytes", heartbeat=BEAT)
     with later.writer() as writer:
         writer.write({"value": b"now"})
     # It is told once, and looked for again and again.

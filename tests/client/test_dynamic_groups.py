@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from real_topics import readings
 
-from sluiceway import Beat, Channel, ChannelReader, Gateway
+from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.errors import Conflict, Fenced, OptionError, StaleGeneration
 
 NewChannel = Callable[..., Channel]
@@ -36,15 +36,15 @@ def read_until(
 
 @pytest.fixture
 def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=4, beat=Beat(interval_ms=100, patience_ms=60_000))
+    return new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000))
 
 
 @pytest.mark.usefixtures("each_stream")
 def test_who_comes_is_given_a_share_and_nothing_is_read_twice(
     new_channel: NewChannel, each_format: str
 ) -> None:
-    beat = Beat(interval_ms=100, patience_ms=60_000)
-    channel = new_channel(partitions=4, format=each_format, beat=beat)
+    heartbeat = Heartbeat(interval_ms=100, timeout_ms=60_000)
+    channel = new_channel(partitions=4, format=each_format, heartbeat=heartbeat)
     write(channel, 2000)
     revoked: list[tuple[int, ...]] = []
 
@@ -98,7 +98,7 @@ def test_who_leaves_passes_on_what_it_has_committed(channel: Channel) -> None:
 def test_a_member_that_is_not_heard_of_any_more_is_replaced(
     new_channel: NewChannel, gateway_url: str
 ) -> None:
-    channel = new_channel(partitions=2, beat=Beat(interval_ms=300, patience_ms=1500))
+    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=300, timeout_ms=1500))
     # Another grace makes another session, with beats of its own.
     with Gateway(gateway_url, control_grace_s=59) as elsewhere:
         silent = elsewhere.channel(channel.name).reader(group="d", dynamic=True, until=None)
@@ -112,7 +112,7 @@ def test_a_member_that_is_not_heard_of_any_more_is_replaced(
 
 
 def test_who_does_not_let_go_is_waited_for_and_then_begins_anew(new_channel: NewChannel) -> None:
-    channel = new_channel(partitions=4, beat=Beat(interval_ms=300, patience_ms=1500))
+    channel = new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=300, timeout_ms=1500))
     write(channel, 400)
     revoked: list[tuple[int, ...]] = []
     with channel.reader(group="d", dynamic=True, on_revoke=revoked.append) as slow:
@@ -222,7 +222,7 @@ def test_a_group_is_resized_while_it_runs(channel: Channel) -> None:
         ({"dynamic": True}, "give the group's name"),
         ({"dynamic": True, "group": "d", "index": 0, "size": 2}, "no index, size"),
         ({"dynamic": True, "group": "d", "mode": "broadcast"}, "no index, size"),
-        ({"dynamic": True, "group": "d/e"}, "a group's name"),
+        ({"dynamic": True, "group": "d/e"}, "the group name"),
         ({"dynamic": True, "group": "d", "partitions": [0]}, "exclude each other"),
         ({"dynamic": True, "group": "d", "start": {7: 0}}, "names 7"),
         ({"group": "d", "on_revoke": print}, "of dynamic groups"),

@@ -23,7 +23,7 @@ class Reader:
         self.now_s = 0.0
         self.writers = writers
         self.policy = LostWriterPolicy(
-            on_lost_writer, patience_s=PATIENCE_S, monotonic=lambda: self.now_s
+            on_lost_writer, heartbeat_timeout_s=PATIENCE_S, monotonic=lambda: self.now_s
         )
 
     def judges(self, *present: Endpoint, complete: bool = False) -> WritersOutcome | None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from real_topics import Topics, readings
 
-from sluiceway import Beat, Channel, Gateway
+from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.errors import InvalidRecord, OptionError, SluicewayTimeout, WriterFailed, WriterLost
 
 NewChannel = Callable[..., Channel]
@@ -33,7 +33,7 @@ def fail(channel: Channel, count: int, first: int = 0, **place: Any) -> None:
         raise ZeroDivisionError("no divisor")
 
 
-BRIEF = Beat(interval_ms=100, patience_ms=1500)
+BRIEF = Heartbeat(interval_ms=100, timeout_ms=1500)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def channel(new_channel: NewChannel) -> Channel:
 @pytest.fixture
 def brief(new_channel: NewChannel) -> Channel:
     """A channel whose readers wait briefly for a writer that failed."""
-    return new_channel(partitions=2, beat=BRIEF)
+    return new_channel(partitions=2, heartbeat=BRIEF)
 
 
 @pytest.mark.usefixtures("each_stream")
@@ -250,7 +250,7 @@ DYING = """
 def test_a_writer_that_died_is_found_lost_and_what_it_wrote_is_read(
     new_channel: NewChannel, gateway_url: str
 ) -> None:
-    channel = new_channel(partitions=2, beat=Beat(interval_ms=200, patience_ms=1500))
+    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=200, timeout_ms=1500))
     job = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(DYING), gateway_url, channel.name],
         stdin=subprocess.PIPE,

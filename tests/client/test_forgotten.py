@@ -12,7 +12,7 @@ import pytest
 from real_topics import readings
 from scripted_gateway import Script
 
-from sluiceway import Beat, Channel, ChannelReader, ChannelWriter
+from sluiceway import Channel, ChannelReader, ChannelWriter, Heartbeat
 from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
 from sluiceway.errors import WriterFailed
 from sluiceway.rest.endpoint_models import Endpoint
@@ -75,7 +75,7 @@ def test_the_channel_hears_of_it_though_its_process_goes_on(
 
 
 def test_who_reads_from_a_forgotten_writer_is_told_that_it_failed(new_channel: NewChannel) -> None:
-    channel = new_channel(beat=Beat(interval_ms=100, patience_ms=1500))
+    channel = new_channel(heartbeat=Heartbeat(interval_ms=100, timeout_ms=1500))
     with channel.reader(group="delays") as waiting:
         made = writer(channel)
         made.flush()

@@ -13,7 +13,7 @@ from real_topics import DEFINITION, readings
 
 from serving import serving
 from shared_kafka import SharedKafka
-from sluiceway import Beat, Gateway
+from sluiceway import Gateway, Heartbeat
 from sluiceway.errors import GatewayUnavailable
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
@@ -55,11 +55,11 @@ def test_work_goes_on_while_the_gateway_is_away_and_commits_are_made_up_for(
     fragile: Fragile, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "sluiceway")
-    # The patience ends while the gateway is away, for which a commit waits longer: TIMEOUT_S.
-    beat = Beat(interval_ms=200, patience_ms=3_000)
+    # The heartbeat timeout passes while the gateway is away; a commit waits longer: TIMEOUT_S.
+    heartbeat = Heartbeat(interval_ms=200, timeout_ms=3_000)
     with Gateway(fragile.url, timeout_s=TIMEOUT_S) as gateway:
         channel = gateway.channel(
-            f"away-{uuid.uuid4().hex[:8]}", schema=DEFINITION, partitions=2, beat=beat
+            f"away-{uuid.uuid4().hex[:8]}", schema=DEFINITION, partitions=2, heartbeat=heartbeat
         )
         with (
             channel.writer() as writer,
@@ -101,7 +101,7 @@ def test_work_goes_on_while_the_gateway_is_away_and_commits_are_made_up_for(
 def test_a_reader_that_only_the_gateway_can_end_says_so_after_the_grace(fragile: Fragile) -> None:
     with Gateway(fragile.url, timeout_s=TIMEOUT_S, control_grace_s=TIMEOUT_S) as gateway:
         channel = gateway.channel(
-            "graceful", schema=DEFINITION, beat=Beat(interval_ms=200, patience_ms=60_000)
+            "graceful", schema=DEFINITION, heartbeat=Heartbeat(interval_ms=200, timeout_ms=60_000)
         )
         with channel.reader() as reader:
             with channel.writer() as writer:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from real_topics import Topics, readings
 
-from sluiceway import Beat, Channel, ChannelReader, Position
+from sluiceway import Channel, ChannelReader, Heartbeat, Position
 from sluiceway.errors import (
     CommitBeyondRead,
     Conflict,
@@ -116,8 +116,8 @@ def test_groups_of_one_channel_know_nothing_of_each_other(channel: Channel) -> N
 
 def test_a_superseded_reader_is_fenced_when_it_commits(new_channel: NewChannel) -> None:
     # No beat comes in between.
-    beat = Beat(interval_ms=60_000, patience_ms=180_000)
-    channel = written(new_channel(partitions=4, beat=beat))
+    heartbeat = Heartbeat(interval_ms=60_000, timeout_ms=180_000)
+    channel = written(new_channel(partitions=4, heartbeat=heartbeat))
     old = channel.reader(group="delays", until="now")
     old.read(10, timeout=None)
     with channel.reader(group="delays", until="now") as new:
@@ -261,7 +261,7 @@ def test_the_principal_closes_last(channel: Channel) -> None:
         ({"group": "g", "index": 0}, "both are given"),
         ({"group": "g", "index": 2, "size": 2}, "index is 2 of size 2"),
         ({"group": "g", "index": -1, "size": 2}, "index is -1 of size 2"),
-        ({"group": "g/h"}, "a group's name"),
+        ({"group": "g/h"}, "the group name"),
         ({"index": 0, "size": 1}, "give its name"),
         ({"group": "g", "mode": "both"}, "'shared' or 'broadcast'"),
         ({"group": "g", "partitions": [0]}, "exclude each other"),

@@ -1,4 +1,4 @@
-"""Endpoints whose process was stopped for longer than the channel's patience, and goes on.
+"""Endpoints whose process was stopped for longer than the channel's heartbeat timeout, and goes on.
 
 Where nothing took their place they go on too, and where something did they are fenced.
 """
@@ -20,7 +20,7 @@ import pytest
 from confluent_facade import Facade, KafkaError, at, codes, offsets, raised, taken
 from real_topics import Topics, readings
 
-from sluiceway import Beat, Channel, ChannelReader, ChannelWriter, Gateway, InputPort
+from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, Fenced, KafkaUnavailable, StaleGeneration
@@ -29,7 +29,7 @@ from sluiceway.kafka.consumer import OwnStream
 from waiting import until
 
 NewChannel = Callable[..., Channel]
-BEAT = Beat(interval_ms=100, patience_ms=1000)
+BEAT = Heartbeat(interval_ms=100, timeout_ms=1000)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def elsewhere(gateway_url: str) -> Iterator[Gateway]:
 
 @pytest.fixture
 def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=2, beat=BEAT)
+    return new_channel(partitions=2, heartbeat=BEAT)
 
 
 def write(channel: Channel, count: int, first: int = 0) -> None:
@@ -243,7 +243,7 @@ ONE = [[1, offset] for offset in range(5)]
 
 @pytest.fixture
 def name(site: Facade) -> str:
-    return site.channel(filled=5, beat=BEAT)
+    return site.channel(filled=5, heartbeat=BEAT)
 
 
 def attachment_of(consumer: Consumer) -> EndpointHandle:
@@ -305,10 +305,10 @@ def test_a_consumer_that_was_removed_meanwhile_hears_by_whom(
 def test_a_process_that_was_stopped_and_continued_goes_on(
     site: Facade, name: str, new_channel: NewChannel
 ) -> None:
-    channels = {kind: new_channel(partitions=2, beat=BEAT) for kind in ("dynamic", "fixed")}
+    channels = {kind: new_channel(partitions=2, heartbeat=BEAT) for kind in ("dynamic", "fixed")}
     for each in channels.values():
         write(each, 20)
-    written = new_channel(beat=BEAT)
+    written = new_channel(heartbeat=BEAT)
     names = {kind: each.name for kind, each in channels.items()}
     names |= {"confluent": name, "writer": written.name}
     program = subprocess.Popen(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pytest
 from real_topics import readings
 
-from sluiceway import Beat, Channel, Gateway, InputPort, OutputPort
+from sluiceway import Channel, Gateway, Heartbeat, InputPort, OutputPort
 from sluiceway.errors import (
     ChannelClosed,
     Fenced,
@@ -189,7 +189,7 @@ def fail(channel: Channel, count: int, **place: Any) -> None:
 def test_a_writer_that_failed_keeps_a_sequential_port_from_nothing_else(
     new_channel: NewChannel,
 ) -> None:
-    channel = new_channel(beat=Beat(interval_ms=100, patience_ms=1500))
+    channel = new_channel(heartbeat=Heartbeat(interval_ms=100, timeout_ms=1500))
     fail(channel, 10, group="load")
     with InputPort(channel, sequential=True) as port:
         assert len(port.read(20, timeout=60)) == 10

@@ -9,6 +9,7 @@ import pytest
 from sluiceway.errors import IncompatibleGateway, OptionError
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import ChannelResource, Connection
+from sluiceway.rest.parsing import JsonNode, parse
 
 CHANNEL: dict[str, Any] = {
     "metadata": {
@@ -67,7 +68,7 @@ def changed(answer: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def test_a_channel_is_read_with_its_etag() -> None:
-    channel = ChannelResource.parse(CHANNEL, etag='"0.2.3"')
+    channel = parse(ChannelResource, JsonNode(CHANNEL), etag='"0.2.3"')
     assert (channel.name, channel.partitions, channel.etag) == ("flights", 4, '"0.2.3"')
     assert channel.retention.ms == 1000
     assert channel.created_at.tzinfo is not None
@@ -80,8 +81,10 @@ def test_a_channel_is_read_with_its_etag() -> None:
 def test_fields_of_a_newer_gateway_are_ignored() -> None:
     newer = changed(CHANNEL, "spec.compression", "zstd")
     newer = changed(newer, "metadata.annotations", {"a": 1})
-    assert ChannelResource.parse(newer) == ChannelResource.parse(CHANNEL)
-    assert Connection.parse(changed(CONNECTION, "lease", 7)) == Connection.parse(CONNECTION)
+    assert parse(ChannelResource, JsonNode(newer)) == parse(ChannelResource, JsonNode(CHANNEL))
+    assert parse(Connection, JsonNode(changed(CONNECTION, "lease", 7))) == parse(
+        Connection, JsonNode(CONNECTION)
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,30 +103,30 @@ def test_an_answer_of_another_form_is_refused_by_the_path_of_what_is_wrong(
     path: str, value: Any
 ) -> None:
     with pytest.raises(IncompatibleGateway, match=path.replace(".", r"\.")):
-        ChannelResource.parse(changed(CHANNEL, path, value))
+        parse(ChannelResource, JsonNode(changed(CHANNEL, path, value)))
 
 
 @pytest.mark.parametrize("answer", [None, [], "text", {}])
 def test_an_answer_that_is_no_channel_is_refused(answer: object) -> None:
     with pytest.raises(IncompatibleGateway, match="is missing"):
-        ChannelResource.parse(answer)
+        parse(ChannelResource, JsonNode(answer))
 
 
 def test_a_connection_can_be_sent_to_other_processes_and_shows_no_credentials() -> None:
-    connection = Connection.parse(CONNECTION)
+    connection = parse(Connection, JsonNode(CONNECTION))
     assert pickle.loads(pickle.dumps(connection)) == connection  # noqa: S301
     assert "hush" not in repr(connection)
 
 
 def test_a_connection_names_all_schemas_that_messages_may_have() -> None:
     answer = changed(changed(CONNECTION, "schema", LATER), "schemas", [EARLIER, LATER])
-    connection = Connection.parse(answer)
+    connection = parse(Connection, JsonNode(answer))
     assert [(each.id, each.version) for each in connection.schemas] == [(4, 1), (9, 2)]
     assert (connection.schema_id, connection.schema_definition) == (9, LATER["definition"])
 
 
 def test_a_connection_of_an_older_gateway_has_its_one_schema() -> None:
-    connection = Connection.parse(changed(CONNECTION, "schema", LATER))
+    connection = parse(Connection, JsonNode(changed(CONNECTION, "schema", LATER)))
     assert [(each.id, each.version) for each in connection.schemas] == [(9, 2)]
     assert connection.schemas[0].definition == LATER["definition"]
 

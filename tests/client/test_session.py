@@ -15,7 +15,7 @@ from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable
 from sluiceway.rest.endpoint_models import HeartbeatResult
 from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.rest.models import Answer
+from sluiceway.rest.parsing import JsonNode
 from sluiceway.rest.transport import Transport
 
 
@@ -259,7 +259,7 @@ class Along:
     def fields(self) -> Mapping[str, Any]:
         return self.tells
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_answer(self, answer: JsonNode) -> None:
         self.heard.append(answer.value)
 
     def on_rejected(self, error: GatewayError) -> None:

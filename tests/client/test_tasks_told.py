@@ -25,7 +25,7 @@ def part(script: Script) -> TaskSlice:
         role="writer",
         endpoint="1" * 32,
         epoch=1,
-        beat_ms=2000,
+        heartbeat_interval_ms=2000,
         took_over=False,
     )
     return TaskSlice(work=work, number=4)

@@ -12,7 +12,15 @@ import pytest
 from real_topics import Topics, readings
 
 from relay import Relay
-from sluiceway import Beat, Channel, ChannelReader, ChannelWriter, InputPort, OutputPort, Position
+from sluiceway import (
+    Channel,
+    ChannelReader,
+    ChannelWriter,
+    Heartbeat,
+    InputPort,
+    OutputPort,
+    Position,
+)
 from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
 from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.consumer import FetchedMessages, OwnStream
@@ -316,7 +324,7 @@ def test_threads_commit_no_position_that_another_thread_passed(new_channel: NewC
 def test_members_of_a_dynamic_group_that_threads_share_pass_partitions_on(
     new_channel: NewChannel,
 ) -> None:
-    channel = new_channel(partitions=4, beat=Beat(interval_ms=100, patience_ms=60_000))
+    channel = new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000))
     with channel.writer(batch_records=10) as writer:
         writer.write(readings(3000))
     found: list[int] = []

@@ -9,7 +9,7 @@ from scripted_gateway import Script
 
 from sluiceway import Channel, Gateway
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
-from sluiceway.rest.channels import channel_states, list_states
+from sluiceway.rest.channels import watch_status, watch_summaries
 
 CREW = {"living": 1, "lost": 0, "failed": 0, "finished": 0}
 
@@ -55,7 +55,7 @@ def test_each_state_of_a_channel_is_given_once_and_waited_for(script: Script) ->
     script.answer(304, b"")
     script.problem(404, "channel_not_found")
     pauses_s: list[float] = []
-    states = channel_states(script.control(), "a", every_s=3, sleep=pauses_s.append)
+    states = watch_status(script.control(), "a", every_s=3, sleep=pauses_s.append)
     assert next(states).phase == "ready"
     assert pauses_s == []
     assert next(states).phase == "closed"
@@ -75,7 +75,7 @@ def test_a_list_of_one_page_is_waited_for(script: Script) -> None:
     script.answer(304, b"")
     script.answer(200, page("a", lag=5), ETag='W/"2"')
     pauses_s: list[float] = []
-    states = list_states(script.control(), sleep=pauses_s.append)
+    states = watch_summaries(script.control(), sleep=pauses_s.append)
     assert [[each.lag_messages for each in next(states)] for _ in range(2)] == [[None], [5]]
     assert asked(script) == [
         ("/v1/status?limit=100", None),
@@ -92,7 +92,7 @@ def test_a_list_of_many_pages_is_looked_at_page_by_page(script: Script) -> None:
     script.answer(304, b"")
     script.answer(200, page("b", lag=5), ETag='W/"3"')
     pauses_s: list[float] = []
-    states = list_states(script.control(), sleep=pauses_s.append)
+    states = watch_summaries(script.control(), sleep=pauses_s.append)
     assert [each.name for each in next(states)] == ["a", "b"]
     assert [(each.name, each.lag_messages) for each in next(states)] == [("a", None), ("b", 5)]
     first, second = "/v1/status?limit=100", "/v1/status?limit=100&cursor=c"
@@ -107,7 +107,7 @@ def test_a_page_that_goes_on_elsewhere_is_followed_there(script: Script) -> None
     script.answer(200, page("a", following="c"), ETag='W/"1"')
     script.answer(200, page("c"), ETag='W/"2"')
     script.answer(200, page("a", "b"), ETag='W/"3"')
-    states = list_states(script.control(), sleep=lambda _: None)
+    states = watch_summaries(script.control(), sleep=lambda _: None)
     seen = [[each.name for each in next(states)] for _ in range(2)]
     assert seen == [["a", "c"], ["a", "b"]]
 
@@ -115,7 +115,7 @@ def test_a_page_that_goes_on_elsewhere_is_followed_there(script: Script) -> None
 @pytest.mark.parametrize("every_s", [-1, "soon", 1e9])
 def test_a_pace_that_makes_no_sense_is_refused(script: Script, every_s: Any) -> None:
     with pytest.raises(OptionError, match="every_s"):
-        next(channel_states(script.control(), "a", every_s=every_s, sleep=lambda _: None))
+        next(watch_status(script.control(), "a", every_s=every_s, sleep=lambda _: None))
     assert script.requests == []
 
 

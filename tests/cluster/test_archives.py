@@ -17,7 +17,7 @@ import pytest
 from environments import ROOT, Environment, make_environment
 
 from sluiceway import Gateway
-from sluiceway_gateway.demo.spark_home import spark_home
+from sluiceway_gateway.demo.environment import spark_home
 
 JOB = Path(__file__).with_name("archive_job.py")
 DEFAULTS = """

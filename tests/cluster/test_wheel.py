@@ -48,10 +48,15 @@ def test_it_holds_every_module_and_what_modules_read(names: set[str]) -> None:
         f"sluiceway_gateway/{path.relative_to(ROOT)}"
         for path in (ROOT / "migrations").rglob("*.py")
     }
+    jobs = {
+        f"sluiceway_gateway/demo/jobs/{path.name}"
+        for path in (ROOT / "examples" / "demo").glob("*.py")
+    }
+    assert "sluiceway_gateway/demo/jobs/write_flights.py" in jobs
     assert {"sluiceway/py.typed", "sluiceway_gateway/py.typed"} <= sources
     assert "sluiceway_gateway/http/swagger_ui/swagger-ui-bundle.js" in sources
     assert "sluiceway_gateway/migrations/env.py" in migrations
-    assert (sources | migrations) - names == set()
+    assert (sources | migrations | jobs) - names == set()
     licenses = "sluiceway-0.1.0.dist-info/licenses"
     swagger_ui = f"{licenses}/gateway/sluiceway_gateway/http/swagger_ui"
     assert {f"{licenses}/LICENSE", f"{swagger_ui}/LICENSE", f"{swagger_ui}/NOTICE"} <= names

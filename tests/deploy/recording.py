@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import serving
 from sluiceway import Gateway
 from sluiceway.errors import GatewayError
-from sluiceway.rest.models import Beat, Retention
+from sluiceway.rest.models import Heartbeat, Retention
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
@@ -172,7 +172,9 @@ def work(gateway: Gateway) -> None:
 
 def work_together(gateway: Gateway) -> None:
     """Do what endpoints do: attach, beat, commit, fail, leave."""
-    channel = gateway.channel("arrivals", SCHEMA, partitions=2, beat=Beat(interval_ms=1000))
+    channel = gateway.channel(
+        "arrivals", SCHEMA, partitions=2, heartbeat=Heartbeat(interval_ms=1000)
+    )
     with channel.writer(group="load") as writer:
         writer.write([{"carrier": "UA", "delay": None}, {"carrier": "B6", "delay": 2.5}])
     with channel.reader(group="boards", index=0, size=2, until="now") as reader:

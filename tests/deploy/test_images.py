@@ -110,7 +110,8 @@ def test_the_wheel_is_built_from_what_is_copied_and_nothing_else(tmp_path: Path)
     names = zipfile.ZipFile(wheel).namelist()
     assert "sluiceway_gateway/cli/entry.py" in names
     assert "sluiceway_gateway/http/swagger_ui/swagger-ui-bundle.js" in names
-    assert "sluiceway_gateway/migrations/versions/0001_channels.py" in names
+    assert "sluiceway_gateway/migrations/versions/0001_initial.py" in names
+    assert "sluiceway_gateway/demo/jobs/write_flights.py" in names
 
 
 def pins(name: str) -> dict[str, set[str]]:

@@ -17,7 +17,7 @@ from sluiceway import Gateway
 from sluiceway.rest.models import Retention
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.settings import Settings
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}
@@ -127,6 +127,6 @@ def test_a_restored_backup_touches_no_topic_that_it_does_not_know(
         assert held(kafka, kept) == len(RECORDS)
         with gateway.channel("kept").reader(until="now") as reader:
             assert list(reader) == RECORDS
-    client = Kafka(kafka.bootstrap_servers)
+    client = KafkaAdmin(kafka.bootstrap_servers)
     assert since in client.observe([since]).topics
     client.close()

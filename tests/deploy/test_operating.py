@@ -17,9 +17,9 @@ PAGE = (ROOT / "docs" / "operating.md").read_text()
 
 def test_every_metric_that_is_named_is_exported() -> None:
     metrics = Metrics()
-    metrics.answered(route="/", method="GET", status=200, seconds=0)
-    metrics.reconciled({"checked": 1})
-    metrics.turned("reconcile", 0)
+    metrics.count_request(route="/", method="GET", status=200, seconds=0)
+    metrics.count_reconciled({"checked": 1})
+    metrics.set_loop_failures("reconcile", 0)
     text = metrics.render(channels=dict.fromkeys(Phase, 0), waiting=0).decode()
     named = set(re.findall(r"`(sluiceway_\w+)`", PAGE))
     assert len(named) == 7

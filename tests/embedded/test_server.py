@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared_kafka import SharedKafka
-from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer, free_ports, keeper
+from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer, free_ports, supervisor
 from waiting import until
 
 HEAP_MB = 256
@@ -63,7 +63,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
                 words = each.read_bytes().split(b"\0")
             except OSError:
                 continue
-            if keeper.__file__.encode() in words and str(tmp_path).encode() in b"".join(words):
+            if supervisor.__file__.encode() in words and str(tmp_path).encode() in b"".join(words):
                 found.append(each.parent.name.encode())
         return found
 

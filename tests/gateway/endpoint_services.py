@@ -19,7 +19,7 @@ from sluiceway_gateway.endpoints.heartbeats import Beats
 from sluiceway_gateway.endpoints.liveness import Reaper
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups.service import Shares
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.offsets.service import Offsets
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.schemas import store as schemas_store
@@ -58,7 +58,7 @@ class Services:
         tokens = Tokens(self.database, None)
         self.attachment = Attachment(self.database, tokens, wake=nobody, notify=nobody, **given)
         self.endpoints = Endpoints(
-            self.database, topics=Kafka(NOBODY, timeout_s=0.1), notify=nobody, **given
+            self.database, topics=KafkaAdmin(NOBODY, timeout_s=0.1), notify=nobody, **given
         )
         self.beats = Beats(self.database, tokens, notify=nobody, **given)
         self.offsets = Offsets(self.database, tokens, **given)

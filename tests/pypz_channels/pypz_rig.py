@@ -11,7 +11,7 @@ from typing import Any
 
 from pypz_standins import StandinPort
 
-from sluiceway import Beat, Channel, Gateway
+from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter
 
 SCHEMA = json.dumps(
@@ -118,8 +118,8 @@ class Bench:
 
     def quick(self, partitions: int = 1) -> Channel:
         """Make the channel beforehand, so that its writers are found lost soon."""
-        beat = Beat(interval_ms=100, patience_ms=1000)
-        return self._gateway.channel(self.name, SCHEMA, partitions=partitions, beat=beat)
+        heartbeat = Heartbeat(interval_ms=100, timeout_ms=1000)
+        return self._gateway.channel(self.name, SCHEMA, partitions=partitions, heartbeat=heartbeat)
 
 
 def _let_go(channel: Any) -> None:

@@ -317,7 +317,7 @@ def test_a_writer_that_had_failed_before_may_be_started_again_along_with_its_rea
     until(later.invoke_open_channel)
     until(later.is_any_connected_channels_unhealthy)
     assert len(take(later, 2)) == 2
-    assert later.has_records(), "it is waited for, for the channel's patience"
+    assert later.has_records(), "it is waited for, for the channel's heartbeat timeout"
     with pytest.raises(WriterFailed):
         until(lambda: not later.has_records())
 

@@ -7,7 +7,7 @@ from rig import Operator, Rig
 
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 
 
 @pytest.fixture
@@ -18,14 +18,14 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
-def admin(kafka: SharedKafka) -> Iterator[Kafka]:
-    client = Kafka(kafka.bootstrap_servers)
+def admin(kafka: SharedKafka) -> Iterator[KafkaAdmin]:
+    client = KafkaAdmin(kafka.bootstrap_servers)
     yield client
     client.close()
 
 
 @pytest.fixture
-def rig(database: Database, admin: Kafka) -> Rig:
+def rig(database: Database, admin: KafkaAdmin) -> Rig:
     return Rig(database=database, kafka=admin)
 
 

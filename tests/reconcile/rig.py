@@ -28,7 +28,7 @@ from sluiceway_gateway.channels.model import (
     topic_name,
 )
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopic
 from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
 from sluiceway_gateway.schemas import store as schemas_store
@@ -56,7 +56,7 @@ class Rig:
     """One gateway's database and Kafka, and the reconciler between them."""
 
     database: Database
-    kafka: Kafka
+    kafka: KafkaAdmin
     clock: Clock = field(default_factory=Clock)
 
     def reconciler(self, **changes: Any) -> Reconciler:

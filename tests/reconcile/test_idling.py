@@ -16,7 +16,7 @@ from sluiceway_gateway.endpoints.attach import Attachment
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.service import Departure, Endpoints
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper, UsageRecorder
 from sluiceway_gateway.lifecycle.store import touch
 
@@ -35,7 +35,7 @@ class Owner:
     def __post_init__(self) -> None:
         self.succeed()
 
-    def succeed(self, kafka: Kafka | None = None) -> None:
+    def succeed(self, kafka: KafkaAdmin | None = None) -> None:
         """Have another replica lead, which remembers nothing."""
         self.start = self.rig.clock.now
         self.idler = TtlReaper(
@@ -217,7 +217,7 @@ def test_a_clock_that_is_set_back_ends_no_channel_before_its_time(owner: Owner) 
 
 
 def test_while_kafka_is_away_nothing_comes_to_its_end(owner: Owner) -> None:
-    owner.succeed(Kafka("127.0.0.1:1", timeout_s=0.1))
+    owner.succeed(KafkaAdmin("127.0.0.1:1", timeout_s=0.1))
     owner.rig.clock.forward(5 * IDLE_S)
     assert owner.on(30).closed == 0
     assert owner.phase is Phase.READY

@@ -8,7 +8,7 @@ from databases import Databases, SQLite
 from relay import Relay
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def databases(sqlite: SQLite) -> Databases:
 @pytest.fixture
 def rig(database: Database, fragile_kafka: Relay) -> Iterator[Rig]:
     """A rig whose Kafka comes and goes as the test has it."""
-    kafka = Kafka(fragile_kafka.address, timeout_s=1)
+    kafka = KafkaAdmin(fragile_kafka.address, timeout_s=1)
     yield Rig(database=database, kafka=kafka)
     kafka.close()
 

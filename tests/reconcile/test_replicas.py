@@ -13,22 +13,20 @@ from dataclasses import replace
 
 import pytest
 from rig import Operator, Rig
-from sqlalchemy import update
 
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.errors import DatabaseUnavailable
-from sluiceway_gateway.kafka.admin import Kafka
-from sluiceway_gateway.kafka.calls import Observation
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import ObservedTopics
 from sluiceway_gateway.loops import Leader, Loop, Loops
 from sluiceway_gateway.provisioning.plan import CreateTopic
 from sluiceway_gateway.provisioning.reconciler import Counts
 from sluiceway_gateway.settings import Settings
 
 
-class Interrupted(Kafka):
+class Interrupted(KafkaAdmin):
     """The real Kafka; something else happens right before or after one of its calls."""
 
     before_creation: Callable[[], object] | None = None
@@ -40,7 +38,7 @@ class Interrupted(Kafka):
             act()
         return dict(super().create_topics(topics))
 
-    def observe(self, names: Iterable[str]) -> Observation:
+    def observe(self, names: Iterable[str]) -> ObservedTopics:
         seen = super().observe(names)
         act, self.after_observation = self.after_observation, None
         if act is not None:
@@ -155,7 +153,7 @@ def test_one_replica_leads_and_another_takes_over_when_it_resigns(database: Data
     second.resign()
     assert first.leads(), "resigning without the lease changes nothing"
     first.resign()
-    seconds.now += second.patience_s
+    seconds.now += second.poll_s
     assert [second.leads(), first.leads()] == [True, False]
 
 
@@ -174,7 +172,7 @@ def test_a_replica_asks_once_for_all_of_its_loops(database: Database) -> None:
     for times in (1, 2):
         assert [second.leads() for _ in range(7)] == [False] * 7
         assert asked == times
-        seconds.now += second.patience_s
+        seconds.now += second.poll_s
 
 
 def until_it_leads(candidate: Leader, seconds: Seconds) -> float:
@@ -182,7 +180,7 @@ def until_it_leads(candidate: Leader, seconds: Seconds) -> float:
     began_s = seconds.now
     while not candidate.leads():
         assert seconds.now - began_s < 600
-        seconds.now += candidate.patience_s
+        seconds.now += candidate.poll_s
     return seconds.now - began_s
 
 
@@ -199,7 +197,7 @@ def test_a_leader_that_renews_its_lease_keeps_it(database: Database) -> None:
     first, other = leader(database, "a", seconds), leader(database, "b", seconds)
     for _ in range(5 * LEASE_MS // 1000):
         assert [first.leads(), other.leads()] == [True, False]
-        seconds.now += other.patience_s
+        seconds.now += other.poll_s
 
 
 def test_a_lease_ends_by_the_time_that_its_holder_took_it_for(database: Database) -> None:
@@ -216,21 +214,12 @@ def test_a_wall_clock_that_is_set_ends_no_lease_and_keeps_none(
     seconds = Seconds()
     first, other = leader(database, "a", seconds), leader(database, "b", seconds)
     assert [first.leads(), other.leads()] == [True, False]
-    set_clock(database, hours, monkeypatch)
+    wall_clock = time.time
+    monkeypatch.setattr("time.time", lambda: wall_clock() + hours * 3600)
     seconds.now += first.renewal_s
     assert [first.leads(), other.leads()] == [True, False]
     # From here on it is dead.
-    assert until_it_leads(other, seconds) <= LEASE_MS / 1000 + other.patience_s
-
-
-def set_clock(database: Database, hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this machine, and the database, tell another time: as far as rows have one by now."""
-    with database.write() as tx:
-        tx.execute(
-            update(schema.leases).values(expires_ms=schema.leases.c.expires_ms - hours * 3_600_000)
-        )
-    told = time.time
-    monkeypatch.setattr("time.time", lambda: told() + hours * 3600)
+    assert until_it_leads(other, seconds) <= LEASE_MS / 1000 + other.poll_s
 
 
 def test_a_replica_whose_host_is_slow_to_say_so_does_not_lead_beyond_its_lease(
@@ -318,10 +307,10 @@ def test_a_loop_goes_on_after_an_error_and_says_when_it_keeps_failing(
         run_once=run_once,
         stopping=threading.Event(),
         retry_s=3.0,
-        on_turn=lambda name, failures: heard.append((name, failures)),
+        on_pass=lambda name, failures: heard.append((name, failures)),
     )
     kind = type(error).__name__
-    told = [(loop.turn(), loop.failing) for _ in range(8)]
+    told = [(loop.run_pass(), loop.failing) for _ in range(8)]
     assert told == [
         *[(3.0, None), (3.0, None), (7.0, None)],
         *[(3.0, None), (3.0, None), (3.0, kind), (3.0, kind), (7.0, None)],
@@ -338,7 +327,7 @@ def test_a_replica_without_the_lease_does_nothing(database: Database) -> None:
         raise AssertionError
 
     loop = Loop(name="test", leader=idle, run_once=run_once, stopping=threading.Event())
-    assert loop.turn() == idle.patience_s == 1.0
+    assert loop.run_pass() == idle.poll_s == 1.0
 
 
 class Replica:
@@ -351,10 +340,10 @@ class Replica:
             kafka=rig.kafka,
             settings=Settings(database_url=url, lease_ms=lease_ms),
             clock=rig.clock,
-            on_pass=self._on_pass,
+            on_reconciled=self._on_reconciled,
         )
 
-    def _on_pass(self, counts: Counts) -> None:
+    def _on_reconciled(self, counts: Counts) -> None:
         if counts.changed:
             self.changed.release()
 

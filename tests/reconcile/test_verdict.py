@@ -10,9 +10,8 @@ from rig import RESYNC_S, Rig, condition, status
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
 from sluiceway_gateway.errors import AccessFailure, Misfit
-from sluiceway_gateway.kafka.admin import Kafka
-from sluiceway_gateway.kafka.calls import Observation
-from sluiceway_gateway.kafka.model import Cause, ObservedTopic, Rejection
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import Cause, ObservedTopic, ObservedTopics, Rejection
 from sluiceway_gateway.provisioning.plan import plan
 from sluiceway_gateway.provisioning.status import away, compute_status, desired_topic, unreachable
 
@@ -104,12 +103,12 @@ def test_an_outage_changes_no_phase_and_is_looked_at_again_soon(
     assert (verdict.again_s, verdict.refusals) == (1.0, refusals)
 
 
-class Secretive(Kafka):
+class Secretive(KafkaAdmin):
     """The real Kafka, which does not show its topics to this user."""
 
-    def observe(self, names: Iterable[str]) -> Observation:
+    def observe(self, names: Iterable[str]) -> ObservedTopics:
         denied = Rejection(cause=Cause.DENIED, message="Topic authorization failed.")
-        return Observation(topics={}, rejections=dict.fromkeys(names, denied))
+        return ObservedTopics(topics={}, rejections=dict.fromkeys(names, denied))
 
 
 @pytest.mark.parametrize("deleting", [False, True])

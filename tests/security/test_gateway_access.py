@@ -23,7 +23,7 @@ from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.cli import main
 from sluiceway_gateway.errors import AccessFailure, KafkaUnavailable, Misfit
 from sluiceway_gateway.kafka import client
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from waiting import until
 
 AT_ONCE_S = 10.0
@@ -51,10 +51,10 @@ def answering(certificate: Certificate | None) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("expired", "has expired; it has to be renewed"),
-        ("foreign", r"none of the trusted authorities; .*SLUICEWAY_CA_FILE"),
+        ("expired", "has expired; renew it"),
+        ("foreign", r"not signed by a trusted authority; .*SLUICEWAY_CA_FILE"),
         ("elsewhere", "is for another host"),
-        ("clear", r"does not speak TLS .*http://"),
+        ("clear", r"TLS handshake failed .*http://"),
     ],
 )
 def test_a_gateway_that_cannot_be_trusted_is_told_at_once(
@@ -80,7 +80,7 @@ def test_a_gateway_that_cannot_be_trusted_is_told_at_once(
 def test_http_to_a_gateway_of_https_is_told_at_once(secured_service: SecuredGateway) -> None:
     url = secured_service.url.replace("https://", "http://")
     began_s = time.monotonic()
-    words = "it speaks TLS; write https://"
+    words = "it speaks TLS; use https://"
     gateway = Gateway(url, timeout_s=60)
     with gateway, pytest.raises(GatewayAccessFailed, match=words):
         gateway.channel("flights")
@@ -107,7 +107,7 @@ def kind(misfit: str) -> Misfit:
 def test_a_gateway_that_kafka_does_not_let_in_says_why(secured: SecuredKafka, misfit: str) -> None:
     properties = dict(MISFITS[misfit][0](secured))
     servers = properties.pop("bootstrap.servers")
-    kafka = Kafka(servers, properties, timeout_s=2)
+    kafka = KafkaAdmin(servers, properties, timeout_s=2)
     with pytest.raises(KafkaUnavailable, match="does not let the gateway in") as raised:
         kafka.describe_cluster()
     with pytest.raises(KafkaUnavailable) as again:
@@ -125,7 +125,7 @@ def test_what_a_gateway_saw_stands_while_the_broker_is_too_slow_to_tell(
     properties = dict(secured.tls("FOREIGN"))
     port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
     with closing(Relay(port)) as relay:
-        kafka = Kafka(relay.address, properties, timeout_s=1)
+        kafka = KafkaAdmin(relay.address, properties, timeout_s=1)
 
         def seen() -> AccessFailure | None:
             with pytest.raises(KafkaUnavailable) as raised:
@@ -151,7 +151,7 @@ def test_a_refusal_that_comes_while_a_look_lasts_is_told(
     port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
     with closing(Relay(port)) as relay, ExitStack() as stillness:
         stillness.enter_context(relay.still())
-        kafka = Kafka(relay.address, properties, timeout_s=1)
+        kafka = KafkaAdmin(relay.address, properties, timeout_s=1)
 
         def refused() -> bool:
             kafka._admin.poll(0)

@@ -85,7 +85,7 @@ LOCKOUTS: dict[str, tuple[Any, str]] = {
     ),
     "KafkaCertificateRefused": (
         lambda kafka: kafka.scram("gateway", ssl_ca_pem=kafka.foreign.pem),
-        "none of the trusted authorities; name the one that signed it by ssl.ca.pem",
+        "not signed by a trusted authority; set ssl.ca.pem",
     ),
     "KafkaProtocolMismatch": (
         lambda kafka: kafka.scram("gateway", security_protocol="SASL_PLAINTEXT"),

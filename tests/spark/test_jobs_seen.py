@@ -15,14 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from spark_tasks import SCHEMA, fill
 
-from sluiceway import Beat, Gateway
+from sluiceway import Gateway, Heartbeat
 from sluiceway.channel import Channel
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.spark.driver import Application
 from sluiceway.spark.queries import public_cause
 from views import views
 
-SHORT = Beat(interval_ms=100, patience_ms=30_000)
+SHORT = Heartbeat(interval_ms=100, timeout_ms=30_000)
 TIMEOUT_S = 300
 SECRET = "SENTINEL-4711"
 """A value of a record."""
@@ -30,12 +30,12 @@ SECRET = "SENTINEL-4711"
 
 @pytest.fixture
 def channel(gateway: Gateway, name: str) -> Channel:
-    return gateway.channel(name, SCHEMA, partitions=2, beat=SHORT)
+    return gateway.channel(name, SCHEMA, partitions=2, heartbeat=SHORT)
 
 
 @pytest.fixture
 def outlet(gateway: Gateway, name: str) -> Channel:
-    return gateway.channel(f"{name}-out", SCHEMA, partitions=2, beat=SHORT)
+    return gateway.channel(f"{name}-out", SCHEMA, partitions=2, heartbeat=SHORT)
 
 
 def seen(channel: Channel, role: str, holds: Callable[[Endpoint], bool]) -> Endpoint:
@@ -152,8 +152,8 @@ def test_a_read_is_seen_and_closed_when_its_tasks_are_done(
 def test_a_read_that_spark_gave_up_is_closed_when_its_tasks_fall_silent(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
-    brief = Beat(interval_ms=100, patience_ms=500)
-    channel = gateway.channel(name, SCHEMA, partitions=2, beat=brief)
+    brief = Heartbeat(interval_ms=100, timeout_ms=500)
+    channel = gateway.channel(name, SCHEMA, partitions=2, heartbeat=brief)
     fill(channel, range(5))
     fill(channel, range(5, 10), partition=1)
 

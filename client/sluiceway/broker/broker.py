@@ -156,7 +156,8 @@ class Broker(Connected):
     ) -> HeartbeatResponse:
         """Say that the member lives, and hear whether it has to join anew.
 
-        A member that does not for the channel's patience is lost, and others get its partitions.
+        A member that does not within the channel's heartbeat timeout is lost, and others get its
+        partitions.
         """
         del connection_id
         handler = self._online()

@@ -47,7 +47,7 @@ class Seat:
                 "number": self.number,
             }
             positions = {p: Position(offset=offset) for p, offset in places.items()}
-            calls.commit(self.channel, self.group, body, places=positions)
+            calls.commit(self.channel, self.group, body, positions=positions)
             self.known |= places
 
 
@@ -106,7 +106,7 @@ class StandaloneCommitter:
                     connection.channel_name,
                     group,
                     {"uid": connection.channel_uid, "topic_id": connection.topic_id},
-                    places=after,
+                    positions=after,
                     before={p: before[p] for p in places if p in before},
                 )
             except GatewayUnavailable:

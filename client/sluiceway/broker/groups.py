@@ -23,7 +23,7 @@ from sluiceway.broker.responses import (
     SyncGroupResponse,
 )
 from sluiceway.errors import OptionError, SluicewayError, StaleGeneration
-from sluiceway.rest.endpoint_models import Membership, ShareAnswer
+from sluiceway.rest.endpoint_models import Membership, SyncResult
 
 __all__ = ["Members"]
 
@@ -166,7 +166,7 @@ class Members:
         MEMBERS.put(member)
         return member
 
-    def _sync(self, member: Member, *, take: bool = False) -> ShareAnswer:
+    def _sync(self, member: Member, *, take: bool = False) -> SyncResult:
         body: dict[str, Any] = {"uid": member.uid, "epoch": member.epoch}
         if take:
             body |= {"take": member.joined, "has": member.generation}
@@ -182,10 +182,10 @@ class Members:
         member.beats += 1
         state = "started" if member.started else "opened"
         report = {"id": member.id, "epoch": member.epoch, "state": state, **_places(member)}
-        answer = self._calls.beat(
+        answer = self._calls.heartbeat(
             member.session, member.beats, [report], timeout_s=self._handler.timeout_s
         )
-        heard = answer.heard.get(member.id)
+        heard = answer.results.get(member.id)
         if heard is None or heard.status in ("fenced", "gone"):
             why = "the gateway knows it no more" if heard is None else heard.reason or heard.status
             raise _Refused(_unknown(member.id, member.group, why))

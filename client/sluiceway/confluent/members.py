@@ -185,7 +185,7 @@ class ManualConsumer(Reader):
                 attachment.channel,
                 self._group,
                 {"uid": attachment.uid, "topic_id": self.connection.topic_id},
-                places=wanted,
+                positions=wanted,
                 before={p: at for p, at in self._before.items() if p in wanted},
             )
         except GatewayUnavailable:

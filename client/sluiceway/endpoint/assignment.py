@@ -9,7 +9,7 @@ from dataclasses import replace
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import GatewayUnavailable, StaleGeneration
-from sluiceway.rest.endpoint_models import HeartbeatResult, Position, ShareAnswer
+from sluiceway.rest.endpoint_models import HeartbeatResult, Position, SyncResult
 
 __all__ = ["PartitionAssignment", "StopAtAssignmentEnd"]
 
@@ -35,7 +35,7 @@ class PartitionAssignment:
         self.forfeited = False
         self._generation: int | None = None
         self._announced_generation: int | None = None
-        self._offer: ShareAnswer | None = None
+        self._offer: SyncResult | None = None
         self._heartbeat = threading.Event()
         self._required_total = 0
         on_heartbeat = weakref.WeakMethod(self.on_heartbeat)
@@ -122,7 +122,7 @@ class PartitionAssignment:
             self._announced_generation = result.generation
         self._heartbeat.set()
 
-    def _update(self, taken: ShareAnswer) -> None:
+    def _update(self, taken: SyncResult) -> None:
         self.total = taken.total
         if not taken.taken:
             self.request_rebalance()
@@ -138,7 +138,7 @@ class PartitionAssignment:
         self.partitions, self.pending = taken.partitions, taken.pending
         self.positions = taken.positions
 
-    def _sync(self, offer: ShareAnswer | None) -> ShareAnswer:
+    def _sync(self, offer: SyncResult | None) -> SyncResult:
         handle = self._handle
         body: dict[str, object] = {"uid": handle.uid, "epoch": handle.attached.epoch}
         if offer is not None:

@@ -81,7 +81,7 @@ class OffsetCommitter:
                 "number": self._sequence,
             }
             try:
-                handle.session.calls.commit(handle.channel, group, body, places=changed)
+                handle.session.calls.commit(handle.channel, group, body, positions=changed)
             except Fenced as error:
                 handle.fence(error)
                 raise

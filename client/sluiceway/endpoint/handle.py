@@ -22,7 +22,7 @@ from sluiceway.errors import (
 )
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.endpoint_models import (
-    Attached,
+    AttachResult,
     Endpoint,
     HeartbeatResult,
     Membership,
@@ -48,7 +48,8 @@ class EndpointHandle:
     Its session sends heartbeats in another thread. Their results are in `counterparts` and
     `finish_requested`, and `check` raises for an endpoint that has to stop. A fenced endpoint
     never attaches again. An endpoint that was lost, because its process was paused for longer
-    than the channel's patience, continues with the next heartbeat unless its place was taken.
+    than the channel's heartbeat timeout, continues with the next heartbeat unless its place was
+    taken.
 
     For facades: attach with the constructor, call `record_cycle` with each read or write and
     `check` before it, then `detach` or `fail`. `subscribe` adds status callbacks, `on_result`
@@ -106,7 +107,7 @@ class EndpointHandle:
                 name=self.name, channel=channel, id=self.id, uid=uid, epoch=self.attached.epoch
             ),
         )
-        session.require_interval(self.attached.beat_ms)
+        session.require_interval(self.attached.heartbeat_interval_ms)
 
     @property
     def name(self) -> str:
@@ -272,7 +273,7 @@ class EndpointHandle:
         if self._open and not self._fork_guard.forked:
             self._fail(cause_of(error), None)
 
-    def _attach(self, timeout_s: float) -> Attached:
+    def _attach(self, timeout_s: float) -> AttachResult:
         backoff = Backoff(timeout_s)
         while True:
             try:

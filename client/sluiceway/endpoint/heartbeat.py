@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.rest.auth import forget_frames
-from sluiceway.rest.endpoint_models import HeartbeatResult
-from sluiceway.rest.endpoints import BeatAnswer, EndpointCalls
-from sluiceway.rest.models import Answer
+from sluiceway.rest.auth import clear_tracebacks
+from sluiceway.rest.endpoint_models import HeartbeatResponse, HeartbeatResult
+from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.parsing import JsonNode
 
 __all__ = [
     "AbandonedEndpoints",
@@ -141,7 +141,7 @@ class HeartbeatExtension(Protocol):
     def fields(self) -> Mapping[str, Any]:
         """Return fields for the body of the next heartbeat; empty if there is nothing to report."""
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_answer(self, answer: JsonNode) -> None:
         """Handle the answer to a heartbeat that had such fields."""
 
     def on_rejected(self, error: GatewayError) -> None:
@@ -287,23 +287,23 @@ class HeartbeatSession:
             if answer is None:
                 continue
             for endpoint in group:
-                if (result := answer.heard.get(endpoint.id)) is not None:
+                if (result := answer.results.get(endpoint.id)) is not None:
                     endpoint.on_heartbeat(result)
             for extension in () if first else extensions:
-                extension.on_answer(answer.answer)
+                extension.on_answer(answer.body)
 
     def _exchange(
         self, calls: EndpointCalls, endpoints: Sequence[SessionEndpoint], extra: Mapping[str, Any]
-    ) -> BeatAnswer | None:
+    ) -> HeartbeatResponse | None:
         with self._in_flight:
             reports = [report for each in endpoints if (report := each.report()) is not None]
             if not reports and not extra:
                 return None
-            answers: list[BeatAnswer] = []
+            answers: list[HeartbeatResponse] = []
             for batch in list(_batches(reports)) or [[]]:
                 self._sequence += 1
                 answers.append(
-                    calls.beat(
+                    calls.heartbeat(
                         self.id,
                         self._sequence,
                         batch,
@@ -312,12 +312,12 @@ class HeartbeatSession:
                     )
                 )
                 # After a heartbeat with a higher number, the next one is numbered above it.
-                self._sequence = max(self._sequence, answers[-1].newest)
+                self._sequence = max(self._sequence, answers[-1].newest_beat)
         self._end_outage()
         next_s = answers[-1].next_ms / 1000
         self._interval_s = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, next_s))
-        results = {id_: result for each in answers for id_, result in each.heard.items()}
-        return replace(answers[0], heard=results)
+        results = {id_: result for each in answers for id_, result in each.results.items()}
+        return replace(answers[0], results=results)
 
     def _run(self, calls: EndpointCalls, wake: threading.Event) -> None:
         while True:
@@ -339,7 +339,7 @@ class HeartbeatSession:
 
     def _start(self) -> None:
         if self._calls is None:
-            self._calls = self._template.another()
+            self._calls = self._template.clone()
             self._wake = threading.Event()
             threading.Thread(
                 target=self._run,
@@ -358,7 +358,7 @@ class HeartbeatSession:
 
     def _begin_outage(self, error: GatewayError) -> None:
         # Its frames would keep abandoned endpoints alive.
-        forget_frames(error)
+        clear_tracebacks(error)
         self._failure = error
         if self._outage_since_s is None:
             self._outage_since_s = self._monotonic()

@@ -46,17 +46,17 @@ class WritersOutcome:
 class LostWriterPolicy:
     """How long a reader waits for a replacement of writers that failed or were lost.
 
-    A failed writer is waited for during the channel's patience, from when the reader first saw
-    the failure, at the latest in `observe`. A writer that was lost while the reader watched has
-    been silent for that long already. With `on_lost_writer` "wait" the wait has no end, with
-    "go_on" there is none.
+    The wait for a failed writer lasts for the channel's heartbeat timeout, from when the reader
+    first saw the failure, at the latest in `observe`. A writer that was lost while the reader
+    watched has been silent for that long already. With `on_lost_writer` "wait" the wait has no
+    end, with "go_on" there is none.
     """
 
     def __init__(
         self,
         on_lost_writer: OnLostWriter,
         *,
-        patience_s: float,
+        heartbeat_timeout_s: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if on_lost_writer not in ("raise", "wait", "go_on"):
@@ -64,7 +64,7 @@ class LostWriterPolicy:
                 f"on_lost_writer is {on_lost_writer!r}; it takes 'raise', 'wait' or 'go_on'"
             )
         self.on_lost_writer: OnLostWriter = on_lost_writer
-        self._patience_s = patience_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._monotonic = monotonic
         self._seen_open: set[str] = set()
         self._ended_s: dict[str, float] = {}
@@ -104,7 +104,7 @@ class LostWriterPolicy:
             return math.inf
         if writer.state != "error" and self.has_seen_open(writer):
             return -math.inf
-        return self._ended_s.get(writer.id, -math.inf) + self._patience_s
+        return self._ended_s.get(writer.id, -math.inf) + self._heartbeat_timeout_s
 
 
 def writers_outcome(
@@ -198,7 +198,9 @@ class WhenFinished(StopCondition):
         if type(writers) is not int or writers < 1:
             raise OptionError(f"writers is {writers!r}; it takes a number from 1")
         self._policy = LostWriterPolicy(
-            on_lost_writer, patience_s=handle.attached.patience_ms / 1000, monotonic=monotonic
+            on_lost_writer,
+            heartbeat_timeout_s=handle.attached.heartbeat_timeout_ms / 1000,
+            monotonic=monotonic,
         )
         super().__init__(None, handle)
         self._reader = handle
@@ -277,7 +279,7 @@ class WhenFinished(StopCondition):
 def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> CounterpartError:
     failed = [each for each in unaccounted if each.state == "error"]
     kind, writers = (WriterFailed, failed) if failed else (WriterLost, list(unaccounted))
-    how = "failed" if failed else "is lost (no heartbeat for the channel's patience)"
+    how = "failed" if failed else "is lost (no heartbeat for the channel's heartbeat timeout)"
     grouped = [each for each in writers if each.group is not None]
     pronoun = "it" if len(writers) == 1 else "them"
     remedies = []

@@ -118,7 +118,7 @@ def wait_for_commits(
     for group in dict.fromkeys(groups):
         while True:
             left_s = max(0.0, min(_MAX_WAIT_S, deadline_s - time.monotonic()))
-            progress = calls.passed(channel, group, body, wait_s=left_s)
+            progress = calls.commit_progress(channel, group, body, wait_s=left_s)
             if progress.passed:
                 break
             if left_s == 0 or time.monotonic() >= deadline_s:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OptionError, TopicGone
-from sluiceway.rest.auth import forget_frames
+from sluiceway.rest.auth import clear_tracebacks
 from sluiceway.rest.transport import Backoff
 
 __all__ = [
@@ -92,7 +92,7 @@ def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
     try:
         return client(dict(config), logger=LOGGER)
     except KafkaException as error:
-        forget_frames(error)
+        clear_tracebacks(error)
         raise OptionError(
             f"librdkafka refuses the Kafka properties: {error.args[0].str()}. Correct them where "
             "they come from: the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES, this process's "

@@ -285,7 +285,9 @@ class Fates:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._channel = channel
-        self._policy = LostWriterPolicy(on_lost_writer, patience_s=patience_s, monotonic=monotonic)
+        self._policy = LostWriterPolicy(
+            on_lost_writer, heartbeat_timeout_s=patience_s, monotonic=monotonic
+        )
 
     def meet(self, endpoints: Iterable[Endpoint]) -> None:
         """Note who is at work."""

@@ -14,7 +14,7 @@ from sluiceway.pypz.peers import ChannelStatusMonitor, Fates
 from sluiceway.pypz.statuses import ChannelStatus
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Endpoint
-from sluiceway.rest.models import Beat
+from sluiceway.rest.models import Heartbeat
 
 __all__ = ["KafkaChannelReader"]
 
@@ -60,9 +60,9 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
         """Whether there is something to read, or to wait for.
 
         When all is read and a writer has failed or was lost, a successor in its place is waited
-        for, for the channel's patience; then WriterFailed or WriterLost is raised, unless the
-        writer wrote nothing. `onLostWriter` in the configuration waits without end ("wait"), or not
-        at all ("go_on"), and raises neither.
+        for, for the channel's heartbeat timeout; then WriterFailed or WriterLost is raised, unless
+        the writer wrote nothing. `onLostWriter` in the configuration waits without end ("wait"),
+        or not at all ("go_on"), and raises neither.
         """
         reader = self._opened()
         # In this order: who has ended by now wrote nothing after the ends that are looked at next.
@@ -144,13 +144,13 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
         return records
 
     def _create_resources(self) -> bool:
-        beat = Beat(
+        heartbeat = Heartbeat(
             interval_ms=self.DefaultStatusThreadIntervalInMs,
-            patience_ms=ChannelStatusMonitor.ValidPatienceTimeInMs,
+            timeout_ms=ChannelStatusMonitor.ValidPatienceTimeInMs,
         )
         whole = self._context.is_in_group_mode()
         partitions = 1 if whole else int(self._context.get_group_size())
-        return self._resources.attempt(lambda: self._resources.create(partitions, beat))
+        return self._resources.attempt(lambda: self._resources.create(partitions, heartbeat))
 
     def _delete_resources(self) -> bool:
         unread = self._settings.delete_unread
@@ -183,7 +183,7 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
             self._reader = None
             reader.__exit__(type(error), error, None)
             raise
-        patience_s = channel.beat.patience_ms / 1000
+        patience_s = channel.heartbeat.timeout_ms / 1000
         self._fates = Fates(channel.name, self._settings.on_lost_writer, patience_s=patience_s)
         self._channel, self._consumer_timeout_ms = channel, None
         return True

@@ -15,7 +15,7 @@ from sluiceway.errors import (
 from sluiceway.gateway import Gateway
 from sluiceway.pypz.config import ChannelLogger, channel_name
 from sluiceway.pypz.errors import MissingLocation, SchemaParseException
-from sluiceway.rest.models import Beat
+from sluiceway.rest.models import Heartbeat
 from sluiceway.schema import Schema
 
 __all__ = ["Resources"]
@@ -77,7 +77,7 @@ class Resources:
             if not self._held:
                 self.release()
 
-    def create(self, partitions: int, beat: Beat) -> bool:
+    def create(self, partitions: int, heartbeat: Heartbeat) -> bool:
         """Make the channel, or let the one that is there grow; its records stay."""
         schema = self.schema
         try:
@@ -85,7 +85,9 @@ class Resources:
         except (ChannelNotFound, ChannelNotReady) as error:
             if isinstance(error, ChannelNotReady) and not self._goes():
                 raise
-            channel = self.gateway.channel(self.name, schema, partitions=partitions, beat=beat)
+            channel = self.gateway.channel(
+                self.name, schema, partitions=partitions, heartbeat=heartbeat
+            )
         else:
             channel = self.gateway.channel(self.name, schema)
         if channel.partitions < partitions:

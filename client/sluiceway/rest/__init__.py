@@ -1,3 +1,3 @@
-"""HTTP calls to the gateway: transport, authentication, requests and answers."""
+"""HTTP requests to the gateway: transport, authentication, and responses as values."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Bearer tokens: where they come from, and how requests carry them."""
+"""Bearer tokens: their sources, and the Authorization header."""
 
 import os
 from collections.abc import Hashable
@@ -12,37 +12,36 @@ from sluiceway.errors import OptionError
 
 @dataclass(frozen=True)
 class Token:
-    """A bearer token, whose text is in no `repr`: error reporters render the locals of frames."""
+    """A bearer token. Its text is in no `repr`, as error reporters render the locals of frames."""
 
     _text: str = field(repr=False)
 
     @classmethod
     def of(cls, given: "str | Token | None") -> "Token | None":
-        """Return what was given as a token, unchecked."""
+        """Return the argument as a token, unchecked."""
         return Token(given) if isinstance(given, str) else given
 
     def checked(self, name: str) -> "Token":
-        """Return it without white space around it; OptionError for what cannot be a token."""
+        """Return the token without surrounding space. Raises OptionError if it cannot be one."""
         bare = Token(self._text.strip())
-        if not bare._fits():
-            raise OptionError(f"{name} holds no token; one looks like slw_ID_SECRET")
+        if not bare._is_valid():
+            raise OptionError(f"{name} does not contain a token, such as slw_ID_SECRET")
         return bare
 
     def authorize(self, request: httpx.Request) -> httpx.Request:
-        """Put it into a request."""
+        """Add the Authorization header to a request."""
         request.headers["Authorization"] = f"Bearer {self._text}"
         return request
 
-    def _fits(self) -> bool:
+    def _is_valid(self) -> bool:
         text = self._text
         return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 class TokenSource:
-    """A token given by the caller, or found in SLUICEWAY_TOKEN or SLUICEWAY_TOKEN_FILE.
+    """The caller's token, or else that of SLUICEWAY_TOKEN or SLUICEWAY_TOKEN_FILE.
 
-    `current()` is what to send, None for no token. `refresh()` looks again, since tokens in files
-    are replaced while jobs run, and tells whether there is another one now.
+    `refresh()` reads it again, as tokens in files are replaced while jobs run.
     """
 
     def __init__(self, token: Token | None = None) -> None:
@@ -51,16 +50,16 @@ class TokenSource:
 
     @property
     def origin(self) -> Hashable:
-        """Where the token comes from, the same while a file's content changes."""
+        """The source of the token; it stays equal when the content of a file changes."""
         variable = Token.of(os.environ.get("SLUICEWAY_TOKEN"))
         return (self.given, variable, os.environ.get("SLUICEWAY_TOKEN_FILE"))
 
     def current(self) -> Token | None:
-        """Return the token."""
+        """Return the token to send, or None."""
         return self._token
 
     def refresh(self) -> bool:
-        """Look for the token again; True: it is not the one from before."""
+        """Read the token again; return whether it changed."""
         before, self._token = self._token, self._found()
         return self._token != before
 
@@ -76,20 +75,20 @@ class TokenSource:
             return Token(Path(path).read_text(encoding="utf-8")).checked("SLUICEWAY_TOKEN_FILE")
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(
-                f"the file {path} of SLUICEWAY_TOKEN_FILE cannot be read: {error}"
+                f"the file {path} in SLUICEWAY_TOKEN_FILE cannot be read: {error}"
             ) from error
 
 
-def forget_frames(error: BaseException) -> None:
-    """Drop the tracebacks of a foreign failure, and of what it came of.
+def clear_tracebacks(error: BaseException) -> None:
+    """Drop the tracebacks of a foreign exception and of its causes.
 
-    Reporters render the locals of every frame. Those of HTTP's have the token, as it was sent;
-    those of a parser what the gateway answered, and those of Kafka's clients how to get in.
+    Error reporters render the locals of every frame: those of httpx contain the token, those of a
+    parser the response, and those of Kafka clients credentials.
     """
     chain = [error]
     for each in chain:
         each.__traceback__ = None
-        chain += [it for it in (each.__cause__, each.__context__) if it and it not in chain]
+        chain += [e for e in (each.__cause__, each.__context__) if e and e not in chain]
 
 
-__all__ = ["Token", "TokenSource", "forget_frames"]
+__all__ = ["Token", "TokenSource", "clear_tracebacks"]

@@ -1,14 +1,16 @@
-"""Requests about channels, one method each, and long polls of their status."""
+"""Requests about channels, and watching of their status."""
 
-import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+import httpx
+
 from sluiceway.errors import OptionError
 from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.rest.models import Answer, ChannelResource, Cluster, Connection, SchemaVersion
-from sluiceway.rest.status import StatusLine, StatusPage, StatusReport
+from sluiceway.rest.models import ChannelResource, Cluster, Connection, SchemaVersion
+from sluiceway.rest.parsing import parse
+from sluiceway.rest.status import ChannelSummary, StatusPage, StatusReport
 from sluiceway.rest.transport import Transport, channel_path
 
 Access = Literal["read", "write"]
@@ -17,11 +19,11 @@ _LIMIT = 100
 
 
 class Control:
-    """The control plane. Each call raises GatewayError and its subclasses.
+    """The control plane: requests about channels, and in `endpoints` those about endpoints.
 
-    Calls that change something carry a request id, so that the transport's repeats of one call
-    are one change. `listener` names the one of Kafka's listeners to reach it by; `grace_s` is how
-    long endpoints bear it that the gateway is away. Calls about endpoints are in `endpoints`.
+    Changes carry an idempotency key, so that a repeated request is one change. `listener` names
+    the Kafka listener that connections use. `grace_s` is how long endpoints tolerate an
+    unreachable gateway. Each call raises GatewayError and its subclasses.
     """
 
     def __init__(
@@ -33,134 +35,111 @@ class Control:
         self.endpoints = EndpointCalls(transport, listener=listener)
 
     def channel(self, name: str, *, timeout_s: float | None = None) -> ChannelResource:
-        """Return a channel as it is now; `timeout_s` is for who has something else to do."""
+        """Return a channel; `timeout_s` replaces the transport's timeout."""
         response = self._transport.request("GET", channel_path(name), timeout_s=timeout_s)
         return self._channel(response)
 
     def wait_for_change(self, seen: ChannelResource, wait_s: float) -> ChannelResource:
-        """Return the channel once it differs from `seen`, or as it is after `wait_s`."""
-        response = self._transport.request(
-            "GET",
-            channel_path(seen.name),
-            params={"wait": str(max(1, min(60, math.ceil(wait_s))))},
-            headers={"If-None-Match": seen.etag} if seen.etag else {},
-            wait_s=wait_s,
-        )
-        return seen if response.status_code == 304 else self._channel(response)
+        """Return the channel once it differs from `seen`, or `seen` after `wait_s`."""
+        path = channel_path(seen.name)
+        response = self._transport.poll(path, seen=seen.etag, wait_s=wait_s)
+        return seen if response is None else self._channel(response)
 
     def channels(
         self, selector: str | None = None, *, timeout_s: float | None = None
     ) -> Iterator[ChannelResource]:
-        """Return all channels that the token may see, by name, page after page."""
+        """Yield all channels visible to the token, by name, page by page."""
         params = {"limit": str(_LIMIT)} | ({"selector": selector} if selector else {})
         while True:
-            response = self._transport.request(
-                "GET", "/v1/channels", params=params, timeout_s=timeout_s
-            )
-            page = Answer(self._transport.answer(response), "channels")
-            for item in page.items("items"):
-                yield ChannelResource.parse(item.value)
-            cursor = page.optional(page.text, "next_cursor")
-            if cursor is None:
+            page = self._transport.page("/v1/channels", params, timeout_s=timeout_s)
+            for item in page.items:
+                yield item.read(ChannelResource)
+            if page.next_cursor is None:
                 return
-            params["cursor"] = cursor
+            params["cursor"] = page.next_cursor
 
     def create(
         self, name: str, *, spec: Mapping[str, Any], labels: Mapping[str, str]
     ) -> ChannelResource:
-        """Make a channel that is not there; Conflict `precondition_failed` if it is."""
+        """Create a channel. Raises Conflict `precondition_failed` if it exists."""
         body = {"metadata": {"labels": dict(labels)}, "spec": dict(spec)}
         return self._put(name, body, {"If-None-Match": "*"})
 
     def update(
         self, name: str, *, uid: str, spec: Mapping[str, Any], labels: Mapping[str, str] | None
     ) -> ChannelResource:
-        """Change what `spec` and `labels` name, in the channel with this uid only."""
+        """Change the given fields of the channel with this uid, and of no other."""
         metadata = {"uid": uid} | ({} if labels is None else {"labels": dict(labels)})
         return self._put(name, {"metadata": metadata, "spec": dict(spec)}, {})
 
     def close_channel(self, name: str, *, uid: str, force: bool = False) -> ChannelResource:
         """Close the channel with this uid to writers."""
-        # Older gateways close at once, and know no `force`.
+        # Older gateways close at once, and do not know `force`.
         body = {"uid": uid} | ({"force": True} if force else {})
         response = self._transport.request(
-            "POST", f"{channel_path(name)}/close", body=body, headers=_request_id()
+            "POST", f"{channel_path(name)}/close", body=body, headers=_idempotency_key()
         )
         return self._channel(response)
 
     def schemas(self, name: str) -> tuple[SchemaVersion, ...]:
-        """Return all schemas that the channel keeps, the oldest first."""
+        """Return all versions of the channel's schema, the oldest first."""
         response = self._transport.request("GET", f"{channel_path(name)}/schemas")
-        answer = Answer(self._transport.answer(response), "schemas")
-        return tuple(SchemaVersion.parse(each) for each in answer.items("items"))
+        items = self._transport.json(response).items("items")
+        return tuple(parse(SchemaVersion, each) for each in items)
 
     def delete(
         self, name: str, *, uid: str, keep_topic: bool, force: bool = False
     ) -> ChannelResource:
-        """Begin to delete the channel with this uid."""
+        """Start the deletion of the channel with this uid."""
         params = {"uid": uid} | ({"topic": "keep"} if keep_topic else {})
         params |= {"force": "true"} if force else {}
         response = self._transport.request(
-            "DELETE", channel_path(name), params=params, headers=_request_id()
+            "DELETE", channel_path(name), params=params, headers=_idempotency_key()
         )
         return self._channel(response)
 
     def status(
         self, name: str, *, seen: str | None = None, wait_s: float = 0.0
     ) -> StatusReport | None:
-        """Return how a channel stands; None if it stands as at the ETag `seen` for `wait_s`."""
-        params, headers = {}, {}
-        if seen is not None:
-            params["wait"] = str(max(1, min(60, math.ceil(wait_s))))
-            headers["If-None-Match"] = seen
-        response = self._transport.request(
-            "GET", f"{channel_path(name)}/status", params=params, headers=headers, wait_s=wait_s
-        )
-        if response.status_code == 304:
+        """Return the status of a channel; None if it still has the ETag `seen` after `wait_s`."""
+        path = f"{channel_path(name)}/status"
+        response = self._transport.poll(path, seen=seen, wait_s=wait_s)
+        if response is None:
             return None
-        answer = self._transport.answer(response)
-        return StatusReport.parse(answer, etag=response.headers.get("ETag"))
+        etag = response.headers.get("ETag")
+        return parse(StatusReport, self._transport.json(response), etag=etag)
 
-    def statuses(self) -> Iterator[StatusLine]:
-        """Return how all channels stand that the token may see, by name, page after page."""
+    def statuses(self) -> Iterator[ChannelSummary]:
+        """Yield the summaries of all channels visible to the token, by name, page by page."""
         cursor: str | None = None
         while True:
             page = self.status_page(cursor)
-            assert page is not None  # noqa: S101 - no state was named that it could be in still
+            assert page is not None  # noqa: S101 - a request without an ETag has a response
             yield from page.lines
-            cursor = page.following
+            cursor = page.next_cursor
             if cursor is None:
                 return
 
     def status_page(
         self, cursor: str | None = None, *, seen: str | None = None, wait_s: float = 0.0
     ) -> StatusPage | None:
-        """Return a part of that list; None if it is as at the ETag `seen` for `wait_s`."""
+        """Return one page of summaries; None if it still has the ETag `seen` after `wait_s`."""
         params = {"limit": str(_LIMIT)} | ({} if cursor is None else {"cursor": cursor})
-        if wait_s:
-            params["wait"] = str(max(1, min(60, math.ceil(wait_s))))
-        response = self._transport.request(
-            "GET",
-            "/v1/status",
-            params=params,
-            headers={} if seen is None else {"If-None-Match": seen},
-            wait_s=wait_s,
-        )
-        if response.status_code == 304:
+        response = self._transport.poll("/v1/status", params=params, seen=seen, wait_s=wait_s)
+        if response is None:
             return None
-        answer = self._transport.answer(response)
-        return StatusPage.parse(answer, cursor=cursor, etag=response.headers.get("ETag"))
+        etag = response.headers.get("ETag")
+        return parse(StatusPage, self._transport.json(response), cursor=cursor, etag=etag)
 
     def connection(self, name: str, access: Access) -> Connection:
-        """Return what reading from or writing to the channel takes."""
+        """Return the connection for reading from or writing to the channel."""
         params = {"access": str(access)} | ({"listener": self._listener} if self._listener else {})
         response = self._transport.request("GET", f"{channel_path(name)}/connection", params=params)
-        return Connection.parse(self._transport.answer(response))
+        return parse(Connection, self._transport.json(response))
 
     def cluster(self) -> Cluster:
-        """Return who is in Kafka's cluster; Forbidden to all but administrators."""
-        response = self._transport.request("GET", "/v1/cluster")
-        return Cluster.parse(self._transport.answer(response))
+        """Return the brokers of the Kafka cluster. Raises Forbidden unless administrator."""
+        return parse(Cluster, self._transport.json(self._transport.request("GET", "/v1/cluster")))
 
     def close(self) -> None:
         """Close the connections to the gateway."""
@@ -168,31 +147,30 @@ class Control:
 
     def _put(self, name: str, body: Any, headers: Mapping[str, str]) -> ChannelResource:
         response = self._transport.request(
-            "PUT", channel_path(name), body=body, headers={**headers, **_request_id()}
+            "PUT", channel_path(name), body=body, headers={**headers, **_idempotency_key()}
         )
         return self._channel(response)
 
-    def _channel(self, response: Any) -> ChannelResource:
-        return ChannelResource.parse(
-            self._transport.answer(response), etag=response.headers.get("ETag")
-        )
+    def _channel(self, response: httpx.Response) -> ChannelResource:
+        etag = response.headers.get("ETag")
+        return parse(ChannelResource, self._transport.json(response), etag=etag)
 
 
-def _request_id() -> dict[str, str]:
+def _idempotency_key() -> dict[str, str]:
     return {"Idempotency-Key": uuid.uuid4().hex}
 
 
-PACE_S = 1.0
-"""The shortest time between two states, where the caller names none."""
+MIN_INTERVAL_S = 1.0
+"""The default of the shortest time between two yielded states."""
 _WAIT_S = 20.0
-_PAGES_S = 2.0
-"""How long to wait between two looks at a list of many pages, each of which may have changed."""
+_PAGES_INTERVAL_S = 2.0
+"""The time between two reads of a list of several pages: any of them may have changed."""
 
 
-def channel_states(
-    control: Control, name: str, *, every_s: float = PACE_S, sleep: Callable[[float], None]
+def watch_status(
+    control: Control, name: str, *, every_s: float = MIN_INTERVAL_S, sleep: Callable[[float], None]
 ) -> Iterator[StatusReport]:
-    """Give how a channel stands: now, and whenever it is another state."""
+    """Yield the status of a channel, at once and after every change."""
     every_s = _checked(every_s)
     found = control.status(name)
     while True:
@@ -203,10 +181,10 @@ def channel_states(
         found = control.status(name, seen=last.etag, wait_s=_WAIT_S)
 
 
-def list_states(
-    control: Control, *, every_s: float = PACE_S, sleep: Callable[[float], None]
-) -> Iterator[tuple[StatusLine, ...]]:
-    """Give how all channels stand that the token may see: now, and whenever a line is another."""
+def watch_summaries(
+    control: Control, *, every_s: float = MIN_INTERVAL_S, sleep: Callable[[float], None]
+) -> Iterator[tuple[ChannelSummary, ...]]:
+    """Yield the summaries of all channels visible to the token, at once and after every change."""
     every_s = _checked(every_s)
     pages: list[StatusPage] = []
     while True:
@@ -215,33 +193,30 @@ def list_states(
             yield tuple(line for page in pages for line in page.lines)
             sleep(every_s)
         if len(pages) > 1:
-            sleep(_PAGES_S)
+            sleep(_PAGES_INTERVAL_S)
 
 
 def _pages(control: Control, known: list[StatusPage]) -> Iterator[StatusPage]:
-    """Give all pages, those that are as they were known as the same."""
-    alone, at = len(known) == 1, {page.cursor: page for page in known}
+    """Yield all pages; unchanged ones are the objects in `known`."""
+    # Waiting for one page would hide changes of the others.
+    wait_s = _WAIT_S if len(known) == 1 else 0.0
+    by_cursor = {page.cursor: page for page in known}
     cursor: str | None = None
     while True:
-        before = at.get(cursor)
-        found = control.status_page(
-            cursor,
-            seen=None if before is None else before.etag,
-            # Only where there is no other page that could change meanwhile.
-            wait_s=_WAIT_S if alone and before is not None else 0.0,
-        )
-        page = found or before
-        assert page is not None  # noqa: S101 - only a state that was named is left out
+        before = by_cursor.get(cursor)
+        seen = None if before is None else before.etag
+        page = control.status_page(cursor, seen=seen, wait_s=wait_s) or before
+        assert page is not None  # noqa: S101 - a request without an ETag has a response
         yield page
-        cursor = page.following
+        cursor = page.next_cursor
         if cursor is None:
             return
 
 
 def _checked(every_s: float) -> float:
     if not isinstance(every_s, int | float) or not 0 <= every_s <= 86_400:
-        raise OptionError(f"every_s is {every_s!r}; it takes seconds up to 86400")
+        raise OptionError(f"every_s is {every_s!r}; it must be in seconds, at most 86400")
     return every_s
 
 
-__all__ = ["PACE_S", "Access", "Control", "channel_states", "list_states"]
+__all__ = ["MIN_INTERVAL_S", "Access", "Control", "watch_status", "watch_summaries"]

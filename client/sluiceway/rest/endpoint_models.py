@@ -1,26 +1,23 @@
-"""Answers about endpoints, positions and heartbeats as frozen values.
-
-Each class has a `parse` that takes an answer's JSON; fields that this version does not know are
-ignored, a missing or mistyped one raises IncompatibleGateway.
-"""
+"""Endpoints, positions and heartbeats, as the gateway describes them."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from sluiceway.errors import OptionError
-from sluiceway.rest.models import Answer, Connection
+from sluiceway.rest.models import Connection
+from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.rest.transport import group_path
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Position:
-    """The next record to read: message `offset`, of which `records` records are done already.
+    """The next record to read: message `offset`, of which `records` records are already done.
 
-    An `arrow` message holds many records, so an offset alone would not be exact. A message that
-    is done as a whole is `Position(offset=its offset + 1)`. Positions of one partition are
+    An `arrow` message holds many records, so an offset alone would not be exact. The position
+    after a whole message is `Position(offset=its offset + 1)`. Positions of one partition are
     ordered.
     """
 
@@ -31,12 +28,24 @@ class Position:
         for name in ("offset", "records"):
             value = getattr(self, name)
             if type(value) is not int or value < 0:
-                raise OptionError(f"{name} of a position is {value!r}; it takes a number from 0")
+                raise OptionError(
+                    f"{name} of a position is {value!r}; it must be a whole number from 0"
+                )
 
     @classmethod
     def of(cls, given: "Position | int") -> "Position":
         """Return `given`, where an int is an offset."""
         return given if isinstance(given, Position) else cls(offset=given)
+
+
+def read_positions(node: JsonNode) -> dict[int, Position]:
+    """Read a list of positions as a mapping by partition."""
+    return {
+        each.read(int, "partition"): Position(
+            offset=each.read(int, "offset"), records=each.read(int, "record")
+        )
+        for each in node.items()
+    }
 
 
 _MAX_PAYLOAD_BYTES = 4096
@@ -47,10 +56,7 @@ Mode = Literal["shared", "broadcast"]
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """A place in a group: `index` of `size`, both known to whoever starts the members.
-
-    Members of dynamic groups have neither.
-    """
+    """A place in a group: `index` of `size`; members of dynamic groups have neither."""
 
     group: str
     index: int | None
@@ -59,7 +65,7 @@ class Membership:
 
     @property
     def dynamic(self) -> bool:
-        """Whether its partitions change as others come and go."""
+        """Whether partitions move between the members as they come and go."""
         return self.size is None
 
     def __str__(self) -> str:
@@ -74,27 +80,30 @@ def membership(
     *,
     dynamic: bool = False,
 ) -> Membership | None:
-    """Return the place that is asked for; a group alone is one of one member. OptionError."""
+    """Check the arguments and return the membership; a group alone has one member.
+
+    Raises OptionError.
+    """
     if dynamic:
         if group is None or index is not None or size is not None or mode != "shared":
             raise OptionError(
-                "a member of a dynamic group shares it: give the group's name, and no index, size "
-                "or other mode"
+                "a member of a dynamic group takes the group's name alone: leave out index, size "
+                "and mode"
             )
         group_path("any", group)
         return Membership(group=group, index=None, size=None)
     if group is None:
         if index is not None or size is not None or mode != "shared":
-            raise OptionError("index, size and mode are of a group: give its name, group=…")
+            raise OptionError("index, size and mode need a group: give its name with group=…")
         return None
     if mode not in ("shared", "broadcast"):
-        raise OptionError(f"mode is {mode!r}; it takes 'shared' or 'broadcast'")
+        raise OptionError(f"mode is {mode!r}; it must be 'shared' or 'broadcast'")
     if index is None and size is None:
         index, size = 0, 1
     if type(index) is not int or type(size) is not int or not 0 <= index < size:
         raise OptionError(
-            f"index is {index!r} of size {size!r}; members are numbered from 0 to size - 1, and "
-            "both are given, or neither"
+            f"index is {index!r} and size is {size!r}: give both or neither; indexes run from 0 "
+            "to size - 1"
         )
     group_path("any", group)
     return Membership(group=group, index=index, size=size, mode=mode)
@@ -102,14 +111,15 @@ def membership(
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """A writer or reader at a channel, as the gateway last knew it.
+    """A writer or reader of a channel, as last known to the gateway.
 
-    `state` is what it says of itself (opened, started, stopped, closed, error, with `cause`),
-    `health` what the gateway makes of its beats (healthy, suspect, lost). `group` and `size` are
-    None where it has no group; `title` is what it is, for people, where somebody said. `ends` has,
-    of a writer that finished, the offset up to which each partition holds its records, and of one
-    that failed, up to where everything lies that was written in its place, if that is known;
-    `lost_at` what was in the channel when it was found lost.
+    `state` is reported by the endpoint: opened, started, stopped, closed, or error with `cause`.
+    `health` is the gateway's judgement by its heartbeats: healthy, suspect or lost. `group` and
+    `size` are None without a group. `title` describes the endpoint to people.
+
+    `ends` of a writer that finished is the offset behind its last record, by partition; of one
+    that failed, the offset behind all that was written in its place, or None if unknown. `lost_at`
+    are the end offsets of the channel at the time the writer was found lost.
     """
 
     id: str
@@ -129,119 +139,83 @@ class Endpoint:
 
     @property
     def place(self) -> str:
-        """Name it for a message: `delays[2]`, or by its id."""
+        """Its place in the group, such as `delays[2]`, or else its role and the start of its id."""
         return f"{self.group}[{self.index}]" if self.group else f"{self.role} {self.id[:8]}"
 
     @property
     def lives(self) -> bool:
-        """Whether it is at work, as far as anybody knows."""
+        """Whether it is running, as far as the gateway knows."""
         return self.state in ("opened", "started", "stopped") and self.health != "lost"
 
     @property
     def is_accounted_for(self) -> bool:
-        """Whether it is known where its records end, be they none: it finished, or reported so."""
+        """Whether the end of its records is known: it finished, or failed and reported it."""
         return self.state == "closed" or (self.state == "error" and self.ends is not None)
 
     @property
     def wrote_nothing(self) -> bool:
-        """Whether it failed, and it is certain that nothing was written in its place."""
+        """Whether it failed, and certainly nothing was written in its place."""
         return self.state == "error" and self.ends == {}
-
-    @classmethod
-    def parse(cls, read: Answer) -> "Endpoint":
-        """Read the JSON of an endpoint, in a list or as a counterpart."""
-        counters, changed_at = read.given("counters"), read.given("changed_at")
-        return cls(
-            id=read.text("id"),
-            role=read.text("role"),
-            group=read.optional(read.text, "group"),
-            index=read.number("index"),
-            size=read.optional(read.number, "size"),
-            state=read.text("state"),
-            health=read.text("health"),
-            cause=_given(read, "cause", str),
-            payload=_given(read, "payload", dict),
-            ends=None if _given(read, "ends", dict) is None else read.numbers("ends"),
-            lost_at=None if _given(read, "lost_at", dict) is None else read.numbers("lost_at"),
-            counters={} if counters is None else counters.mapping(),
-            changed_at=None if changed_at is None else changed_at.time(),
-            title=_given(read, "title", str),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attached:
-    """The answer to an attach.
+class AttachResult:
+    """The response to an attach.
 
-    `took_over` says of a writer that who had its place before did not come to an end; `takes`
-    names what beats may carry beyond what every gateway takes.
-    `positions` has what the group has committed of the partitions assigned.
-    `patience_ms` is how long an endpoint may be silent before it counts as lost.
+    `took_over`: the writer that had this place before did not come to an end. `positions` are the
+    group's committed positions in the assigned partitions. An endpoint without a heartbeat for
+    `heartbeat_timeout_ms` is lost. `takes` names the optional fields that heartbeats may have.
     """
 
-    epoch: int
-    generation: int
-    took_over: bool
-    partitions: tuple[int, ...]
-    beat_ms: int
-    patience_ms: int
-    positions: Mapping[int, Position]
+    epoch: Annotated[int, JsonPath("endpoint", "epoch")]
+    generation: Annotated[int, JsonPath("endpoint", "generation")]
+    partitions: Annotated[tuple[int, ...], JsonPath("endpoint", "partitions")]
+    heartbeat_interval_ms: Annotated[int, JsonPath("heartbeat", "interval_ms")]
+    heartbeat_timeout_ms: Annotated[int, JsonPath("heartbeat", "timeout_ms")]
+    positions: Annotated[Mapping[int, Position], JsonPath("positions", read=read_positions)]
     connection: Connection
+    took_over: Annotated[bool, JsonPath("endpoint", "took_over")] = False
     takes: frozenset[str] = frozenset()
-
-    @classmethod
-    def parse(cls, answer: object) -> "Attached":
-        """Read the JSON of the answer."""
-        read = Answer(answer, "attached")
-        return cls(
-            epoch=read.number("endpoint", "epoch"),
-            generation=read.number("endpoint", "generation"),
-            took_over=_given(read.at("endpoint"), "took_over", bool) or False,
-            partitions=tuple(each.number() for each in read.items("endpoint", "partitions")),
-            beat_ms=read.number("beat", "interval_ms"),
-            patience_ms=read.number("beat", "patience_ms"),
-            positions=positions(read),
-            connection=Connection.parse(read.mapping("connection")),
-            takes=_takes(read),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeartbeatResult:
-    """What a beat brought to one endpoint; `counterparts` None: they are as they were."""
+    """The part of a heartbeat's response for one endpoint.
+
+    `counterparts` is None if they did not change.
+    """
 
     status: str
-    reason: str | None
-    asked: str | None
-    revision: int | None
-    generation: int | None
-    counterparts: tuple[Endpoint, ...] | None
+    reason: str | None = None
+    asked: str | None = None
+    revision: Annotated[int | None, JsonPath("endpoints_revision")] = None
+    generation: int | None = None
+    counterparts: tuple[Endpoint, ...] | None = None
 
-    @classmethod
-    def parse(cls, read: Answer) -> "HeartbeatResult":
-        """Read the JSON of one endpoint in the answer to a beat."""
-        counterparts = read.given("counterparts")
-        known = counterparts is not None and counterparts.value is not None
-        return cls(
-            status=read.text("status"),
-            reason=_given(read, "reason", str),
-            asked=_given(read, "asked", str),
-            revision=_given(read, "endpoints_revision", int),
-            generation=_given(read, "generation", int),
-            counterparts=(
-                tuple(Endpoint.parse(each) for each in read.items("counterparts"))
-                if known
-                else None
-            ),
-        )
+
+def _by_id(node: JsonNode) -> dict[str, HeartbeatResult]:
+    return {each.read(str, "id"): each.read(HeartbeatResult) for each in node.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareAnswer:
-    """The gateway's word on a share: of the group's generation `generation`, if it is `taken`.
+class HeartbeatResponse:
+    """The response to a heartbeat: when to send the next one, and the result of each endpoint.
 
-    `has` is the generation of the share that the member has (None: it has none), and `held` what
-    it has by that.
+    `newest_beat` is the number of the session's newest heartbeat that counted.
+    """
+
+    next_ms: int
+    newest_beat: Annotated[int, JsonPath("beat")] = 0
+    results: Annotated[Mapping[str, HeartbeatResult], JsonPath("endpoints", read=_by_id)]
+    body: Annotated[JsonNode, JsonPath()] = field(compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncResult:
+    """The partitions of a dynamic group's member in generation `generation`, if they are `taken`.
+
+    `has` is the generation of the partitions that the member holds now (None: it holds none), and
+    `held` are these partitions. `pending` are assigned, but still held by other members.
     """
 
     generation: int
@@ -250,65 +224,29 @@ class ShareAnswer:
     partitions: tuple[int, ...]
     pending: tuple[int, ...]
     held: tuple[int, ...]
-    positions: Mapping[int, Position]
+    positions: Annotated[Mapping[int, Position], JsonPath("positions", read=read_positions)]
     total: int
-
-    @classmethod
-    def parse(cls, answer: object) -> "ShareAnswer":
-        """Read the JSON of the answer."""
-        read = Answer(answer, "sharing")
-
-        def numbers(key: str) -> tuple[int, ...]:
-            return tuple(each.number() for each in read.items(key))
-
-        return cls(
-            generation=read.number("generation"),
-            taken=read.flag("taken"),
-            has=read.optional(read.number, "has"),
-            partitions=numbers("partitions"),
-            pending=numbers("pending"),
-            held=numbers("held"),
-            positions=positions(read),
-            total=read.number("total"),
-        )
 
 
 def checked_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a payload as its counterparts will have it. Raises OptionError."""
+    """Return a payload as its counterparts will receive it. Raises OptionError."""
     try:
         text = json.dumps(dict(payload), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise OptionError(f"a payload is an object of JSON's own values: {error}") from error
+        raise OptionError(f"a payload must be a JSON object: {error}") from error
     size = len(text.encode())
     if size > _MAX_PAYLOAD_BYTES:
-        raise OptionError(f"the payload takes {size:,} bytes, {_MAX_PAYLOAD_BYTES:,} at most")
-    known: dict[str, Any] = json.loads(text)
-    return known
-
-
-def positions(read: Answer) -> dict[int, Position]:
-    """Read the list `positions`."""
-    return {
-        each.number("partition"): Position(
-            offset=each.number("offset"), records=each.number("record")
-        )
-        for each in read.items("positions")
-    }
-
-
-def _takes(read: Answer) -> frozenset[str]:
-    takes = read.given("takes")
-    return frozenset() if takes is None else frozenset(each.text() for each in takes.items())
-
-
-def _given(read: Answer, key: str, kind: type[Any]) -> Any:
-    found = read.given(key)
-    return None if found is None or found.value is None else found.typed(kind)
+        raise OptionError(f"the payload has {size:,} bytes; the limit is {_MAX_PAYLOAD_BYTES:,}")
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionShortfall:
-    """Where a group is not there yet; `index` is that of a broadcast group's member."""
+    """A partition that a group has not committed far enough.
+
+    `index` is the member's in a broadcast group.
+    """
 
     index: int | None
     partition: int
@@ -318,43 +256,25 @@ class PartitionShortfall:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitProgress:
-    """Whether a group has committed as far as was asked; `lacking` counts what is missing."""
+    """Whether a group has committed past given offsets; `lacking` counts the missing partitions."""
 
     passed: bool
     known: bool
     lacking: int
     missing: tuple[PartitionShortfall, ...]
 
-    @classmethod
-    def parse(cls, answer: object) -> "CommitProgress":
-        """Read the JSON of the answer."""
-        read = Answer(answer, "passed")
-        return cls(
-            passed=read.flag("passed"),
-            known=read.flag("known"),
-            lacking=read.number("lacking"),
-            missing=tuple(
-                PartitionShortfall(
-                    index=each.optional(each.number, "index"),
-                    partition=each.number("partition"),
-                    committed=each.optional(each.number, "committed"),
-                    wanted=each.number("wanted"),
-                )
-                for each in read.items("missing")
-            ),
-        )
-
 
 __all__ = [
-    "Attached",
+    "AttachResult",
     "CommitProgress",
     "Endpoint",
+    "HeartbeatResponse",
     "HeartbeatResult",
     "Membership",
     "Mode",
     "PartitionShortfall",
     "Position",
     "Role",
-    "ShareAnswer",
+    "SyncResult",
     "checked_payload",
 ]

@@ -1,46 +1,34 @@
-"""Requests about endpoints and positions, one method each."""
+"""Requests about endpoints and their positions."""
 
-import math
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sluiceway.errors import Conflict
 from sluiceway.rest.endpoint_models import (
-    Attached,
+    AttachResult,
     CommitProgress,
     Endpoint,
-    HeartbeatResult,
+    HeartbeatResponse,
     Membership,
     Position,
     Role,
-    ShareAnswer,
-    positions,
+    SyncResult,
+    read_positions,
 )
-from sluiceway.rest.models import Answer
+from sluiceway.rest.parsing import JsonNode, Page, parse
 from sluiceway.rest.transport import Transport, channel_path, group_path
 
-__all__ = ["BeatAnswer", "EndpointCalls"]
+__all__ = ["EndpointCalls"]
 
 _LIMIT = 200
 
 
-@dataclass(frozen=True, kw_only=True)
-class BeatAnswer:
-    """When to beat again, the word to each endpoint, and the answer as it came."""
-
-    next_ms: int
-    newest: int
-    """The number of the session's newest beat that counted."""
-    heard: Mapping[str, HeartbeatResult]
-    answer: Answer = field(compare=False)
-
-
 class EndpointCalls:
-    """Attaching, beating, committing. Each call raises GatewayError and its subclasses.
+    """Requests to attach, to send heartbeats and to commit.
 
-    All can be repeated: an instance has one id, beats and commits have numbers.
+    Every request can be repeated: an endpoint instance has one id, and heartbeats and commits are
+    numbered. Each call raises GatewayError and its subclasses.
     """
 
     def __init__(self, transport: Transport, *, listener: str | None = None) -> None:
@@ -49,12 +37,12 @@ class EndpointCalls:
 
     @property
     def identity(self) -> Hashable:
-        """What is equal for those who ask one gateway, as one principal, in one way."""
+        """Equal for calls to one gateway, as one principal, through one listener."""
         return (self._transport.identity, self._listener)
 
-    def another(self) -> "EndpointCalls":
-        """Return the same calls on connections of their own."""
-        return EndpointCalls(self._transport.another(), listener=self._listener)
+    def clone(self) -> "EndpointCalls":
+        """Return the same calls with connections of their own."""
+        return EndpointCalls(self._transport.clone(), listener=self._listener)
 
     def attach(
         self,
@@ -66,8 +54,8 @@ class EndpointCalls:
         role: Role,
         membership: Membership | None,
         title: str | None = None,
-    ) -> Attached:
-        """Attach an instance to the channel; `title` says to people what it is."""
+    ) -> AttachResult:
+        """Attach an endpoint instance to the channel; `title` describes it to people."""
         body: dict[str, Any] = {"uid": uid, "id": instance, "session": session, "role": role}
         if membership is not None and membership.dynamic:
             body |= {"group": membership.group, "dynamic": True}
@@ -77,41 +65,34 @@ class EndpointCalls:
             body |= {"mode": membership.mode} if role == "reader" else {}
         if title is not None:
             body["title"] = title
-        response = self._transport.request(
-            "POST",
-            f"{channel_path(channel)}/endpoints",
-            params={"listener": self._listener} if self._listener else None,
-            body=body,
-        )
-        return Attached.parse(self._transport.answer(response))
+        params = {"listener": self._listener} if self._listener else None
+        response = self._post(f"{channel_path(channel)}/endpoints", body, params=params)
+        return parse(AttachResult, response)
 
     def detach(
         self, channel: str, instance: str, body: Mapping[str, Any], *, timeout_s: float
     ) -> None:
-        """Report an instance's end."""
+        """Report the end of an endpoint instance."""
         path = f"{channel_path(channel)}/endpoints/{instance}/detach"
         self._transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
 
-    def sync(self, channel: str, instance: str, body: Mapping[str, Any]) -> ShareAnswer:
-        """Take a share of a dynamic group's partitions, or ask for it."""
+    def sync(self, channel: str, instance: str, body: Mapping[str, Any]) -> SyncResult:
+        """Ask for the partitions of a dynamic group's member, or take them over."""
         path = f"{channel_path(channel)}/endpoints/{instance}/sync"
-        response = self._transport.request("POST", path, body=dict(body))
-        return ShareAnswer.parse(self._transport.answer(response))
+        return parse(SyncResult, self._post(path, body))
 
     def resize(self, channel: str, group: str, *, uid: str, size: int) -> None:
-        """Give a group another size, from the one that it has now."""
-        path = group_path(channel, group)
-        response = self._transport.request("GET", f"{path}/offsets")
-        generation = Answer(self._transport.answer(response), "offsets").number("generation")
+        """Change the size of a group from its present one."""
+        generation = self._offsets(channel, group).read(int, "generation")
         body = {"uid": uid, "size": size, "generation": generation}
-        self._transport.request("POST", f"{path}/resize", body=body)
+        self._transport.request("POST", f"{group_path(channel, group)}/resize", body=body)
 
-    def dismiss(self, channel: str, instance: str, *, uid: str) -> None:
-        """Take somebody's endpoint away."""
+    def remove(self, channel: str, instance: str, *, uid: str) -> None:
+        """Remove an endpoint instance; it is fenced from then on."""
         path = f"{channel_path(channel)}/endpoints/{instance}"
         self._transport.request("DELETE", path, params={"uid": uid})
 
-    def beat(
+    def heartbeat(
         self,
         session: str,
         number: int,
@@ -119,24 +100,10 @@ class EndpointCalls:
         *,
         also: Mapping[str, Any] | None = None,
         timeout_s: float,
-    ) -> BeatAnswer:
-        """Tell how endpoints stand, and what `also` has, by the names of the body's fields."""
-        response = self._transport.request(
-            "POST",
-            "/v1/heartbeats",
-            body={"session": session, "beat": number, "endpoints": list(reports), **(also or {})},
-            timeout_s=timeout_s,
-        )
-        read = Answer(self._transport.answer(response), "beat")
-        newest = read.given("beat")
-        return BeatAnswer(
-            next_ms=read.number("next_ms"),
-            newest=0 if newest is None else newest.number(),
-            heard={
-                each.text("id"): HeartbeatResult.parse(each) for each in read.items("endpoints")
-            },
-            answer=read,
-        )
+    ) -> HeartbeatResponse:
+        """Report the state of a session's endpoints; `also` are further fields of the body."""
+        body = {"session": session, "beat": number, "endpoints": list(reports), **(also or {})}
+        return parse(HeartbeatResponse, self._post("/v1/heartbeats", body, timeout_s=timeout_s))
 
     def endpoints(
         self,
@@ -146,52 +113,46 @@ class EndpointCalls:
         seen: str | None = None,
         wait_s: float = 0.0,
     ) -> tuple[tuple[Endpoint, ...] | None, str | None]:
-        """Return all endpoints, or a group's, with the ETag; None where they are as at `seen`."""
-        every = {"limit": str(_LIMIT)} | ({} if group is None else {"group": group})
-        params, headers = dict(every), {}
-        if seen is not None:
-            params["wait"] = str(max(1, min(60, math.ceil(wait_s))))
-            headers["If-None-Match"] = seen
-        found: list[Endpoint] = []
-        etag = seen
-        while True:
-            response = self._transport.request(
-                "GET",
-                f"{channel_path(channel)}/endpoints",
-                params=params,
-                headers=headers,
-                wait_s=wait_s,
-            )
-            if response.status_code == 304:
-                return None, seen
-            etag = etag if found else response.headers.get("ETag")
-            page = Answer(self._transport.answer(response), "endpoints")
-            found += map(Endpoint.parse, page.items("items"))
-            cursor = page.optional(page.text, "next_cursor")
-            if cursor is None:
-                return tuple(found), etag
-            params, headers = {**every, "cursor": cursor}, {}
+        """Return all endpoints, or those of a group, and the ETag.
+
+        With the ETag `seen`, wait up to `wait_s` for a change; the endpoints are None without one.
+        """
+        path = f"{channel_path(channel)}/endpoints"
+        params = {"limit": str(_LIMIT)} | ({} if group is None else {"group": group})
+        response = self._transport.poll(path, params=params, seen=seen, wait_s=wait_s)
+        if response is None:
+            return None, seen
+        page = parse(Page, self._transport.json(response))
+        found = list(page.items)
+        while page.next_cursor is not None:
+            page = self._transport.page(path, {**params, "cursor": page.next_cursor})
+            found += page.items
+        return tuple(each.read(Endpoint) for each in found), response.headers.get("ETag")
 
     def committed(self, channel: str, group: str, *, index: int | None) -> dict[int, Position]:
-        """Return what a group has committed, or one member of a broadcast group; or nothing."""
+        """Return the committed positions of a group, or of one member of a broadcast group.
+
+        They are empty for a group that does not exist.
+        """
         try:
-            response = self._transport.request(
-                "GET",
-                f"{group_path(channel, group)}/offsets",
-                params=None if index is None else {"index": str(index)},
-            )
+            found = self._offsets(channel, group, index=index)
         except Conflict as error:
             if error.code != "group_not_found":
                 raise
             return {}
-        return positions(Answer(self._transport.answer(response), "offsets"))
+        return read_positions(found.at("positions"))
 
     def commit(
-        self, channel: str, group: str, body: Mapping[str, Any], *, places: Mapping[int, Position]
+        self,
+        channel: str,
+        group: str,
+        body: Mapping[str, Any],
+        *,
+        positions: Mapping[int, Position],
     ) -> None:
         """Commit positions, all or none."""
         path = f"{group_path(channel, group)}/offsets"
-        self._transport.request("PUT", path, body={**body, "positions": _listed(places)})
+        self._transport.request("PUT", path, body={**body, "positions": _to_json(positions)})
 
     def advance(
         self,
@@ -199,26 +160,25 @@ class EndpointCalls:
         group: str,
         body: Mapping[str, Any],
         *,
-        places: Mapping[int, Position],
+        positions: Mapping[int, Position],
         before: Mapping[int, Position],
     ) -> None:
-        """Commit positions without being a member, all or none, from where they are known to be."""
+        """Commit positions without being a member, all or none, if they are at `before` now."""
         path = f"{group_path(channel, group)}/offsets/advance"
-        moves = {"positions": _listed(places), "before": _listed(before)}
+        moves = {"positions": _to_json(positions), "before": _to_json(before)}
         self._transport.request("POST", path, body={**body, **moves})
 
-    def passed(
+    def commit_progress(
         self, channel: str, group: str, body: Mapping[str, Any], *, wait_s: float
     ) -> CommitProgress:
-        """Ask whether a group has committed so far; the answer waits for it, up to `wait_s`."""
-        response = self._transport.request(
-            "POST",
+        """Return whether a group has committed past given offsets; wait for it up to `wait_s`."""
+        response = self._post(
             f"{group_path(channel, group)}/offsets/passed",
+            body,
             params={"wait": f"{wait_s:.3f}"},
-            body=dict(body),
             wait_s=wait_s,
         )
-        return CommitProgress.parse(self._transport.answer(response))
+        return parse(CommitProgress, response)
 
     def reset(
         self,
@@ -226,23 +186,42 @@ class EndpointCalls:
         group: str,
         body: Mapping[str, Any],
         *,
-        places: Mapping[int, Position] | None,
+        positions: Mapping[int, Position] | None,
     ) -> None:
-        """Put a group's positions elsewhere; None: forget them."""
+        """Reset a group to other positions; None removes its positions."""
         self._transport.request(
             "POST",
             f"{group_path(channel, group)}/offsets/reset",
             headers={"Idempotency-Key": uuid.uuid4().hex},
-            body={**body, "positions": None if places is None else _listed(places)},
+            body={**body, "positions": None if positions is None else _to_json(positions)},
         )
 
     def close(self) -> None:
         """Close the connections to the gateway."""
         self._transport.close()
 
+    def _offsets(self, channel: str, group: str, index: int | None = None) -> JsonNode:
+        params = None if index is None else {"index": str(index)}
+        path = f"{group_path(channel, group)}/offsets"
+        return self._transport.json(self._transport.request("GET", path, params=params))
 
-def _listed(places: Mapping[int, Position]) -> list[dict[str, int]]:
+    def _post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        params: Mapping[str, str] | None = None,
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
+    ) -> JsonNode:
+        response = self._transport.request(
+            "POST", path, params=params, body=dict(body), wait_s=wait_s, timeout_s=timeout_s
+        )
+        return self._transport.json(response)
+
+
+def _to_json(positions: Mapping[int, Position]) -> list[dict[str, int]]:
     return [
-        {"partition": partition, "offset": place.offset, "record": place.records}
-        for partition, place in sorted(places.items())
+        {"partition": partition, "offset": position.offset, "record": position.records}
+        for partition, position in sorted(positions.items())
     ]

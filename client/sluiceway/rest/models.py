@@ -1,148 +1,44 @@
-"""Answers about channels, connections, schemas and the cluster as frozen values.
+"""Channels, connections, schema versions and the cluster, as the gateway describes them."""
 
-Each class has a `parse` that takes an answer's JSON. Fields that this version does not know are
-ignored; a missing or mistyped one raises IncompatibleGateway.
-"""
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, Final
 
-from sluiceway.errors import IncompatibleGateway
+from sluiceway.errors import SchemaMismatch
 from sluiceway.kafka.config import MaskedProperties
-
-_T = TypeVar("_T")
-
-
-class Answer:
-    """Typed access to parsed JSON.
-
-    Each method takes the keys that lead to a value and returns it; where it is missing or of
-    another type, IncompatibleGateway names its path.
-    """
-
-    def __init__(self, value: object, path: str) -> None:
-        self.value = value
-        self.path = path
-
-    def at(self, *keys: str) -> "Answer":
-        """Return what lies there, whatever it is."""
-        # No local of a frame that raises has the value: there may be passwords in it.
-        found = self
-        for key in keys:
-            path = f"{found.path}.{key}"
-            if not isinstance(found.value, Mapping) or key not in found.value:
-                raise self._wrong(path, "is missing")
-            found = Answer(found.value[key], path)
-        return found
-
-    def given(self, key: str) -> "Answer | None":
-        """Return what lies under `key`, None where an older gateway leaves it out."""
-        present = isinstance(self.value, Mapping) and key in self.value
-        return self.at(key) if present else None
-
-    def text(self, *keys: str) -> str:
-        """Return a string."""
-        value: str = self.typed(str, *keys)
-        return value
-
-    def number(self, *keys: str) -> int:
-        """Return a whole number."""
-        value: int = self.typed(int, *keys)
-        return value
-
-    def amount(self, *keys: str) -> float:
-        """Return a number, whole or not."""
-        found = self.at(*keys)
-        if type(found.value) is int:
-            return float(found.value)
-        value: float = found.typed(float)
-        return value
-
-    def flag(self, *keys: str) -> bool:
-        """Return a boolean."""
-        value: bool = self.typed(bool, *keys)
-        return value
-
-    def mapping(self, *keys: str) -> Mapping[str, Any]:
-        """Return an object."""
-        value: dict[str, Any] = self.typed(dict, *keys)
-        return value
-
-    def texts(self, *keys: str) -> Mapping[str, str]:
-        """Return an object of strings."""
-        found = self.at(*keys)
-        return {key: found.text(key) for key in found.mapping()}
-
-    def numbers(self, *keys: str) -> Mapping[int, int]:
-        """Return an object of whole numbers by partition."""
-        found = self.at(*keys)
-        for key in found.mapping():
-            if not key.isdecimal():
-                raise self._wrong(f"{found.path}.{key}", "is no partition")
-        return {int(key): found.number(key) for key in found.mapping()}
-
-    def items(self, *keys: str) -> list["Answer"]:
-        """Return the items of an array."""
-        found = self.at(*keys)
-        items: list[object] = found.typed(list)
-        return [Answer(item, f"{found.path}[{i}]") for i, item in enumerate(items)]
-
-    def time(self, *keys: str) -> datetime:
-        """Return a time of ISO 8601."""
-        text = self.text(*keys)
-        try:
-            return datetime.fromisoformat(text)
-        except ValueError:
-            raise self._wrong(".".join((self.path, *keys)), f"is no time: {text!r}") from None
-
-    def optional(self, read: Callable[..., _T], *keys: str) -> _T | None:
-        """Return None for null, else what `read` finds there."""
-        return None if self.at(*keys).value is None else read(*keys)
-
-    def typed(self, kind: type[Any], *keys: str) -> Any:
-        """Return a value of exactly that type."""
-        found = self.at(*keys)
-        if type(found.value) is not kind:
-            raise self._wrong(found.path, f"is {type(found.value).__name__}, not {kind.__name__}")
-        return found.value
-
-    @staticmethod
-    def _wrong(path: str, what: str) -> IncompatibleGateway:
-        return IncompatibleGateway(
-            f"the gateway's answer does not fit this client: {path} {what}. Use versions of "
-            "client and gateway that are at most two minor versions apart"
-        )
+from sluiceway.rest.parsing import JsonNode, JsonPath, parse
+from sluiceway.schema import Schema
+from sluiceway.schema.compatibility import incompatibilities
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
     """How long a channel keeps records; None leaves it to Kafka's own setting."""
 
-    ms: int | None = None
-    bytes: int | None = None
+    ms: Annotated[int | None, JsonPath("ms", required=True)] = None
+    bytes: Annotated[int | None, JsonPath("bytes", required=True)] = None
 
     def to_json(self) -> dict[str, int | None]:
-        """Return the form that requests carry."""
+        """Return the JSON object for a request."""
         return {"ms": self.ms, "bytes": self.bytes}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
-    """How often writers and readers say that they live, and when one that does not is lost."""
+class Heartbeat:
+    """The interval of heartbeats, and the time without one after which an endpoint is lost."""
 
-    interval_ms: int = 2_000
-    patience_ms: int = 120_000
+    interval_ms: Annotated[int, JsonPath("interval_ms", required=True)] = 2_000
+    timeout_ms: Annotated[int, JsonPath("timeout_ms", required=True)] = 120_000
 
     def to_json(self) -> dict[str, int]:
-        """Return the form that requests carry."""
-        return {"interval_ms": self.interval_ms, "patience_ms": self.patience_ms}
+        """Return the JSON object for a request."""
+        return {"interval_ms": self.interval_ms, "timeout_ms": self.timeout_ms}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One statement of the gateway about a channel, with its reason."""
+    """One aspect of a channel's state, with the reason for it."""
 
     type: str
     status: str
@@ -153,7 +49,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Topic:
-    """A channel's topic as it was last observed; `id` and `partitions` None: not seen yet."""
+    """A channel's topic as last observed; `id` and `partitions` are None until then."""
 
     name: str
     id: str | None
@@ -162,7 +58,7 @@ class Topic:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelStatus:
-    """Where a channel stands.
+    """The observed state of a channel.
 
     `phase` is provisioning, ready, failed, closing, closed or deleting.
     """
@@ -177,86 +73,42 @@ class ChannelStatus:
         return next((each for each in self.conditions if each.type == kind), None)
 
     def explain(self) -> str:
-        """Return what stands between the channel and being ready and in step, for a message."""
-        told = [each.message for each in self.conditions if each.status != "True"]
-        return "; ".join(told) or f"its phase is {self.phase}"
+        """Return the messages of all conditions that are not met, or else the phase."""
+        unmet = [each.message for each in self.conditions if each.status != "True"]
+        return "; ".join(unmet) or f"its phase is {self.phase}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelResource:
-    """A channel as the gateway knows it, with the ETag of that answer."""
+    """A channel: its metadata, spec and status, with the ETag of the response."""
 
-    name: str
-    uid: str
-    generation: int
-    created_at: datetime
-    labels: Mapping[str, str]
-    schema_definition: Mapping[str, Any]
-    compatibility: str
-    format: str
-    partitions: int
-    pinned: bool
-    replication: int | None
-    retention: Retention
-    config: Mapping[str, str]
-    adopted_topic: str | None
+    name: Annotated[str, JsonPath("metadata", "name")]
+    uid: Annotated[str, JsonPath("metadata", "uid")]
+    generation: Annotated[int, JsonPath("metadata", "generation")]
+    created_at: Annotated[datetime, JsonPath("metadata", "created_at")]
+    labels: Annotated[Mapping[str, str], JsonPath("metadata", "labels")]
+    schema_definition: Annotated[Mapping[str, Any], JsonPath("spec", "schema")]
+    format: Annotated[str, JsonPath("spec", "format")]
+    partitions: Annotated[int, JsonPath("spec", "partitions")]
+    pinned: Annotated[bool, JsonPath("spec", "pinned")]
+    replication: Annotated[int | None, JsonPath("spec", "replication")]
+    retention: Annotated[Retention, JsonPath("spec", "retention")]
+    config: Annotated[Mapping[str, str], JsonPath("spec", "config")]
     status: ChannelStatus
-    beat: Beat = Beat()
-    mirrored: bool = False
-    idle: timedelta | None = None
+    compatibility: Annotated[str, JsonPath("spec", "compatibility")] = "full"
+    adopted_topic: Annotated[str | None, JsonPath("spec", "topic", "name")] = None
+    heartbeat: Annotated[Heartbeat, JsonPath("spec", "heartbeat")] = Heartbeat()
+    mirrored: Annotated[bool, JsonPath("spec", "mirrored")] = False
+    idle: Annotated[timedelta | None, JsonPath("spec", "idle_ms")] = None
     etag: str | None = field(default=None, compare=False)
-
-    @classmethod
-    def parse(cls, answer: object, etag: str | None = None) -> "ChannelResource":
-        """Read a channel's JSON."""
-        read = Answer(answer, "channel")
-        spec, retention = read.at("spec"), read.at("spec", "retention")
-        # Older gateways have neither; they take no other schema and adopt nothing.
-        compatibility, adopted = spec.given("compatibility"), spec.given("topic")
-        beat, mirrored = spec.given("beat"), spec.given("mirrored")
-        idle_ms = spec.given("idle_ms")
-        return cls(
-            name=read.text("metadata", "name"),
-            uid=read.text("metadata", "uid"),
-            generation=read.number("metadata", "generation"),
-            created_at=read.time("metadata", "created_at"),
-            labels=read.texts("metadata", "labels"),
-            schema_definition=read.mapping("spec", "schema"),
-            compatibility="full" if compatibility is None else compatibility.text(),
-            format=read.text("spec", "format"),
-            partitions=read.number("spec", "partitions"),
-            pinned=read.flag("spec", "pinned"),
-            replication=read.optional(read.number, "spec", "replication"),
-            retention=Retention(
-                ms=retention.optional(retention.number, "ms"),
-                bytes=retention.optional(retention.number, "bytes"),
-            ),
-            config=read.texts("spec", "config"),
-            adopted_topic=(
-                None if adopted is None or adopted.value is None else adopted.text("name")
-            ),
-            status=_status(read.at("status")),
-            beat=Beat()
-            if beat is None
-            else Beat(
-                interval_ms=beat.number("interval_ms"), patience_ms=beat.number("patience_ms")
-            ),
-            mirrored=mirrored is not None and mirrored.flag(),
-            idle=(
-                None
-                if idle_ms is None or idle_ms.value is None
-                else timedelta(milliseconds=idle_ms.number())
-            ),
-            etag=etag,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaVersion:
-    """One of the schemas that a channel has, or had and still keeps.
+    """One version of a channel's schema.
 
-    Messages carry `id`; `version` counts the channel's schemas from 1; `created_at` is when the
-    channel got it, None where the answer does not say.
+    `id` is the schema id in messages. `version` counts the channel's schemas from 1. `created_at`
+    is None where the response leaves it out.
     """
 
     id: int
@@ -264,42 +116,41 @@ class SchemaVersion:
     definition: Mapping[str, Any]
     created_at: datetime | None = field(default=None, compare=False)
 
-    @classmethod
-    def parse(cls, read: Answer) -> "SchemaVersion":
-        """Read the JSON of a version."""
-        created_at = read.given("created_at")
-        return cls(
-            id=read.number("id"),
-            version=read.number("version"),
-            definition=read.mapping("definition"),
-            created_at=None if created_at is None else created_at.time(),
-        )
+
+def _versions(node: JsonNode) -> tuple[SchemaVersion, ...]:
+    """Return the schema versions of a connection; older gateways name only the one in use."""
+    kept = node.items("schemas") if node.has("schemas") else [node.at("schema")]
+    return tuple(parse(SchemaVersion, each) for each in kept)
+
+
+NOT_REGISTERED: Final = 0
+"""The schema id of a reader's own schema. No message carries it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """All that a writer or a reader needs to work on a channel without the gateway.
+    """Everything that a reader or writer needs to work on a channel without the gateway.
 
-    `schema_id` and `schema_definition` are the schema that this job uses: what it writes, and
-    what it is given when it reads. `schemas` are all that the channel's messages may have, the
-    oldest first; a connection that is made without them knows that one alone.
+    `schema_id` and `schema_definition` are the schema in use: the one that a writer writes, and
+    the one of the records that a reader returns. `schemas` are all schemas that the channel's
+    messages may have, the oldest first; by default, only the one in use.
 
-    Plain data: it can be pickled and sent to where the work is done. `kafka` may hold
-    credentials, so it is left out of `repr`, and masked in its own.
+    A connection is plain data and can be pickled. `kafka` may contain credentials: it is left out
+    of the `repr`, and masked in its own.
     """
 
-    channel_name: str
-    channel_uid: str
-    generation: int
+    channel_name: Annotated[str, JsonPath("channel", "name")]
+    channel_uid: Annotated[str, JsonPath("channel", "uid")]
+    generation: Annotated[int, JsonPath("channel", "generation")]
     format: str
-    schema_id: int
-    schema_definition: Mapping[str, Any]
-    topic_name: str
-    topic_id: str | None
-    partitions: int
-    max_message_bytes: int
+    schema_id: Annotated[int, JsonPath("schema", "id")]
+    schema_definition: Annotated[Mapping[str, Any], JsonPath("schema", "definition")]
+    topic_name: Annotated[str, JsonPath("topic", "name")]
+    topic_id: Annotated[str | None, JsonPath("topic", "id")]
+    partitions: Annotated[int, JsonPath("topic", "partitions")]
+    max_message_bytes: Annotated[int, JsonPath("topic", "max_message_bytes")]
     kafka: Mapping[str, str] = field(repr=False)
-    schemas: tuple[SchemaVersion, ...] = ()
+    schemas: Annotated[tuple[SchemaVersion, ...], JsonPath(read=_versions)] = ()
 
     def __post_init__(self) -> None:
         if not self.schemas:
@@ -307,56 +158,57 @@ class Connection:
             object.__setattr__(self, "schemas", (only,))
         object.__setattr__(self, "kafka", MaskedProperties(self.kafka))
 
-    @classmethod
-    def parse(cls, answer: object) -> "Connection":
-        """Read the JSON of a connection; older gateways name one schema alone."""
-        read = Answer(answer, "connection")
-        del answer  # error reporters render locals, and there may be passwords in it
-        used = SchemaVersion.parse(read.at("schema"))
-        kept = read.given("schemas")
-        return cls(
-            channel_name=read.text("channel", "name"),
-            channel_uid=read.text("channel", "uid"),
-            generation=read.number("channel", "generation"),
-            format=read.text("format"),
-            schema_id=used.id,
-            schema_definition=used.definition,
-            schemas=(used,)
-            if kept is None
-            else tuple(SchemaVersion.parse(each) for each in kept.items()),
-            topic_name=read.text("topic", "name"),
-            topic_id=read.optional(read.text, "topic", "id"),
-            partitions=read.number("topic", "partitions"),
-            max_message_bytes=read.number("topic", "max_message_bytes"),
-            kafka=read.texts("kafka"),
+    def for_reading(self, schema: Schema) -> "Connection":
+        """Return the connection for a reader of records of `schema`.
+
+        Raises SchemaMismatch if `schema` cannot read the channel's messages.
+        """
+        require_readable(self.channel_name, schema, self.schemas)
+        version = self._version_of(schema)
+        return replace(
+            self,
+            schema_id=NOT_REGISTERED if version is None else version.id,
+            schema_definition=schema.definition,
         )
 
+    def for_writing(self, schema: Schema) -> "Connection":
+        """Return the connection for a writer of records of `schema`.
 
-def _status(read: Answer) -> ChannelStatus:
-    return ChannelStatus(
-        phase=read.text("phase"),
-        observed_generation=read.number("observed_generation"),
-        conditions=tuple(
-            Condition(
-                type=each.text("type"),
-                status=each.text("status"),
-                reason=each.text("reason"),
-                message=each.text("message"),
-                last_transition_at=each.time("last_transition_at"),
+        Raises SchemaMismatch if the channel does not have this schema.
+        """
+        version = self._version_of(schema)
+        if version is None:
+            raise SchemaMismatch(
+                f"the channel {self.channel_name!r} has no such schema, so records cannot be "
+                "written with it: register it with channel.update(schema=…)"
             )
-            for each in read.items("conditions")
-        ),
-        topic=Topic(
-            name=read.text("topic", "name"),
-            id=read.optional(read.text, "topic", "id"),
-            partitions=read.optional(read.number, "topic", "partitions"),
-        ),
-    )
+        return replace(self, schema_id=version.id, schema_definition=version.definition)
+
+    def _version_of(self, schema: Schema) -> SchemaVersion | None:
+        same = (each for each in self.schemas if Schema.parse(each.definition) == schema)
+        return next(same, None)
+
+
+def require_readable(channel: str, schema: Schema, versions: Iterable[SchemaVersion]) -> None:
+    """Raise SchemaMismatch unless `schema` is one of the versions, or can read all of them."""
+    parsed = {each.version: Schema.parse(each.definition) for each in versions}
+    if schema in parsed.values():
+        return
+    broken = [
+        f"records of version {version} cannot be read with it: {reason}"
+        for version, each in parsed.items()
+        for reason in incompatibilities(schema, each)
+    ]
+    if broken:
+        raise SchemaMismatch(
+            f"the schema given does not fit the channel {channel!r}: {'; '.join(broken)}. "
+            "Open the channel without a schema to use its own"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterBroker:
-    """A broker that is alive, as Kafka tells the gateway to reach it."""
+    """A live broker, with the address that the gateway reaches it by."""
 
     id: int
     host: str
@@ -365,38 +217,23 @@ class ClusterBroker:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Who is in the cluster; `controller_id` is None while there is no controller."""
+    """The Kafka cluster; `controller_id` is None while there is no controller."""
 
     cluster_id: str | None
     controller_id: int | None
     brokers: tuple[ClusterBroker, ...]
 
-    @classmethod
-    def parse(cls, answer: object) -> "Cluster":
-        """Read the JSON of the answer; raises IncompatibleGateway."""
-        read = Answer(answer, "cluster")
-        return cls(
-            cluster_id=read.optional(read.text, "cluster_id"),
-            controller_id=read.optional(read.number, "controller_id"),
-            brokers=tuple(
-                ClusterBroker(
-                    id=each.number("id"), host=each.text("host"), port=each.number("port")
-                )
-                for each in read.items("brokers")
-            ),
-        )
-
 
 __all__ = [
-    "Answer",
-    "Beat",
     "ChannelResource",
     "ChannelStatus",
     "Cluster",
     "ClusterBroker",
     "Condition",
     "Connection",
+    "Heartbeat",
     "Retention",
     "SchemaVersion",
     "Topic",
+    "require_readable",
 ]

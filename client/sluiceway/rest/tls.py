@@ -1,4 +1,4 @@
-"""What stands in the way of a TLS connection, in words that say what to do."""
+"""Explanations of failed TLS handshakes."""
 
 import socket
 import ssl
@@ -11,29 +11,29 @@ _OTHER_HOST = frozenset({62, 64})
 
 
 def certificate_fault(error: ssl.SSLCertVerificationError, host: str, trust: str) -> str:
-    """Say what is wrong with the certificate of `host`; `trust` is where one says whom to trust."""
+    """Explain a refused certificate of `host`; `trust` names the setting for CA certificates."""
     match error.verify_code:
         case code if code == _EXPIRED:
-            return f"the certificate of {host} has expired; it has to be renewed there"
+            return f"the certificate of {host} has expired; renew it there"
         case code if code == _NOT_YET_VALID:
             return f"the certificate of {host} is not valid yet; compare the clocks"
         case code if code in _UNKNOWN_AUTHORITY:
             return (
-                f"the certificate of {host} is signed by none of the trusted authorities; name "
-                f"the one that signed it by {trust}"
+                f"the certificate of {host} is not signed by a trusted authority; set {trust} to "
+                "the authority that signed it"
             )
         case code if code in _OTHER_HOST:
             return (
-                f"the certificate of {host} is for another host; use a name that it holds, or "
-                "have it issued for this one"
+                f"the certificate of {host} is for another host; use a name in it, or have it "
+                "issued for this one"
             )
     return f"the certificate of {host} is refused: {error.verify_message}"
 
 
 def speaks_tls(host: str, port: int, timeout_s: float) -> bool | None:
-    """Whether a server answers there by TLS, whatever its certificate; None: not in time.
+    """Return whether a server there speaks TLS, with any certificate; None on a timeout.
 
-    It is told nothing.
+    Nothing is sent after the handshake.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -1,6 +1,7 @@
-"""HTTP transport: retries within a deadline, problem responses as exceptions, paths."""
+"""HTTP transport: retries within a deadline, error responses as exceptions, URL paths."""
 
 import json
+import math
 import os
 import random
 import re
@@ -30,65 +31,39 @@ from sluiceway.errors import (
     Unauthenticated,
 )
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.rest.auth import Token, TokenSource, forget_frames
+from sluiceway.rest.auth import Token, TokenSource, clear_tracebacks
+from sluiceway.rest.parsing import JsonNode, Page, parse
 from sluiceway.rest.tls import certificate_fault, speaks_tls
 
-BY_CODE: Mapping[str, type[GatewayError]] = {
-    "body_too_large": InvalidRequest,
-    "channel_adopted": Conflict,
-    "channel_closed": ChannelClosed,
-    "channel_deleting": Conflict,
-    "channel_not_found": ChannelNotFound,
-    "channel_not_ready": ChannelNotReady,
-    "channel_pinned": Conflict,
-    "concurrent_change": Conflict,
-    "config_not_allowed": InvalidRequest,
-    "conflict": Conflict,
-    "database_unavailable": GatewayUnavailable,
-    "endpoint_id_reused": Conflict,
-    "endpoint_not_found": Conflict,
-    "endpoints_live": Conflict,
-    "fenced": Fenced,
-    "forbidden": Forbidden,
-    "goes_back": Conflict,
-    "group_larger_than_pinned": Conflict,
-    "group_mode": Conflict,
-    "group_not_found": Conflict,
-    "group_size": Conflict,
-    "headers_too_large": InvalidRequest,
-    "idempotency_key_reused": Conflict,
-    "illegal_transition": Conflict,
-    "immutable_field": Conflict,
-    "internal_error": GatewayError,
-    "invalid_request": InvalidRequest,
-    "invalid_schema": InvalidRequest,
-    "kafka_unavailable": GatewayUnavailable,
-    "malformed_http": InvalidRequest,
-    "members_open": Conflict,
-    "method_not_allowed": IncompatibleGateway,
-    "no_group": Conflict,
-    "not_assigned": Conflict,
-    "not_found": IncompatibleGateway,
-    "partitions_shrink": Conflict,
-    "position_moved": Conflict,
-    "precondition_failed": Conflict,
-    "replication_exceeds_brokers": Conflict,
-    "request_timeout": GatewayUnavailable,
-    "schema_incompatible": Conflict,
-    "stale_generation": StaleGeneration,
-    "too_many_connections": GatewayUnavailable,
-    "too_many_schemas": Conflict,
-    "topic_changed": Conflict,
-    "topic_not_found": Conflict,
-    "topic_taken": Conflict,
-    "too_many_waiters": GatewayUnavailable,
-    "unauthenticated": Unauthenticated,
-    "unavailable": GatewayUnavailable,
-    "uid_mismatch": Conflict,
-    "unread_data": Conflict,
-    "url_too_long": InvalidRequest,
+_CODES: Mapping[type[GatewayError], str] = {
+    ChannelClosed: "channel_closed",
+    ChannelNotFound: "channel_not_found",
+    ChannelNotReady: "channel_not_ready",
+    Conflict: """
+        channel_adopted channel_deleting channel_pinned concurrent_change conflict
+        endpoint_id_reused endpoint_not_found endpoints_live goes_back group_larger_than_pinned
+        group_mode group_not_found group_size idempotency_key_reused illegal_transition
+        immutable_field members_open no_group not_assigned partitions_shrink position_moved
+        precondition_failed replication_exceeds_brokers schema_incompatible too_many_schemas
+        topic_changed topic_not_found topic_taken uid_mismatch unread_data
+    """,
+    Fenced: "fenced",
+    Forbidden: "forbidden",
+    GatewayError: "internal_error",
+    GatewayUnavailable: """
+        database_unavailable kafka_unavailable request_timeout too_many_connections
+        too_many_waiters unavailable
+    """,
+    IncompatibleGateway: "method_not_allowed not_found",
+    InvalidRequest: """
+        body_too_large config_not_allowed headers_too_large invalid_request invalid_schema
+        malformed_http url_too_long
+    """,
+    StaleGeneration: "stale_generation",
+    Unauthenticated: "unauthenticated",
 }
-"""Every code that a gateway of this version can answer; newer ones go by their status."""
+BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
+"""The exception for each code of this version's gateway. Newer codes go by their HTTP status."""
 
 _BY_STATUS: Mapping[int, type[GatewayError]] = {
     401: Unauthenticated,
@@ -103,36 +78,36 @@ _BY_STATUS: Mapping[int, type[GatewayError]] = {
 }
 
 
-def problem(answer: httpx.Response) -> GatewayError:
-    """Return the exception for an answer that is not a success."""
-    status = answer.status_code
+def problem(response: httpx.Response) -> GatewayError:
+    """Return the exception for an error response."""
+    status = response.status_code
     try:
-        told = answer.json()
+        content = response.json()
     except (json.JSONDecodeError, UnicodeDecodeError):
-        told = None
-    if not isinstance(told, dict) or not isinstance(told.get("code"), str):
-        # Not the gateway's words: a proxy's, or another server's.
+        content = None
+    if not isinstance(content, dict) or not isinstance(content.get("code"), str):
+        # From a proxy, or another server.
         kind = _BY_STATUS.get(status, IncompatibleGateway)
         return kind(
-            f"{answer.request.url} answered {status} {answer.reason_phrase} and not as a gateway "
-            "of Sluiceway does; is the URL the gateway's?",
+            f"{response.request.url} answered {status} {response.reason_phrase}, but not in the "
+            "form of a Sluiceway gateway. Check that the URL is the gateway's",
             status=status,
         )
-    code = told["code"]
+    code = content["code"]
     kind = BY_CODE.get(code) or _BY_STATUS.get(
         status, InvalidRequest if status < 500 else GatewayError
     )
     errors = [
         {"pointer": str(each.get("pointer", "")), "message": str(each.get("message", ""))}
-        for each in told.get("errors") or ()
+        for each in content.get("errors") or ()
         if isinstance(each, dict)
     ]
-    places = "".join(f"; {each['pointer']}: {each['message']}" for each in errors)
+    fields = "".join(f"; {each['pointer']}: {each['message']}" for each in errors)
     return kind(
-        f"{told.get('detail') or told.get('title') or code}{places}",
+        f"{content.get('detail') or content.get('title') or code}{fields}",
         status=status,
         code=code,
-        retriable=told.get("retriable") is True,
+        retriable=content.get("retriable") is True,
         errors=errors,
     )
 
@@ -140,16 +115,16 @@ def problem(answer: httpx.Response) -> GatewayError:
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
-_KNOCK_S = 5.0
-# Many repeat at once, and are to spread; what a job seeds `random` with would keep them together.
-_LOTS = random.SystemRandom()
+_TLS_PROBE_S = 5.0
+# Jitter that a job's own `random.seed` cannot align between processes.
+_JITTER = random.SystemRandom()
 
 
 class Transport:
-    """Sends requests to one gateway.
+    """Sends requests to one gateway, with retries.
 
-    What may heal (no connection, no answer, 503) is repeated with growing pauses for `timeout_s`
-    in all. So requests are made such that repeating them does no harm.
+    A request without a response, or with 503, is repeated with growing pauses until `timeout_s`
+    are over. So every request must be safe to repeat.
     """
 
     def __init__(
@@ -165,21 +140,23 @@ class Transport:
         token = Token.of(token)
         self.url = _checked_url(url or os.environ.get("SLUICEWAY_URL") or DEFAULT_URL)
         if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 86_400:
-            raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds up to 86400")
+            raise OptionError(
+                f"timeout_s is {timeout_s!r}; it must be in seconds, above 0 and at most 86400"
+            )
         self._token = TokenSource(token)
         self._ca = ca or os.environ.get("SLUICEWAY_CA_FILE")
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._monotonic = monotonic
-        self._http = self._connected()
+        self._http = self._open()
 
     @property
     def identity(self) -> Hashable:
-        """What is equal for transports that speak to one gateway as one principal."""
+        """Equal for transports to one gateway, as one principal."""
         return (self.url, self._token.origin, self._ca, self._timeout_s)
 
-    def another(self) -> "Transport":
-        """Return a transport to the same gateway with connections of its own."""
+    def clone(self) -> "Transport":
+        """Return a transport to the same gateway, with connections of its own."""
         return Transport(self.url, token=self._token.given, ca=self._ca, timeout_s=self._timeout_s)
 
     def request(
@@ -193,11 +170,12 @@ class Transport:
         wait_s: float = 0.0,
         timeout_s: float | None = None,
     ) -> httpx.Response:
-        """Return a successful answer, or 304; raise GatewayError for the others.
+        """Send a request; return the response if it is a success or 304.
 
-        GatewayAccessFailed says that a certificate or the protocol does not fit: at once. A
-        transport that was closed raises EndpointClosed. `wait_s` is how long the gateway was asked
-        to wait before it answers, `timeout_s` takes the place of the transport's own.
+        `wait_s` is the time that the request asks the gateway to wait, and extends the timeout.
+        `timeout_s` replaces the transport's own. Raises GatewayError for other responses,
+        GatewayAccessFailed at once for a certificate or protocol that does not fit, and
+        EndpointClosed if the transport was closed.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline_s = self._monotonic() + timeout_s + wait_s
@@ -205,47 +183,69 @@ class Transport:
         cause: Exception | None = None
         while True:
             try:
-                answer = self._attempt(
+                response = self._attempt(
                     method, path, params, headers, body, timeout_s=timeout_s, wait_s=wait_s
                 )
             except httpx.TransportError as error:
-                forget_frames(error)
-                self._refuse(error, first=cause is None)
+                clear_tracebacks(error)
+                self._raise_if_final(error, first=cause is None)
                 cause = error
                 failure = GatewayUnavailable(
                     f"the gateway at {self.url} does not answer: {error or type(error).__name__}. "
-                    "Is it running, and is the URL right?"
+                    "Check that it is running, and the URL"
                 )
             except RuntimeError as error:
                 if not self._http.is_closed:
                     raise
                 raise EndpointClosed(
-                    f"the Gateway of {self.url} was closed. Open a new one, and the channel anew; "
-                    "let it be open as long as its channels are used, and readers that may meet "
-                    "a new schema"
+                    f"the Gateway for {self.url} was closed. Open a new one and the channel again. "
+                    "Keep it open while its channels are in use and while readers may meet a new "
+                    "schema"
                 ) from error
             else:
-                if answer.is_success or answer.status_code == 304:
-                    return answer
-                told = problem(answer)
-                if not isinstance(told, GatewayUnavailable):
-                    raise told
-                failure, cause = told, None
-                pause_s = max(pause_s, _retry_after_s(answer))
+                if response.is_success or response.status_code == 304:
+                    return response
+                refusal = problem(response)
+                if not isinstance(refusal, GatewayUnavailable):
+                    raise refusal
+                failure, cause = refusal, None
+                pause_s = max(pause_s, _retry_after_s(response))
             left_s = deadline_s - self._monotonic()
             if left_s <= pause_s:
                 raise failure from cause
-            self._sleep(pause_s * _LOTS.uniform(0.8, 1.0))
+            self._sleep(pause_s * _JITTER.uniform(0.8, 1.0))
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
 
-    def answer(self, response: httpx.Response) -> Any:
-        """Return the JSON of an answer."""
+    def poll(
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        seen: str | None,
+        wait_s: float,
+    ) -> httpx.Response | None:
+        """Return the response of a GET; None if it still has the ETag `seen` after `wait_s`."""
+        params, headers = dict(params or {}), {}
+        if seen is not None:
+            headers["If-None-Match"] = seen
+            if wait_s:
+                params["wait"] = str(max(1, min(60, math.ceil(wait_s))))
+        response = self.request("GET", path, params=params, headers=headers, wait_s=wait_s)
+        return None if response.status_code == 304 else response
+
+    def page(self, path: str, params: Mapping[str, str], *, timeout_s: float | None = None) -> Page:
+        """Return one page of a list."""
+        return parse(Page, self.json(self.request("GET", path, params=params, timeout_s=timeout_s)))
+
+    def json(self, response: httpx.Response) -> JsonNode:
+        """Return the JSON of a response. Raises IncompatibleGateway if it has none."""
         try:
-            return response.json()
+            return JsonNode(response.json())
         except ValueError as error:
-            forget_frames(error)
+            clear_tracebacks(error)
             raise IncompatibleGateway(
-                f"{response.request.url} answered no JSON; is {self.url} the gateway's URL?",
+                f"{response.request.url} did not answer with JSON. Check that {self.url} is the "
+                "gateway's URL",
                 status=response.status_code,
             ) from error
 
@@ -253,7 +253,7 @@ class Transport:
         """Close the connections."""
         self._http.close()
 
-    def _connected(self) -> httpx.Client:
+    def _open(self) -> httpx.Client:
         self._fork_guard = ForkGuard()
         return httpx.Client(
             base_url=self.url,
@@ -261,23 +261,27 @@ class Transport:
             headers={"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"},
         )
 
-    def _refuse(self, error: httpx.TransportError, *, first: bool) -> None:
-        """Raise GatewayAccessFailed if the failure is one that repeating does not heal."""
+    def _raise_if_final(self, error: httpx.TransportError, *, first: bool) -> None:
+        """Raise GatewayAccessFailed for an error that a retry cannot fix."""
         url = httpx.URL(self.url)
         fault = None
         match _tls_error(error):
-            case ssl.SSLCertVerificationError() as told:
-                fault = certificate_fault(told, url.host, "ca=... or SLUICEWAY_CA_FILE")
+            case ssl.SSLCertVerificationError() as refused:
+                fault = certificate_fault(refused, url.host, "ca=... or SLUICEWAY_CA_FILE")
             case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
                 pass
-            case ssl.SSLError() as told:
-                fault = f"it does not speak TLS like this ({told.reason}); is the URL http://...?"
-            case None if first and url.scheme == "http" and _hung_up(error):
-                if speaks_tls(url.host, url.port or 80, _KNOCK_S):
-                    fault = "it speaks TLS; write https:// in the place of http://"
+            case ssl.SSLError() as failed:
+                fault = f"the TLS handshake failed ({failed.reason}); try http:// in the URL"
+            case None if (
+                first
+                and url.scheme == "http"
+                and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+            ):
+                if speaks_tls(url.host, url.port or 80, _TLS_PROBE_S):
+                    fault = "it speaks TLS; use https:// instead of http://"
         if fault is not None:
             raise GatewayAccessFailed(
-                f"the gateway at {self.url} cannot be talked to: {fault}"
+                f"no connection to the gateway at {self.url}: {fault}"
             ) from error
 
     def _attempt(
@@ -292,8 +296,8 @@ class Transport:
         wait_s: float,
     ) -> httpx.Response:
         if self._fork_guard.forked:
-            # After a fork the old connections are the parent's.
-            self._http = self._connected()
+            # After a fork, the connections belong to the parent.
+            self._http = self._open()
         while True:
             token = self._token.current()
             response = self._http.request(
@@ -301,7 +305,7 @@ class Transport:
                 path,
                 params=params,
                 headers=headers,
-                # Not one of the headers here: httpx has these in locals, and masks its own.
+                # Not in `headers`: httpx has these in locals, and masks only its own.
                 auth=None if token is None else token.authorize,
                 json=body,
                 timeout=httpx.Timeout(timeout_s, read=timeout_s + wait_s),
@@ -314,48 +318,43 @@ def _checked_url(url: str) -> str:
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, TypeError) as error:
-        raise OptionError(f"the gateway's URL is {url!r}: {error}") from error
+        raise OptionError(f"the gateway's URL {url!r} is not valid: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
         raise OptionError(
-            "the gateway's URL is http://HOST:PORT or https://HOST:PORT, without a user; "
-            f"it is {parsed!r}"
+            f"the gateway's URL is {parsed!r}; it must be http://HOST:PORT or https://HOST:PORT, "
+            "without a user"
         )
     return url.rstrip("/")
 
 
 def _trust(url: str, ca: str | None) -> ssl.SSLContext | bool:
-    """Return whom to trust."""
     if ca is None and url.startswith("http:"):
-        # Nobody: to read the system's authorities takes 20 ms, and nobody asks for them.
+        # Empty, as plain HTTP needs none: reading the system's authorities takes 20 ms.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if ca is None:
         return True
     try:
         return ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
-        raise OptionError(f"the file {ca!r} holds no certificates to trust: {error}") from error
+        raise OptionError(f"the file {ca!r} has no usable CA certificates: {error}") from error
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """Return the failure of TLS that this one came of, if it did."""
+    """Return the TLS error in the chain of causes, if any."""
     while error is not None and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__
     return error
 
 
-def _hung_up(error: httpx.TransportError) -> bool:
-    return isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
-
-
-def _retry_after_s(answer: httpx.Response) -> float:
+def _retry_after_s(response: httpx.Response) -> float:
     try:
-        return min(float(answer.headers.get("Retry-After", "0")), _MAX_PAUSE_S)
+        return min(float(response.headers.get("Retry-After", "0")), _MAX_PAUSE_S)
     except ValueError:
         return 0.0
 
 
 class Backoff:
-    """The pauses between tries of one thing, for `timeout_s` in all from now on."""
+    """Growing pauses between the attempts of one operation, for `timeout_s` from now on."""
 
     def __init__(self, timeout_s: float, *, first_s: float = 0.05, longest_s: float = 1.0) -> None:
         self._deadline_s = time.monotonic() + timeout_s
@@ -364,11 +363,11 @@ class Backoff:
 
     @property
     def left_s(self) -> float:
-        """How long there is still time; 0 if there is none."""
+        """The time left, at least 0."""
         return max(0.0, self._deadline_s - time.monotonic())
 
     def wait(self) -> bool:
-        """Pause before the next try; False, at once, if the time would be up then."""
+        """Sleep before the next attempt; return False at once if the time would be over then."""
         if self._next_s >= self.left_s:
             return False
         time.sleep(self._next_s)
@@ -381,22 +380,22 @@ _GROUP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
 
 
 def channel_path(name: str) -> str:
-    """Return the path of a channel. Raises InvalidRequest."""
-    # What is none of these characters could become another path on the way.
+    """Return the URL path of a channel. Raises InvalidRequest."""
+    # Other characters could change the path of the URL.
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidRequest(
-            "a channel's name is made of a-z, 0-9, '.', '_' and '-' and begins with a letter or a "
-            f"digit; it is {name!r}"
+            f"the channel name is {name!r}; it may contain a-z, 0-9, '.', '_' and '-', and must "
+            "begin with a letter or a digit"
         )
     return f"/v1/channels/{name}"
 
 
 def group_path(channel: str, group: str) -> str:
-    """Return the path of a group at a channel. Raises InvalidRequest, OptionError."""
+    """Return the URL path of a group. Raises InvalidRequest, OptionError."""
     if not isinstance(group, str) or not _GROUP.fullmatch(group):
         raise OptionError(
-            "a group's name is made of a-z, A-Z, 0-9, '.', '_' and '-', 200 at most, and begins "
-            f"with a letter or a digit; it is {group!r}"
+            f"the group name is {group!r}; it may contain a-z, A-Z, 0-9, '.', '_' and '-', at most "
+            "200 of them, and must begin with a letter or a digit"
         )
     return f"{channel_path(channel)}/groups/{group}"
 

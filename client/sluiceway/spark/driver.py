@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -19,7 +19,7 @@ from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, OptionError, SluicewayError
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.rest.models import Answer
+from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.rest.transport import Transport
 from sluiceway.spark.endpoints import Job
 from sluiceway.spark.options import WriteOptions
@@ -124,24 +124,12 @@ class _Kept:
     """An endpoint that lives by the application's beats."""
 
     id: str
-    channel: str
-    uid: str
+    channel: Annotated[str, JsonPath("channel", "name")]
+    uid: Annotated[str, JsonPath("channel", "uid")]
     role: str
     epoch: int
-    patience_s: float
+    heartbeat_timeout_ms: int
     reported_at: str | None
-
-    @classmethod
-    def parse(cls, read: Answer) -> "_Kept":
-        return cls(
-            id=read.text("id"),
-            channel=read.text("channel", "name"),
-            uid=read.text("channel", "uid"),
-            role=read.text("role"),
-            epoch=read.number("epoch"),
-            patience_s=read.number("patience_ms") / 1000,
-            reported_at=read.optional(read.text, "reported_at"),
-        )
 
 
 class Application:
@@ -149,8 +137,8 @@ class Application:
 
     Planning attaches the endpoints of batch jobs in this session's name; writes close theirs,
     and the gateway closes reads whose tasks are done. Reads that are given up have no end: those
-    are closed here, when no task has reported for the channel's patience. When Spark stops, or
-    the program ends, so do all of them.
+    are closed here, when no task has reported for the channel's heartbeat timeout. When Spark
+    stops, or the program ends, so do all of them.
     """
 
     def __init__(
@@ -225,16 +213,23 @@ class Application:
             return {}
         return {"keeps": True}
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_answer(self, answer: JsonNode) -> None:
         """Close what is over."""
         own = self.session.ids
-        kept = [each for each in map(_Kept.parse, answer.items("kept")) if each.id not in own]
+        kept = [
+            each
+            for each in (item.read(_Kept) for item in answer.items("kept"))
+            if each.id not in own
+        ]
         now_s = self._monotonic()
         self._heard = {each.id: self._last_heard(each, now_s) for each in kept}
         for each in kept:
             if self._ending:
                 self._detach(each, "closed" if each.role == "reader" else "error", _ENDED)
-            elif each.role == "reader" and now_s - self._heard[each.id][1] > each.patience_s:
+            elif (
+                each.role == "reader"
+                and now_s - self._heard[each.id][1] > each.heartbeat_timeout_ms / 1000
+            ):
                 self._detach(each, "closed", _SILENT)
         if self._ending or (self._retired and not kept and self.queries.are_over):
             self._part()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
 from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.rest.endpoint_models import Attached, HeartbeatResult, Membership, Role
+from sluiceway.rest.endpoint_models import AttachResult, HeartbeatResult, Membership, Role
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
@@ -53,7 +53,7 @@ class JobEndpoint:
     role: Role
     endpoint: str
     epoch: int
-    beat_ms: int
+    heartbeat_interval_ms: int
     took_over: bool
 
     @classmethod
@@ -100,7 +100,7 @@ class JobEndpoint:
             role=role,
             endpoint=instance,
             epoch=attached.epoch,
-            beat_ms=attached.beat_ms,
+            heartbeat_interval_ms=attached.heartbeat_interval_ms,
             took_over=attached.took_over,
         )
 
@@ -184,7 +184,7 @@ class QueryEndpoint:
         self._role: Role = role
         self._group = group
         self._title = title
-        self._attached: Attached | None = None
+        self._attached: AttachResult | None = None
         self._over = self._silent = False
         self._reported: Mapping[int, int] = {}
         self._telling: Mapping[int, int] = {}
@@ -217,7 +217,7 @@ class QueryEndpoint:
             return
         self._attached = attached
         self._session.register(self)
-        self._session.require_interval(attached.beat_ms)
+        self._session.require_interval(attached.heartbeat_interval_ms)
 
     def report(self) -> dict[str, Any] | None:
         """Return what a beat says of it."""
@@ -283,7 +283,7 @@ class QueryEndpoint:
         self._over = True
         self._session.unregister(self)
 
-    def _positions(self, attached: Attached) -> dict[str, Any]:
+    def _positions(self, attached: AttachResult) -> dict[str, Any]:
         """Return how far a reader has come, for a gateway that takes it."""
         if not self.offsets or "positions" not in attached.takes:
             return {}

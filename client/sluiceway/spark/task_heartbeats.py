@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.rest.channels import Control
-from sluiceway.rest.models import Answer
+from sluiceway.rest.parsing import JsonNode
 from sluiceway.rest.transport import Transport
 from sluiceway.spark.endpoints import TaskSlice
 
@@ -118,7 +118,7 @@ class TaskReports:
         with self._lock:
             self._reports.append(report)
             self.session.add_extension(self)
-            self.session.require_interval(report.part.work.beat_ms)
+            self.session.require_interval(report.part.work.heartbeat_interval_ms)
 
     def fields(self) -> Mapping[str, Any]:
         """Return the attempts of which the gateway does not know the end."""
@@ -131,9 +131,11 @@ class TaskReports:
             told = [each.to_json(each.part) for each in some if each.part is not None]
         return {"tasks": told} if told else {}
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_answer(self, answer: JsonNode) -> None:
         """Forget what has come to its end, and endpoints that want to hear no more."""
-        statuses = {each.text("endpoint"): each.text("status") for each in answer.items("tasks")}
+        statuses = {
+            each.read(str, "endpoint"): each.read(str, "status") for each in answer.items("tasks")
+        }
         told = {id(report) for report, state in self._telling if state != "running"}
         with self._lock:
             self._reports = [

@@ -8,12 +8,12 @@ from typing import Final
 
 from sluiceway_gateway.channels.model import (
     MAX_PARTITIONS,
-    Beat,
     Channel,
     ChannelSpec,
     Compatibility,
     Condition,
     Format,
+    Heartbeat,
     Phase,
     Retention,
     SchemaVersion,
@@ -62,7 +62,7 @@ class Change:
     retention_bytes: int | Unset | None = UNSET
     config: Mapping[str, str] | Unset = UNSET
     interval_ms: int | Unset = UNSET
-    patience_ms: int | Unset = UNSET
+    timeout_ms: int | Unset = UNSET
     mirrored: bool | Unset = UNSET
     idle_ms: int | Unset | None = UNSET
     topic: str | Unset | None = UNSET
@@ -231,23 +231,23 @@ def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
             bytes=spec.retention.bytes if size is UNSET else size,
         ),
         config=spec.config if change.config is UNSET else change.config,
-        beat=_merged_beat(spec.beat, change),
+        heartbeat=_merged_heartbeat(spec.heartbeat, change),
         mirrored=spec.mirrored if change.mirrored is UNSET else change.mirrored,
         idle_ms=spec.idle_ms if change.idle_ms is UNSET else change.idle_ms,
     )
 
 
-def _merged_beat(beat: Beat, change: Change) -> Beat:
-    interval_ms, patience_ms = change.interval_ms, change.patience_ms
-    interval_ms = beat.interval_ms if interval_ms is UNSET else interval_ms
-    patience_ms = beat.patience_ms if patience_ms is UNSET else patience_ms
-    if patience_ms < 3 * interval_ms:
-        message = f"{patience_ms} is less than three beats, of {interval_ms} ms each"
+def _merged_heartbeat(heartbeat: Heartbeat, change: Change) -> Heartbeat:
+    interval_ms, timeout_ms = change.interval_ms, change.timeout_ms
+    interval_ms = heartbeat.interval_ms if interval_ms is UNSET else interval_ms
+    timeout_ms = heartbeat.timeout_ms if timeout_ms is UNSET else timeout_ms
+    if timeout_ms < 3 * interval_ms:
+        message = f"{timeout_ms} is less than three intervals of {interval_ms} ms"
         raise InvalidRequest(
-            f"An endpoint would be lost before it is suspect: patience_ms {message}.",
-            (Violation(pointer="/spec/beat/patience_ms", message=message),),
+            f"An endpoint would be lost before it is suspect: timeout_ms {message}.",
+            (Violation(pointer="/spec/heartbeat/timeout_ms", message=message),),
         )
-    return Beat(interval_ms=interval_ms, patience_ms=patience_ms)
+    return Heartbeat(interval_ms=interval_ms, timeout_ms=timeout_ms)
 
 
 def adopting(

@@ -49,7 +49,7 @@ class ConnectionTopic(BaseModel):
     max_message_bytes: int
 
 
-class Kafka(BaseModel):
+class KafkaProperties(BaseModel):
     """Kafka properties for the client; they may hold credentials."""
 
     model_config = ConfigDict(extra="allow")
@@ -66,7 +66,7 @@ class Connection(BaseModel):
     schema_: ConnectionSchema = Field(alias="schema", description="The newest")
     schemas: list[ConnectionSchema] = Field(description="All that records may have, oldest first")
     topic: ConnectionTopic
-    kafka: Kafka
+    kafka: KafkaProperties
 
 
 @router.get(

@@ -20,7 +20,7 @@ from sluiceway_gateway.errors import (
     TopicTaken,
     Violation,
 )
-from sluiceway_gateway.kafka.calls import ClusterCalls
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopic
 from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.schemas.service import ParsedSchema, schema_for, version_of
@@ -115,7 +115,7 @@ def _with_format(change: Change, before: KeptTopic | None, topic: str) -> Change
 class Preflight:
     """Looks at Kafka for what a new channel asks of it; of one that is there it asks nothing."""
 
-    def __init__(self, database: Database, cluster: ClusterCalls, *, timeout_s: float) -> None:
+    def __init__(self, database: Database, cluster: KafkaAdmin, *, timeout_s: float) -> None:
         self._database = database
         self._cluster = cluster
         self._timeout_s = timeout_s

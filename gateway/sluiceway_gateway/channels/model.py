@@ -12,8 +12,8 @@ MAX_PARTITIONS = 10_000
 MAX_SCHEMA_VERSIONS = 1_000
 MAX_SCHEMA_CHARACTERS = 16 * 1024 * 1024
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-MIN_BEAT_MS, MAX_BEAT_MS = 100, 60_000
-MAX_PATIENCE_MS = 3_600_000
+MIN_HEARTBEAT_MS, MAX_HEARTBEAT_MS = 100, 60_000
+MAX_HEARTBEAT_TIMEOUT_MS = 3_600_000
 MIN_IDLE_MS, MAX_IDLE_MS = 60_000, 10 * 365 * 86_400_000
 
 
@@ -45,6 +45,8 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 """The one transition table. A changed spec leaves the phase: `observed_generation`
 and the conditions say how far it is applied."""
 
+READABLE = (Phase.READY, Phase.CLOSING, Phase.CLOSED)
+"""The channel has its topic, and its records can be read."""
 FINISHING = frozenset({Phase.CLOSING, Phase.CLOSED, Phase.DELETING})
 """Nobody comes to write any more, and those who do are asked to finish."""
 
@@ -104,11 +106,11 @@ class Retention:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """How often endpoints say that they live, and how long the gateway is patient without."""
 
     interval_ms: int = 2_000
-    patience_ms: int = 120_000
+    timeout_ms: int = 120_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,7 @@ class ChannelSpec:
     retention: Retention = field(default_factory=Retention)
     config: Mapping[str, str] = field(default_factory=dict)
     """Further topic settings, by Kafka's names."""
-    beat: Beat = field(default_factory=Beat)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
     mirrored: bool = False
     """The positions of its groups are told to Kafka's own group coordinator as well."""
     idle_ms: int | None = None

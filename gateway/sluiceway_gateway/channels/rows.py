@@ -4,15 +4,15 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, bindparam, select, update
 
 from sluiceway_gateway.channels.model import (
-    Beat,
     Channel,
     ChannelSpec,
     Compatibility,
     Condition,
     Format,
+    Heartbeat,
     Phase,
     Retention,
     TopicRef,
@@ -26,8 +26,6 @@ CHANGE = update(channels).where(
     channels.c.generation == bindparam("was_generation"),
     channels.c.revision == bindparam("was_revision"),
     channels.c.phase == bindparam("was_phase"),
-    # What other phases have there, of gateways of the version before, says nothing.
-    (channels.c.phase != str(Phase.READY)) | (channels.c.closing == bindparam("was_closing")),
 )
 
 
@@ -56,13 +54,15 @@ def channel_of(row: Row[Any]) -> Channel:
             replication=row.replication,
             retention=Retention(ms=row.retention_ms, bytes=row.retention_bytes),
             config=row.config,
-            beat=Beat(interval_ms=row.beat_ms, patience_ms=row.patience_ms),
+            heartbeat=Heartbeat(
+                interval_ms=row.heartbeat_interval_ms, timeout_ms=row.heartbeat_timeout_ms
+            ),
             mirrored=row.mirrored,
             idle_ms=row.idle_ms,
         ),
         schema_id=row.schema_id,
         schema_version=row.schema_version,
-        phase=phase_of(row.phase, row.closing),
+        phase=Phase(row.phase),
         observed_generation=row.observed_generation,
         conditions=tuple(_condition_of(each) for each in row.conditions),
         topic=TopicRef(name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions),
@@ -90,11 +90,11 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "retention_ms": channel.spec.retention.ms,
         "retention_bytes": channel.spec.retention.bytes,
         "config": dict(channel.spec.config),
-        "beat_ms": channel.spec.beat.interval_ms,
-        "patience_ms": channel.spec.beat.patience_ms,
+        "heartbeat_interval_ms": channel.spec.heartbeat.interval_ms,
+        "heartbeat_timeout_ms": channel.spec.heartbeat.timeout_ms,
         "mirrored": channel.spec.mirrored,
         "idle_ms": channel.spec.idle_ms,
-        **_stored(channel.phase),
+        "phase": str(channel.phase),
         "observed_generation": channel.observed_generation,
         "conditions": _conditions_of(channel.conditions),
         "topic_name": channel.topic.name,
@@ -111,36 +111,14 @@ def as_it_was(channel: Channel) -> dict[str, Any]:
         "uid": channel.uid,
         "generation": channel.generation,
         "revision": channel.revision,
-        **_stored(channel.phase),
+        "phase": str(channel.phase),
     }
     return {f"was_{name}": value for name, value in stored.items()}
 
 
-def phase_of(stored: str, closing: bool) -> Phase:
-    """Return the phase of a row. One that is closing is stored as ready, as before there were any.
-
-    So gateways of the version before go on with it.
-    """
-    phase = Phase(stored)
-    return Phase.CLOSING if phase is Phase.READY and closing else phase
-
-
 def in_phases(phases: Collection[Phase]) -> ColumnElement[bool]:
     """Tell whether a row is in one of these phases."""
-    table = channels.c
-    others = [str(each) for each in phases if each not in (Phase.READY, Phase.CLOSING)]
-    ready = [
-        (table.phase == str(Phase.READY))
-        & (table.closing if each is Phase.CLOSING else ~table.closing)
-        for each in phases
-        if each in (Phase.READY, Phase.CLOSING)
-    ]
-    return or_(table.phase.in_(others), *ready)
-
-
-def _stored(phase: Phase) -> dict[str, Any]:
-    closing = phase is Phase.CLOSING
-    return {"phase": str(Phase.READY if closing else phase), "closing": closing}
+    return channels.c.phase.in_([str(each) for each in phases])
 
 
 def _conditions_of(conditions: tuple[Condition, ...]) -> list[dict[str, str]]:

@@ -24,7 +24,7 @@ from sluiceway_gateway.errors import (
     NotFound,
     UidMismatch,
 )
-from sluiceway_gateway.kafka.calls import ClusterCalls
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.drain import Leaving, require_deserted
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
@@ -82,7 +82,7 @@ class Channels:
     def __init__(
         self,
         database: Database,
-        cluster: ClusterCalls,
+        cluster: KafkaAdmin,
         *,
         topic_prefix: str,
         kafka_timeout_s: float,

@@ -10,7 +10,6 @@ from sluiceway_gateway.channels.rows import (
     CHANGE,
     as_it_was,
     channel_of,
-    phase_of,
     selection,
     values_of,
 )
@@ -163,8 +162,7 @@ def overall(tx: ReadTransaction) -> Tag:
 def count_by_phase(tx: ReadTransaction) -> dict[Phase, int]:
     """Return how many channels are in each phase, 0 included."""
     counts = dict.fromkeys(Phase, 0)
-    number = func.count().label("number")
-    statement = select(channels.c.phase, channels.c.closing, number)
-    for row in tx.execute(statement.group_by(channels.c.phase, channels.c.closing)):
-        counts[phase_of(row.phase, row.closing)] += row.number
+    statement = select(channels.c.phase, func.count().label("number")).group_by(channels.c.phase)
+    for row in tx.execute(statement):
+        counts[Phase(row.phase)] = row.number
     return counts

@@ -8,12 +8,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.channels.change import UNSET, Change, Unset
 from sluiceway_gateway.channels.model import (
-    MAX_BEAT_MS,
+    MAX_HEARTBEAT_MS,
+    MAX_HEARTBEAT_TIMEOUT_MS,
     MAX_IDLE_MS,
     MAX_LABELS,
     MAX_PARTITIONS,
-    MAX_PATIENCE_MS,
-    MIN_BEAT_MS,
+    MIN_HEARTBEAT_MS,
     MIN_IDLE_MS,
     TOPIC_PATTERN,
     Channel,
@@ -54,11 +54,11 @@ class Retention(BaseModel):
     bytes: int | None
 
 
-class Beat(BaseModel):
+class Heartbeat(BaseModel):
     """How often endpoints beat, and after how long without one is lost."""
 
     interval_ms: int
-    patience_ms: int
+    timeout_ms: int
 
 
 class AdoptedTopic(BaseModel):
@@ -78,7 +78,7 @@ class Spec(BaseModel):
     replication: int | None
     retention: Retention
     config: dict[str, str]
-    beat: Beat
+    heartbeat: Heartbeat
     mirrored: bool
     idle_ms: int | None = Field(description="How long nobody uses it before it is closed")
     topic: AdoptedTopic | None = Field(description="The topic that was adopted")
@@ -154,9 +154,9 @@ def channel_json(channel: Channel) -> dict[str, Any]:
             "replication": spec.replication,
             "retention": {"ms": spec.retention.ms, "bytes": spec.retention.bytes},
             "config": dict(spec.config),
-            "beat": {
-                "interval_ms": spec.beat.interval_ms,
-                "patience_ms": spec.beat.patience_ms,
+            "heartbeat": {
+                "interval_ms": spec.heartbeat.interval_ms,
+                "timeout_ms": spec.heartbeat.timeout_ms,
             },
             "mirrored": spec.mirrored,
             "idle_ms": spec.idle_ms,
@@ -210,11 +210,11 @@ class RetentionPut(Asked):
     bytes: int | None = Field(default=None, ge=-1, le=INT64_MAX, description="By partition")
 
 
-class BeatPut(Asked):
+class HeartbeatPut(Asked):
     """How often endpoints beat, and after how long without one is lost; three beats at least."""
 
-    interval_ms: int = Field(default=2_000, ge=MIN_BEAT_MS, le=MAX_BEAT_MS)
-    patience_ms: int = Field(default=120_000, ge=3 * MIN_BEAT_MS, le=MAX_PATIENCE_MS)
+    interval_ms: int = Field(default=2_000, ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)
+    timeout_ms: int = Field(default=120_000, ge=3 * MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_TIMEOUT_MS)
 
 
 class TopicPut(Asked):
@@ -249,7 +249,7 @@ class SpecPut(Asked):
         max_length=MAX_SETTINGS,
         description="Further topic settings, by Kafka's names; replaces all",
     )
-    beat: BeatPut = Field(default_factory=BeatPut)
+    heartbeat: HeartbeatPut = Field(default_factory=HeartbeatPut)
     mirrored: bool = Field(
         default=False, description="Groups' positions are written to Kafka's own group offsets too"
     )
@@ -304,8 +304,8 @@ class ChannelPut(Asked):
             retention_ms=self.spec.retention.given("ms"),
             retention_bytes=self.spec.retention.given("bytes"),
             config=config,
-            interval_ms=self.spec.beat.given("interval_ms"),
-            patience_ms=self.spec.beat.given("patience_ms"),
+            interval_ms=self.spec.heartbeat.given("interval_ms"),
+            timeout_ms=self.spec.heartbeat.given("timeout_ms"),
             mirrored=self.spec.given("mirrored"),
             idle_ms=self.spec.given("idle_ms"),
             topic=self.spec.topic.name if self.spec.topic else self.spec.given("topic"),

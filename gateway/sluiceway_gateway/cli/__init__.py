@@ -11,8 +11,8 @@ _OWN = ("sluiceway", "sluiceway_gateway")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    The command needs the extra `gateway`. An installation of the client alone has it too, since
-    both are one distribution; there it says in one sentence what to install.
+    Client and gateway are one distribution, so the command also exists without the extra `gateway`
+    that it needs. Then it says what to install.
     """
     try:
         from sluiceway_gateway.cli.entry import main as run

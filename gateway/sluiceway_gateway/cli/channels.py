@@ -1,56 +1,52 @@
-"""`sluiceway channels`: looking after channels through the gateway."""
+"""`sluiceway channels`: create, show, change and delete channels through the gateway."""
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import IO, Any, TypeVar
+from typing import IO
 
 import click
 
 from sluiceway import Gateway, Retention
 from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
-from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import Endpoint
-from sluiceway.rest.transport import Transport
-from sluiceway_gateway.cli.format import described, duration, print_table
+from sluiceway_gateway.cli import options
+from sluiceway_gateway.cli.options import channel_json, duration, format_time, print_table
 from sluiceway_gateway.cli.status import status
 
-#: How long to go on asking a gateway that does not answer; people wait for less than programs.
-TIMEOUT_S = 10.0
-#: How often to say who is waited for.
-_TOLD_EVERY_S = 10.0
+#: How often `close --wait` reports what it waits for.
+_REPORT_EVERY_S = 10.0
 _COMPATIBILITY = click.Choice(["none", "backward", "forward", "full"])
 _FORMAT = click.Choice(["avro", "arrow", "bytes"])
-_MIRRORED = "Write groups' positions to Kafka's own group offsets too."
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def gateway_option(function: _F) -> _F:
-    """Add the option that names the gateway."""
-    return click.option(
-        "--url", help="The gateway.  [default: SLUICEWAY_URL, or http://127.0.0.1:8900]"
-    )(function)
+_SCHEMA = click.option(
+    "--schema", type=click.File(encoding="utf-8"), help="Avro schema as JSON; - reads stdin."
+)
+_JSON_LINES = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per line."
+)
+_YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+_MIRRORED = "Also commit the groups' positions to Kafka's consumer groups."
 
 
 @click.group()
 def channels() -> None:
-    """List, show, create, update, close, forget, delete channels, dismiss their failed writers."""
+    """Create, show, change and delete channels."""
 
 
 @channels.command("list")
-@click.option("--selector", "-l", help="Labels to choose by: team=ops,stage!=test")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@gateway_option
+@click.option("--selector", "-l", help="Label selector, such as team=ops,stage!=test.")
+@_JSON_LINES
+@options.gateway_option
 def list_(selector: str | None, as_json: bool, url: str | None) -> None:
-    """List the channels that the token may see, by name."""
-    with Gateway(url, timeout_s=TIMEOUT_S) as gateway:
+    """List the channels that the token can see."""
+    with Gateway(url, timeout_s=options.TIMEOUT_S) as gateway:
         found = gateway.channels(selector)
         if as_json:
             for each in found:
-                click.echo(json.dumps(described(each)))
+                click.echo(channel_json(each))
             return
         print_table(
             ("NAME", "PHASE", "FORMAT", "PARTITIONS", "CREATED", "LABELS"),
@@ -60,7 +56,7 @@ def list_(selector: str | None, as_json: bool, url: str | None) -> None:
                     each.status.phase,
                     each.format,
                     str(each.status.topic.partitions or each.partitions),
-                    each.created_at.strftime("%Y-%m-%d %H:%M:%SZ"),
+                    format_time(each.created_at),
                     ",".join(f"{key}={value}" for key, value in sorted(each.labels.items())),
                 )
                 for each in found
@@ -70,32 +66,46 @@ def list_(selector: str | None, as_json: bool, url: str | None) -> None:
 
 @channels.command()
 @click.argument("name")
-@gateway_option
+@options.gateway_option
 def show(name: str, url: str | None) -> None:
     """Show the channel NAME as JSON."""
-    with _found(name, url) as channel:
-        click.echo(json.dumps(described(channel), indent=2, ensure_ascii=False))
+    with _open_channel(name, url) as channel:
+        click.echo(channel_json(channel, indent=2))
 
 
-channels.add_command(gateway_option(status))
+channels.add_command(options.gateway_option(status))
 
 
 @channels.command()
 @click.argument("name")
-@click.option("--schema", type=click.File(encoding="utf-8"), help="Avro JSON; - reads stdin.")
-@click.option("--topic", help="Adopt this topic of Kafka's: it is never deleted or changed.")
-@click.option("--compatibility", type=_COMPATIBILITY, help="[default: backward]")
-@click.option("--partitions", type=int, help="[default: 1]")
-@click.option("--format", "format_", type=_FORMAT, help="[default: avro]")
-@click.option("--pinned", is_flag=True, default=None, help="Never change the partitions.")
-@click.option("--replication", type=int, help="Copies.  [default: the broker's]")
-@click.option("--retention-ms", type=int, help="How long records are kept; -1 for ever.")
-@click.option("--retention-bytes", type=int, help="How much of a partition is kept.")
+@_SCHEMA
+@click.option("--topic", help="Adopt this existing topic; it is never changed or deleted.")
+@click.option(
+    "--compatibility",
+    type=_COMPATIBILITY,
+    help="Which changes of the schema are allowed.  [default: backward]",
+)
+@click.option("--partitions", type=int, help="Number of partitions.  [default: 1]")
+@click.option("--format", "format_", type=_FORMAT, help="Format of messages.  [default: avro]")
+@click.option(
+    "--pinned", is_flag=True, default=None, help="Forbid changes of the number of partitions."
+)
+@click.option("--replication", type=int, help="Replication factor.  [default: the broker's]")
+@click.option("--retention-ms", type=int, help="Retention time; -1 keeps records forever.")
+@click.option("--retention-bytes", type=int, help="Retained bytes per partition.")
 @click.option("--mirrored", is_flag=True, default=None, help=_MIRRORED)
-@click.option("--idle", callback=duration, help="Remove it when unused for so long twice: 7d.")
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
-@click.option("--config", "config", multiple=True, metavar="KEY=VALUE", help="Topic settings.")
-@gateway_option
+@click.option(
+    "--idle",
+    callback=duration,
+    help="Close it after this time without use, such as 7d; delete it after as long again.",
+)
+@click.option(
+    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label; can be repeated."
+)
+@click.option(
+    "--config", multiple=True, metavar="KEY=VALUE", help="Topic setting; can be repeated."
+)
+@options.gateway_option
 def create(
     name: str,
     schema: IO[str] | None,
@@ -113,18 +123,21 @@ def create(
     config: tuple[str, ...],
     url: str | None,
 ) -> None:
-    """Create the channel NAME and wait until it is ready; one that is there is left as it is."""
+    """Create the channel NAME and wait until it is ready.
+
+    An existing channel is not changed; options that differ from it are reported.
+    """
     if schema is None and topic is None and format_ != "bytes":
         raise click.UsageError(
-            "Missing option '--schema': a channel needs one, unless its format is "
-            "bytes, or it adopts a topic that another channel had."
+            "Missing option '--schema': only a channel whose format is bytes, or that adopts the "
+            "topic of a forgotten channel, can do without."
         )
     retention = None
     if retention_ms is not None or retention_bytes is not None:
         retention = Retention(ms=retention_ms, bytes=retention_bytes)
     with (
         warnings.catch_warnings(record=True) as differences,
-        Gateway(url, timeout_s=TIMEOUT_S) as gateway,
+        Gateway(url, timeout_s=options.TIMEOUT_S) as gateway,
     ):
         warnings.simplefilter("always")
         channel = gateway.channel(
@@ -149,14 +162,26 @@ def create(
 
 @channels.command()
 @click.argument("name")
-@click.option("--schema", type=click.File(encoding="utf-8"), help="Avro JSON; - reads stdin.")
-@click.option("--compatibility", type=_COMPATIBILITY, help="The rule for new versions.")
-@click.option("--partitions", type=int, help="More than there are.")
-@click.option("--pinned/--not-pinned", default=None, help="Whether they may never change.")
+@_SCHEMA
+@click.option(
+    "--compatibility", type=_COMPATIBILITY, help="Which changes of the schema are allowed."
+)
+@click.option("--partitions", type=int, help="Number of partitions; can only grow.")
+@click.option(
+    "--pinned/--not-pinned",
+    default=None,
+    help="Forbid or allow changes of the number of partitions.",
+)
 @click.option("--mirrored/--not-mirrored", default=None, help=_MIRRORED)
-@click.option("--idle", callback=duration, help="As when it is created; 0s keeps it for ever.")
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Replaces all labels.")
-@gateway_option
+@click.option("--idle", callback=duration, help="As for create; 0s keeps it forever.")
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Label; together they replace all labels.",
+)
+@options.gateway_option
 def update(
     name: str,
     schema: IO[str] | None,
@@ -168,8 +193,8 @@ def update(
     labels: tuple[str, ...],
     url: str | None,
 ) -> None:
-    """Change the channel NAME; another schema becomes its newest version."""
-    with _found(name, url) as channel:
+    """Change the channel NAME; a new schema becomes its newest version."""
+    with _open_channel(name, url) as channel:
         channel.update(
             schema=None if schema is None else schema.read(),
             compatibility=compatibility,
@@ -184,11 +209,11 @@ def update(
 
 @channels.command()
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@gateway_option
+@_JSON_LINES
+@options.gateway_option
 def schemas(name: str, as_json: bool, url: str | None) -> None:
-    """List the versions of NAME's schema, the oldest first."""
-    with _found(name, url) as channel:
+    """List the schema versions of the channel NAME, oldest first."""
+    with _open_channel(name, url) as channel:
         found = channel.schemas()
     if as_json:
         for each in found:
@@ -201,7 +226,7 @@ def schemas(name: str, as_json: bool, url: str | None) -> None:
             (
                 str(each.version),
                 str(each.id),
-                each.created_at.strftime("%Y-%m-%d %H:%M:%SZ") if each.created_at else "",
+                format_time(each.created_at),
                 ", ".join(field["name"] for field in each.definition["fields"]),
             )
             for each in found
@@ -211,23 +236,24 @@ def schemas(name: str, as_json: bool, url: str | None) -> None:
 
 @channels.command()
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Until all is written and read.")
-@click.option("--force", is_flag=True, help="At once, whoever writes or reads.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@gateway_option
+@click.option("--wait", is_flag=True, help="Wait until it is closed.")
+@click.option("--force", is_flag=True, help="Close at once, regardless of attached endpoints.")
+@_YES
+@options.gateway_option
 def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> None:
-    """Let nobody come to write to the channel NAME any more; its records stay readable.
+    """Close the channel NAME to writers; its records stay readable.
 
-    Those who write are asked to finish, and readers go on: it is closed when they have all.
+    New writers are rejected and attached writers are asked to finish. The channel is closed once
+    all groups have read everything.
     """
-    with _found(name, url) as channel:
-        if not (yes or _confirmed(f"Close the channel {name} to writers, for good?")):
+    with _open_channel(name, url) as channel:
+        if not (yes or _confirm(f"Close the channel {name} to writers, for good?")):
             raise click.ClickException("nothing was closed; --yes closes without asking")
         channel.close(force=force)
         while wait and channel.status.phase != "closed":
             click.echo(f"sluiceway: {channel.status.explain()}", err=True)
             with suppress(SluicewayTimeout):
-                channel.wait_until_closed(_TOLD_EVERY_S)
+                channel.wait_until_closed(_REPORT_EVERY_S)
         if channel.status.phase == "closed":
             click.echo(f"channel {name} is closed")
         else:
@@ -236,12 +262,12 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
 
 @channels.command()
 @click.argument("name")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@gateway_option
+@_YES
+@options.gateway_option
 def forget(name: str, yes: bool, url: str | None) -> None:
-    """Delete the channel NAME and leave its topic and records in Kafka."""
-    with _found(name, url) as channel:
-        if not (yes or _confirmed(f"Forget the channel {name}; its topic stays?")):
+    """Delete the channel NAME, but not its topic and records in Kafka."""
+    with _open_channel(name, url) as channel:
+        if not (yes or _confirm(f"Forget the channel {name} and keep its topic?")):
             raise click.ClickException("nothing was forgotten; --yes forgets without asking")
         topic = channel.status.topic.name
         channel.delete(keep_topic=True)
@@ -250,15 +276,15 @@ def forget(name: str, yes: bool, url: str | None) -> None:
 
 @channels.command()
 @click.argument("name")
-@click.option("--keep-topic", is_flag=True, help="Leave the topic and its records in Kafka.")
-@click.option("--force", is_flag=True, help="Though it is in use, or not all of it was read.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@gateway_option
+@click.option("--keep-topic", is_flag=True, help="Keep the topic and its records in Kafka.")
+@click.option("--force", is_flag=True, help="Delete even if it is in use or has unread records.")
+@_YES
+@options.gateway_option
 def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None) -> None:
     """Delete the channel NAME with its topic and all records."""
-    with _found(name, url) as channel:
-        what = "; its topic stays" if keep_topic else " with all its records"
-        if not (yes or _confirmed(f"Delete the channel {name}{what}?")):
+    with _open_channel(name, url) as channel:
+        topic = "keep its topic" if keep_topic else "all its records"
+        if not (yes or _confirm(f"Delete the channel {name} and {topic}?")):
             raise click.ClickException("nothing was deleted; --yes deletes without asking")
         channel.delete(keep_topic=keep_topic, force=force)
     click.echo(f"channel {name} is deleted")
@@ -266,63 +292,58 @@ def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None)
 
 @channels.command()
 @click.argument("name")
-@click.option("--failed", is_flag=True, help="All writers that failed.")
-@click.option("--lost", is_flag=True, help="All writers that are lost: if they live, they stop.")
-@click.option("--endpoint", "ids", multiple=True, metavar="ID", help="This one. Repeatable.")
-@gateway_option
+@click.option("--failed", is_flag=True, help="Dismiss all failed writers.")
+@click.option("--lost", is_flag=True, help="Dismiss all lost writers; any that still runs stops.")
+@click.option("--endpoint", "ids", multiple=True, metavar="ID", help="Dismiss it; can be repeated.")
+@options.gateway_option
 def dismiss(name: str, failed: bool, lost: bool, ids: tuple[str, ...], url: str | None) -> None:
-    """Let readers of NAME take writers that failed or were lost for finished.
+    """Count failed or lost writers of the channel NAME as finished.
 
-    What they wrote stays readable, and readers raise no error for them any more. Without an option
-    it lists them, and dismisses nobody.
+    Readers stop raising errors for them, and what they wrote stays readable. Without an option,
+    lists these writers.
     """
-    with _found(name, url) as channel:
-        present = channel.endpoints()
-        over = [each for each in present if each.role == "writer" and _is_over(each)]
-        chosen = [each for each in over if failed and each.state == "error"]
-        chosen += [each for each in over if lost and each.state != "error"]
-        chosen += [_named(present, each, name) for each in ids]
+    with _open_channel(name, url) as channel:
+        endpoints = channel.endpoints()
+        ended = [each for each in endpoints if each.role == "writer" and _has_failed(each)]
+        chosen = [each for each in ended if failed and each.state == "error"]
+        chosen += [each for each in ended if lost and each.state != "error"]
+        chosen += [_dismissible(endpoints, each, name) for each in ids]
         if not (failed or lost or ids):
-            if not over:
+            if not ended:
                 click.echo(f"no writer of the channel {name} failed or is lost")
                 return
-            _print_ended(over)
+            _print_failed(ended)
             raise click.ClickException(
-                "nobody was dismissed; choose them by --failed, --lost or --endpoint ID"
+                "no endpoint was dismissed; choose them with --failed, --lost or --endpoint ID"
             )
         for each in dict.fromkeys(each.id for each in chosen):
             channel.dismiss(each)
             click.echo(f"endpoint {each} is dismissed")
         if not chosen:
-            what = " or ".join(w for w, on in (("failed", failed), ("is lost", lost)) if on)
-            click.echo(f"no writer of the channel {name} {what}")
+            states = [word for word, on in (("failed", failed), ("is lost", lost)) if on]
+            click.echo(f"no writer of the channel {name} {' or '.join(states)}")
 
 
-def _is_over(endpoint: Endpoint) -> bool:
+def _has_failed(endpoint: Endpoint) -> bool:
+    """Whether it failed or is lost."""
     return endpoint.state != "closed" and not endpoint.lives
 
 
-def _named(present: Iterable[Endpoint], id_: str, name: str) -> Endpoint:
-    found = next((each for each in present if each.id == id_), None)
+def _dismissible(endpoints: Iterable[Endpoint], id_: str, name: str) -> Endpoint:
+    found = next((each for each in endpoints if each.id == id_), None)
     if found is None:
         raise click.ClickException(
             f"the channel {name} has no endpoint {id_}, or it was dismissed before"
         )
-    if not _is_over(found):
+    if not _has_failed(found):
         raise click.ClickException(
-            f"{found.place} ({id_}) is {found.state} and {found.health}: only an endpoint that "
-            "failed or is lost can be dismissed"
+            f"{found.place} ({id_}) is {found.state} and {found.health}: only a failed or lost "
+            "endpoint can be dismissed"
         )
     return found
 
 
-def _failed_at(endpoint: Endpoint) -> str:
-    if endpoint.state != "error" or endpoint.changed_at is None:
-        return ""
-    return endpoint.changed_at.strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def _print_ended(ended: Iterable[Endpoint]) -> None:
+def _print_failed(endpoints: Iterable[Endpoint]) -> None:
     print_table(
         ("ENDPOINT", "WRITER", "STATE", "SINCE", "CAUSE"),
         [
@@ -330,25 +351,22 @@ def _print_ended(ended: Iterable[Endpoint]) -> None:
                 each.id,
                 each.place,
                 "failed" if each.state == "error" else "lost",
-                _failed_at(each),
+                format_time(each.changed_at) if each.state == "error" else "",
                 (each.cause or "") + (" (wrote nothing)" if each.wrote_nothing else ""),
             )
-            for each in ended
+            for each in endpoints
         ],
     )
 
 
 @contextmanager
-def _found(name: str, url: str | None) -> Iterator[Channel]:
-    """Give the channel as it stands, ready or not."""
-    control = Control(Transport(url, timeout_s=TIMEOUT_S))
-    try:
+def _open_channel(name: str, url: str | None) -> Iterator[Channel]:
+    """Give the channel, whether it is ready or not."""
+    with options.open_control(url) as control:
         yield Channel(control, control.channel(name))
-    finally:
-        control.close()
 
 
-def _confirmed(question: str) -> bool:
+def _confirm(question: str) -> bool:
     try:
         return click.confirm(question, err=True)
     except click.Abort:

@@ -1,4 +1,4 @@
-"""The root command, and what the process says and returns when a command fails."""
+"""The root command: loads subcommands, and turns errors into messages and exit statuses."""
 
 import importlib
 import os
@@ -9,10 +9,10 @@ import click
 
 from sluiceway._version import __version__
 from sluiceway.errors import SluicewayError
-from sluiceway_gateway.embedded.errors import EmbeddedError
+from sluiceway_gateway.embedded import EmbeddedError
 from sluiceway_gateway.errors import SluicewayGatewayError
 
-#: Where each command is; imported when it is asked for, so that none waits for another's parts.
+#: The modules of commands, imported on use so that no command waits for the imports of another.
 COMMANDS = {
     "up": "sluiceway_gateway.cli.up:up",
     "serve": "sluiceway_gateway.cli.serve:serve",
@@ -20,24 +20,23 @@ COMMANDS = {
     "token": "sluiceway_gateway.cli.token:token",
     "channels": "sluiceway_gateway.cli.channels:channels",
     "tail": "sluiceway_gateway.cli.tail:tail",
-    "demo": "sluiceway_gateway.cli.demo:demo",
+    "demo": "sluiceway_gateway.demo.command:demo",
 }
-#: What click raises, from 8.2 on, for a group without a command; its message is the help.
+#: Raised by click 8.2 and later for a group without a command; its message is the help.
 _HELP: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 class _Commands(click.Group):
-    """Commands that are imported when they are used."""
+    """A group whose commands are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        place = COMMANDS.get(cmd_name)
-        if place is None:
+        if cmd_name not in COMMANDS:
             return None
-        module, name = place.split(":")
+        module, name = COMMANDS[cmd_name].split(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
@@ -47,15 +46,15 @@ class _Commands(click.Group):
 def sluiceway() -> None:
     """Typed data channels on Kafka.
 
-    `sluiceway up` starts a broker and a gateway on this machine. The commands `channels` and
-    `tail` talk to the gateway at SLUICEWAY_URL, with the token in SLUICEWAY_TOKEN.
+    `sluiceway up` runs a broker and a gateway on this machine. `channels` and `tail` call the
+    gateway at SLUICEWAY_URL with the token in SLUICEWAY_TOKEN.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status: 0, 1 failed, 2 misused, 130 interrupted.
+    """Run a command and return the exit status: 0, 1 failure, 2 wrong usage, 130 interrupted.
 
-    A failure is one line on standard error that says what to do.
+    A failure prints one line on standard error that says what to do.
     """
     try:
         outcome = sluiceway.main(
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has enough; the interpreter must not flush it once more.
+        # The reader of our output has gone; the interpreter must not flush into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return outcome if isinstance(outcome, int) else 0

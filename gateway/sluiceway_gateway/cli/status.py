@@ -1,4 +1,4 @@
-"""`sluiceway channels status`: who writes and reads, how far, and how that gets on."""
+"""`sluiceway channels status`: writers, readers, lag and rates of channels."""
 
 import itertools
 import json
@@ -8,42 +8,38 @@ from typing import Any
 
 import click
 
-from sluiceway.rest.channels import Control, channel_states, list_states
-from sluiceway.rest.status import CrewReport, StatusLine, StatusReport
-from sluiceway.rest.transport import Transport
-from sluiceway_gateway.cli.format import print_table
+from sluiceway.rest.channels import Control, watch_status, watch_summaries
+from sluiceway.rest.status import ChannelSummary, EndpointCounts, StatusReport
+from sluiceway_gateway.cli.options import format_time, open_control, print_table
 
 _UNKNOWN = "?"
-_TIMEOUT_S = 10.0
 
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--watch", "-w", is_flag=True, help="Show it whenever it changes, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--watch", "-w", is_flag=True, help="Print again after each change, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def status(name: str | None, watch: bool, as_json: bool, url: str | None) -> None:
-    """Show who writes and reads the channel NAME, how far they are and how they get on.
+    """Show the writers, readers, lag and rates of the channel NAME.
 
-    Without NAME, a line for each channel. What is not known is a question mark.
+    Without NAME, prints a line per channel. A question mark is an unknown value.
     """
-    control = Control(Transport(url, timeout_s=_TIMEOUT_S))
-    try:
+    with open_control(url) as control:
         if name is None:
-            for lines in _all(control, watch=watch):
+            for lines in _lists(control, watch=watch):
                 _print([each.document for each in lines], watch=watch, as_json=as_json)
                 if not as_json:
                     _print_lines(lines)
         else:
-            for report in _one(control, name, watch=watch):
+            states = watch_status(control, name, sleep=time.sleep)
+            for report in states if watch else itertools.islice(states, 1):
                 _print([report.document], watch=watch, as_json=as_json)
                 if not as_json:
                     _print_report(report)
-    finally:
-        control.close()
 
 
 def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) -> None:
-    """Print JSON, if it is asked for; else make room for the next tables."""
+    """Print JSON, or clear the terminal for the tables that follow."""
     if as_json:
         for each in documents:
             click.echo(json.dumps(each))
@@ -51,26 +47,21 @@ def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) ->
         click.clear()
 
 
-def _all(control: Control, *, watch: bool) -> Iterator[tuple[StatusLine, ...]]:
+def _lists(control: Control, *, watch: bool) -> Iterator[tuple[ChannelSummary, ...]]:
     if watch:
-        return list_states(control, sleep=time.sleep)
+        return watch_summaries(control, sleep=time.sleep)
     return iter([tuple(control.statuses())])
 
 
-def _one(control: Control, name: str, *, watch: bool) -> Iterator[StatusReport]:
-    states = channel_states(control, name, sleep=time.sleep)
-    return states if watch else itertools.islice(states, 1)
-
-
-def _print_lines(lines: Iterable[StatusLine]) -> None:
+def _print_lines(lines: Iterable[ChannelSummary]) -> None:
     print_table(
         ("NAME", "PHASE", "WRITERS", "READERS", "LAG", "BEHIND", "WRITTEN/S", "PROGRESS"),
         [
             (
                 each.name,
                 each.phase,
-                _crew(each.writers),
-                _crew(each.readers),
+                _counts(each.writers),
+                _counts(each.readers),
                 _number(each.lag_messages),
                 _seconds(each.lag_seconds),
                 _number(each.write_rate),
@@ -82,8 +73,8 @@ def _print_lines(lines: Iterable[StatusLine]) -> None:
 
 
 def _print_report(report: StatusReport) -> None:
-    looked = report.sampled_at
-    when = "not looked at yet" if looked is None else f"as of {looked:%Y-%m-%d %H:%M:%SZ}"
+    sampled = report.sampled_at
+    when = "not sampled yet" if sampled is None else f"as of {format_time(sampled)}"
     written = f"{_number(report.write_rate)} messages written/s"
     click.echo(f"channel {report.name} is {report.phase}, {written}, {when}")
     if report.groups:
@@ -121,7 +112,7 @@ def _print_report(report: StatusReport) -> None:
                     _number(each.counters.get("records")),
                     lag,
                     progress,
-                    # A row is a line.
+                    # Causes may have line breaks.
                     " ".join((each.cause or "").split()),
                 )
                 for each, lag, progress in endpoints
@@ -129,10 +120,14 @@ def _print_report(report: StatusReport) -> None:
         )
 
 
-def _crew(crew: CrewReport) -> str:
-    """Return how many there are, with what there is to worry about."""
-    troubles = [f"{n} {word}" for n, word in ((crew.lost, "lost"), (crew.failed, "failed")) if n]
-    return ", ".join([str(crew.living), *troubles])
+def _counts(counts: EndpointCounts) -> str:
+    """Return the number of living endpoints, and of lost and failed ones if there are any."""
+    troubles = [
+        f"{number} {state}"
+        for number, state in ((counts.lost, "lost"), (counts.failed, "failed"))
+        if number
+    ]
+    return ", ".join([str(counts.living), *troubles])
 
 
 def _number(number: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`sluiceway tail`: a channel's records as JSON lines."""
+"""`sluiceway tail`: print the records of a channel as JSON lines."""
 
 import base64
 import json
@@ -10,21 +10,21 @@ from typing import Any, Literal
 import click
 
 from sluiceway import ChannelReader, Gateway
-from sluiceway_gateway.cli.channels import TIMEOUT_S, gateway_option
+from sluiceway_gateway.cli import options
 
 _READ_RECORDS = 1000
 _READ_TIMEOUT_S = 0.2
-# JSON has no numbers for these; the strings are those that Arrow and Spark read.
+# JSON has no such numbers. These strings are the ones that Arrow and Spark parse.
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 @click.command()
 @click.argument("name")
-@click.option("--from-beginning", is_flag=True, help="Start with the oldest record.")
-@click.option("--number", "-n", type=click.IntRange(min=1), help="Stop after so many records.")
-@click.option("--no-follow", is_flag=True, help="Stop at the end of what is there now.")
-@click.option("--skip-corrupt", is_flag=True, help="Pass over messages that cannot be decoded.")
-@gateway_option
+@click.option("--from-beginning", is_flag=True, help="Start at the oldest record, not at the end.")
+@click.option("--number", "-n", type=click.IntRange(min=1), help="Stop after this many records.")
+@click.option("--no-follow", is_flag=True, help="Print the existing records, then stop.")
+@click.option("--skip-corrupt", is_flag=True, help="Skip messages that cannot be decoded.")
+@options.gateway_option
 def tail(
     name: str,
     from_beginning: bool,
@@ -33,13 +33,13 @@ def tail(
     skip_corrupt: bool,
     url: str | None,
 ) -> None:
-    """Print the records of the channel NAME as they come, one JSON object a line.
+    """Print new records of the channel NAME, one JSON object per line.
 
-    Times are ISO 8601 and bytes base64; NaN and the infinities are strings.
+    Times are ISO 8601, bytes are base64, NaN and infinities are strings.
     """
     start: Literal["earliest", "latest"] = "earliest" if from_beginning or no_follow else "latest"
     with (
-        Gateway(url, timeout_s=TIMEOUT_S) as gateway,
+        Gateway(url, timeout_s=options.TIMEOUT_S) as gateway,
         gateway.channel(name).reader(
             until="now" if no_follow else None,
             start=start,
@@ -50,25 +50,26 @@ def tail(
 
 
 def _print(reader: ChannelReader, number: int | None) -> None:
-    """Print up to `number` records, or all there will be."""
+    """Print up to `number` records, or all until the reader has finished."""
     left = math.inf if number is None else number
     while left and not reader.finished:
         records = reader.read(int(min(left, _READ_RECORDS)), timeout=_READ_TIMEOUT_S)
         lines = (
-            json.dumps(plain(record), ensure_ascii=False, allow_nan=False) for record in records
+            json.dumps(json_value(record), ensure_ascii=False, allow_nan=False)
+            for record in records
         )
         if records:
             click.echo("\n".join(lines))
         left -= len(records)
 
 
-def plain(value: Any) -> Any:
-    """Return the value in JSON's own types."""
+def json_value(value: Any) -> Any:
+    """Return a value of JSON's types for a value of a record."""
     match value:
         case Mapping():
-            return {str(key): plain(each) for key, each in value.items()}
+            return {str(key): json_value(each) for key, each in value.items()}
         case list() | tuple():
-            return [plain(each) for each in value]
+            return [json_value(each) for each in value]
         case bytes():
             return base64.b64encode(value).decode("ascii")
         case datetime() | date():

@@ -1,4 +1,4 @@
-"""`sluiceway token`: making, listing and revoking tokens, in the gateway's own database."""
+"""`sluiceway token`: create, list and revoke tokens in the gateway's database."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,17 +8,17 @@ import click
 
 from sluiceway_gateway.auth.model import Token
 from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.cli.format import duration, print_table
+from sluiceway_gateway.cli.options import duration, format_time, print_table
 from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.settings import Settings
 
 
 @click.group()
 def token() -> None:
-    """Make, list and revoke tokens.
+    """Create, list and revoke tokens.
 
-    Works on the database at SLUICEWAY_DATABASE_URL, with the key in SLUICEWAY_TOKEN_KEY or the
-    file SLUICEWAY_TOKEN_KEY_FILE. The first token closes the gateway to requests without one.
+    Works on the database at SLUICEWAY_DATABASE_URL, with the key in SLUICEWAY_TOKEN_KEY or in the
+    file SLUICEWAY_TOKEN_KEY_FILE. Once there is a token, the gateway rejects requests without one.
     """
 
 
@@ -30,26 +30,30 @@ def token() -> None:
     multiple=True,
     required=True,
     metavar="SCOPE",
-    help="read, write or manage, each also with :PREFIX of channel names, or admin; repeatable.",
+    help="read, write, manage (each optionally with :PREFIX of channel names) or admin; can be "
+    "repeated.",
 )
 @click.option(
     "--expires-in",
     callback=duration,
     metavar="TIME",
-    help="As 12h or 90d.  [default: it does not expire]",
+    help="Lifetime, such as 12h or 90d.  [default: no expiry]",
 )
 def create(label: str, scopes: tuple[str, ...], expires_in: timedelta | None) -> None:
-    """Make a token for LABEL and print it: the only time that it is shown."""
+    """Create a token described by LABEL and print it.
+
+    The token is printed only this once; the database keeps a hash.
+    """
     with _tokens() as tokens:
-        made = tokens.create(label=label, scopes=scopes, expires_in=expires_in)
-    click.echo(made.text.get_secret_value())
-    until = _time(made.token.expires_at, "it is revoked")
-    click.echo(f"id {made.token.id}, valid until {until}. It is not shown again.", err=True)
+        created = tokens.create(label=label, scopes=scopes, expires_in=expires_in)
+    click.echo(created.text.get_secret_value())
+    until = format_time(created.token.expires_at, "it is revoked")
+    click.echo(f"id {created.token.id}, valid until {until}. It is not shown again.", err=True)
 
 
 @token.command("list")
 def list_() -> None:
-    """List all tokens, without their secrets."""
+    """List all tokens without their secrets."""
     with _tokens() as tokens:
         found = tokens.every()
     now = datetime.now(UTC)
@@ -60,8 +64,8 @@ def list_() -> None:
                 each.id,
                 each.label,
                 " ".join(str(scope) for scope in each.scopes),
-                _time(each.created_at),
-                _time(each.expires_at),
+                format_time(each.created_at),
+                format_time(each.expires_at, "never"),
                 _state(each, now),
             )
             for each in found
@@ -72,7 +76,7 @@ def list_() -> None:
 @token.command()
 @click.argument("token_id", metavar="ID")
 def revoke(token_id: str) -> None:
-    """Revoke the token ID at once and for good."""
+    """Revoke the token ID, at once and permanently."""
     with _tokens() as tokens:
         tokens.revoke(token_id)
     click.echo(f"token {token_id} is revoked")
@@ -89,7 +93,3 @@ def _state(each: Token, now: datetime) -> str:
     if each.revoked_at is not None:
         return "revoked"
     return "valid" if each.valid_at(now) else "expired"
-
-
-def _time(moment: datetime | None, without: str = "never") -> str:
-    return without if moment is None else moment.strftime("%Y-%m-%d %H:%M:%SZ")

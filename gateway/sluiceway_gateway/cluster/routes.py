@@ -22,7 +22,7 @@ TopicName = Annotated[
 
 
 class BrokerBody(BaseModel):
-    """A broker, as Kafka tells clients to reach it."""
+    """A broker with its advertised address."""
 
     id: int
     host: str
@@ -31,7 +31,7 @@ class BrokerBody(BaseModel):
 
 
 class ClusterBody(BaseModel):
-    """The cluster; `controller_id` is null while there is no controller."""
+    """The cluster. `controller_id` is null while there is no controller."""
 
     cluster_id: str | None
     controller_id: int | None
@@ -39,7 +39,7 @@ class ClusterBody(BaseModel):
 
 
 class PartitionBody(BaseModel):
-    """A partition; what is unknown is null."""
+    """A partition. Unknown values are null."""
 
     partition: int
     leader: int | None
@@ -49,8 +49,8 @@ class PartitionBody(BaseModel):
     end_offset: int | None
 
 
-class TopicBody(BaseModel):
-    """A topic; `id` tells it from others of its name."""
+class ClusterTopicBody(BaseModel):
+    """A topic. `id` differs between topics that had the same name."""
 
     name: str
     id: str
@@ -61,10 +61,10 @@ class TopicBody(BaseModel):
     "",
     summary="Describe the cluster",
     response_model=ClusterBody,
-    responses=problems(also={200: {"description": "Who is in it", "model": ClusterBody}}),
+    responses=problems(also={200: {"description": "The cluster", "model": ClusterBody}}),
 )
 def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
-    """Give the cluster's id, its controller and the brokers that are alive."""
+    """Return the cluster's id, its controller and its living brokers."""
     return JSONResponse(asdict(gateway.cluster.cluster()))
 
 
@@ -75,22 +75,22 @@ def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
     responses=problems(404, also={200: {"description": "The broker", "model": BrokerBody}}),
 )
 def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gateway) -> Response:
-    """Give one broker that is alive."""
+    """Return a living broker."""
     return JSONResponse(asdict(gateway.cluster.broker(broker_id)))
 
 
 @router.get(
     "/topics/{topic}",
     summary="Describe a topic",
-    response_model=TopicBody,
-    responses=problems(404, also={200: {"description": "The topic", "model": TopicBody}}),
+    response_model=ClusterTopicBody,
+    responses=problems(404, also={200: {"description": "The topic", "model": ClusterTopicBody}}),
 )
 def get_topic(topic: TopicName, principal: Anybody, gateway: Gateway) -> Response:
-    """Give a topic's partitions with their watermarks.
+    """Return a topic's partitions with their watermarks.
 
-    A channel's topic is shown to those who may read the channel, others to administrators.
+    Needs the permission to read the topic's channel, or the scope `admin` if there is none.
     """
-    gateway.cluster.require_leave(principal, topic)
+    gateway.cluster.authorize(principal, topic)
     return JSONResponse(_topic_json(gateway.cluster.topic(topic)))
 
 

@@ -36,8 +36,6 @@ _NAMED = leases.c.name == bindparam("lease")
 _DURATION = bindparam("duration_ms", type_=BigInteger)
 #: A lease of no duration was given back.
 _FREE_MS = 0
-# Gateways of before `renewals` judge by this column, and take no lease from one that holds it.
-_HELD_UNTIL_MS = 2**62
 # Every gateway renews or asks all the time, so these are put together once.
 _CURRENT = select(*_COLUMNS).where(_NAMED, leases.c.lease_ms > _FREE_MS)
 _KEEP = (
@@ -49,7 +47,7 @@ _KEEP = (
 
 
 def _take(insert: Any) -> Any:
-    held = {"holder": bindparam("by"), "lease_ms": _DURATION, "expires_ms": _HELD_UNTIL_MS}
+    held = {"holder": bindparam("by"), "lease_ms": _DURATION}
     return (
         insert(leases)
         .values(name=bindparam("lease"), epoch=1, renewals=0, **held)
@@ -106,7 +104,7 @@ def release(tx: WriteTransaction, lease: Lease) -> bool:
             leases.c.holder == lease.holder,
             leases.c.epoch == lease.epoch,
         )
-        .values(lease_ms=_FREE_MS, expires_ms=0)
+        .values(lease_ms=_FREE_MS)
     )
     return freed.rowcount == 1
 

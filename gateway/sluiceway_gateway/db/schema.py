@@ -10,15 +10,15 @@ from sqlalchemy import (
     Integer,
     Table,
     Text,
-    false,
     text,
 )
 
 from sluiceway_gateway.channels.model import (
-    MAX_BEAT_MS,
+    MAX_HEARTBEAT_MS,
+    MAX_HEARTBEAT_TIMEOUT_MS,
     MAX_PARTITIONS,
-    MAX_PATIENCE_MS,
-    MIN_BEAT_MS,
+    MIN_HEARTBEAT_MS,
+    READABLE,
     Compatibility,
     Format,
     Phase,
@@ -71,7 +71,7 @@ endpoint_groups = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("next_index", BigInteger, nullable=False),
     # Members come and go: the gateway numbers them, and `size` counts them.
-    Column("dynamic", Boolean, nullable=False, server_default=false()),
+    Column("dynamic", Boolean, nullable=False),
     # When the generation last went up; NULL before the first time.
     Column("changed_at", UtcTime),
     CheckConstraint(one_of("role", Role), name="role"),
@@ -220,7 +220,7 @@ channels = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
     Column("schema_version", Integer, nullable=False),
-    Column("compatibility", Word, nullable=False, server_default=text("'backward'")),
+    Column("compatibility", Word, nullable=False),
     Column("format", Word, nullable=False),
     Column("partitions", Integer, nullable=False),
     Column("pinned", Boolean, nullable=False),
@@ -234,30 +234,25 @@ channels = Table(
     Column("topic_name", Word, nullable=False, unique=True),
     Column("topic_id", Word),
     Column("topic_partitions", Integer),
-    Column("adopted", Boolean, nullable=False, server_default=false()),
+    Column("adopted", Boolean, nullable=False),
     Column("keep_topic", Boolean, nullable=False),
     # When the reconciler looks at the row next: at once after a change, else at its next check
     # or, after a refusal, at a retry that backs off.
     Column("due_at", UtcTime, nullable=False),
     # Checks in a row that Kafka refused something in; 0 after a change and after a success.
     Column("refusals", Integer, nullable=False),
-    Column("beat_ms", Integer, nullable=False, server_default=text("2000")),
-    Column("patience_ms", Integer, nullable=False, server_default=text("120000")),
+    Column("heartbeat_interval_ms", Integer, nullable=False),
+    Column("heartbeat_timeout_ms", Integer, nullable=False),
     # Goes up with every change of an endpoint that others see; not with mere beats.
     Column("endpoints_revision", BigInteger, nullable=False, server_default=text("0")),
     # Goes up with every sample that shows something else than the one before.
     Column("samples_revision", BigInteger, nullable=False, server_default=text("0")),
     # Groups' positions are told to Kafka's own group coordinator as well.
-    Column("mirrored", Boolean, nullable=False, server_default=false()),
-    # Nobody may write any more; it is closed when the readers have all.
-    Column("closing", Boolean, nullable=False, server_default=false()),
+    Column("mirrored", Boolean, nullable=False),
     # How long nobody uses it before it is closed and removed; NULL: it stays.
     Column("idle_ms", BigInteger),
     Column("used_at", UtcTime),
-    # One that is closing is ready, in this column.
-    CheckConstraint(
-        one_of("phase", [each for each in Phase if each is not Phase.CLOSING]), name="phase"
-    ),
+    CheckConstraint(one_of("phase", Phase), name="phase"),
     CheckConstraint(one_of("compatibility", Compatibility), name="compatibility"),
     CheckConstraint(one_of("format", Format), name="format"),
     CheckConstraint(f"partitions BETWEEN 1 AND {MAX_PARTITIONS}", name="partitions"),
@@ -265,13 +260,19 @@ channels = Table(
     CheckConstraint("generation >= 1 AND revision >= generation", name="generation"),
     CheckConstraint("observed_generation BETWEEN 0 AND generation", name="observed_generation"),
     CheckConstraint(
-        "phase NOT IN ('ready', 'closed') OR topic_id IS NOT NULL", name="ready_has_topic"
+        f"NOT ({one_of('phase', READABLE)}) OR topic_id IS NOT NULL", name="ready_has_topic"
     ),
     CheckConstraint("phase = 'deleting' OR NOT keep_topic", name="kept_when_deleting"),
     CheckConstraint("NOT adopted OR topic_id IS NOT NULL", name="adopted_has_topic"),
     CheckConstraint("NOT adopted OR keep_topic OR phase <> 'deleting'", name="adopted_is_kept"),
-    CheckConstraint(f"beat_ms BETWEEN {MIN_BEAT_MS} AND {MAX_BEAT_MS}", name="beat"),
-    CheckConstraint(f"patience_ms BETWEEN 3 * beat_ms AND {MAX_PATIENCE_MS}", name="patience"),
+    CheckConstraint(
+        f"heartbeat_interval_ms BETWEEN {MIN_HEARTBEAT_MS} AND {MAX_HEARTBEAT_MS}",
+        name="heartbeat_interval",
+    ),
+    CheckConstraint(
+        f"heartbeat_timeout_ms BETWEEN 3 * heartbeat_interval_ms AND {MAX_HEARTBEAT_TIMEOUT_MS}",
+        name="heartbeat_timeout",
+    ),
     Index(None, "phase"),
     Index(None, "due_at"),
 )
@@ -282,8 +283,7 @@ channel_schemas = Table(
     Column("channel_uid", Word, ForeignKey("channels.uid", ondelete="CASCADE"), primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
-    # NULL where a gateway of before this column wrote the row: then the schema's own time counts.
-    Column("created_at", UtcTime),
+    Column("created_at", UtcTime, nullable=False),
     CheckConstraint("version >= 1", name="version"),
 )
 
@@ -307,11 +307,9 @@ leases = Table(
     Column("holder", Word, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     # Goes up with each renewal: who sees it unchanged for `lease_ms` may take the lease over.
-    Column("renewals", BigInteger, nullable=False, server_default=text("0")),
-    # 0 where it was given back.
-    Column("lease_ms", BigInteger, nullable=False, server_default=text("10000")),
-    # By the database's wall clock; for gateways of before `renewals`.
-    Column("expires_ms", BigInteger, nullable=False),
+    Column("renewals", BigInteger, nullable=False),
+    # 0 after a release.
+    Column("lease_ms", BigInteger, nullable=False),
     CheckConstraint("epoch >= 1", name="epoch"),
 )
 

@@ -34,8 +34,8 @@ def _keep_a_log(cursor: sqlite3.Cursor) -> None:
     Of several that open a new file at once one can set that. SQLite does not have the others wait
     as long as for other locks, so they do here.
     """
-    (patience_ms,) = cursor.execute("PRAGMA busy_timeout").fetchone()
-    deadline_s = time.monotonic() + patience_ms / 1000
+    (timeout_ms,) = cursor.execute("PRAGMA busy_timeout").fetchone()
+    deadline_s = time.monotonic() + timeout_ms / 1000
     while True:
         try:
             cursor.execute("PRAGMA journal_mode=WAL")

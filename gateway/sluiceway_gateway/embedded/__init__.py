@@ -1,21 +1,19 @@
-"""One Kafka broker for development, tests and `sluiceway up`: fetched, checked, run, stopped."""
+"""Embedded Kafka broker for development, tests and `sluiceway up`."""
 
-from sluiceway_gateway.embedded.broker import KafkaServer, free_ports
-from sluiceway_gateway.embedded.errors import (
-    BrokerStartFailed,
-    EmbeddedError,
-    JarsUnavailable,
-    JavaMissing,
-)
+from sluiceway_gateway.embedded.broker import BrokerStartFailed, KafkaServer, free_ports
 from sluiceway_gateway.embedded.jars import (
     KAFKA_VERSION,
+    EmbeddedError,
     JarSet,
+    JarsUnavailable,
+    JavaMissing,
     Module,
+    OnProgress,
     fetch_jars,
+    find_java,
     kafka_jars,
     read_sums,
 )
-from sluiceway_gateway.embedded.java import find_java
 
 __all__ = [
     "KAFKA_VERSION",
@@ -26,6 +24,7 @@ __all__ = [
     "JavaMissing",
     "KafkaServer",
     "Module",
+    "OnProgress",
     "fetch_jars",
     "find_java",
     "free_ports",

@@ -1,4 +1,4 @@
-"""An embedded Kafka broker (KRaft) as a child process on loopback."""
+"""Embedded Kafka broker (KRaft): a supervised child process that listens on loopback."""
 
 import base64
 import logging
@@ -16,16 +16,20 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sluiceway_gateway.embedded import keeper
-from sluiceway_gateway.embedded.errors import BrokerStartFailed
-from sluiceway_gateway.embedded.jars import Progress, fetch_jars, kafka_jars
-from sluiceway_gateway.embedded.java import find_java
+from sluiceway_gateway.embedded import supervisor
+from sluiceway_gateway.embedded.jars import (
+    EmbeddedError,
+    OnProgress,
+    fetch_jars,
+    find_java,
+    kafka_jars,
+)
 
 CLIENT, CONTROLLER = "CLIENT", "CONTROLLER"
-"""The names of the listeners that every broker has."""
+"""Names of the listeners of every broker."""
 
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Java's options where to optimise would cost more than it saves."""
+"""Java options for short runs, where the optimizing compiler costs more than it saves."""
 
 _SMALL_HEAP_MB = 512
 _LOGGING = """status = error
@@ -49,11 +53,20 @@ logger.kafka.level = info
 """
 
 
+_START_TIMEOUT_S = 90
+_STOP_TIMEOUT_S = 40
+_POLL_S = 0.05
+_PORT_ATTEMPTS = 5
+
+
+class BrokerStartFailed(EmbeddedError):
+    """The broker exited or did not answer in time; the message has its last log lines."""
+
+
 def java_options(data_dir: Path, heap_mb: int) -> list[str]:
-    """Return the options of a broker whose log goes into `data_dir`."""
+    """Return the Java options of a broker that logs into `data_dir`."""
     logging_file = data_dir / "log4j2.properties"
     logging_file.write_text(_LOGGING)
-    # A small broker has little to do: the optimising compiler would cost more than it saves.
     small = SHORT_LIVED if heap_mb < _SMALL_HEAP_MB else ()
     return [
         f"-Xmx{heap_mb}m",
@@ -71,19 +84,19 @@ def broker_properties(
     ports: Mapping[str, int],
     advertised: Mapping[str, int],
 ) -> dict[str, str]:
-    """Return a broker's properties; clients are told the `advertised` ports of its listeners."""
-    told = {each: port for each, port in ports.items() if each != CONTROLLER} | dict(advertised)
+    """Return a broker's properties. It advertises `ports` to clients, except for `advertised`."""
+    public = {each: port for each, port in ports.items() if each != CONTROLLER} | dict(advertised)
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@127.0.0.1:{ports[CONTROLLER]}",
         "listeners": ",".join(_addresses(ports)),
-        "advertised.listeners": ",".join(_addresses(told)),
+        "advertised.listeners": ",".join(_addresses(public)),
         "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
         "inter.broker.listener.name": CLIENT,
         "controller.listener.names": CONTROLLER,
         "log.dirs": str(data_dir / "log"),
-        # Kafka's own 128 MiB are allocated at the start, and half of what a small heap has.
+        # Kafka allocates its default of 128 MiB at once, half of a small heap.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
@@ -91,9 +104,9 @@ def broker_properties(
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
-        # Twice a second Kafka would note that nothing happened, a quarter of what an idle one does.
+        # By default Kafka writes a no-op record twice a second, a quarter of its work when idle.
         "metadata.max.idle.interval.ms": "10000",
-        # A topic exists because somebody asked for it by name, never by a typing error.
+        # A misspelt topic name must fail instead of creating a topic.
         "auto.create.topics.enable": "false",
     }
 
@@ -103,43 +116,32 @@ def _addresses(ports: Mapping[str, int]) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports of 127.0.0.1 that nothing listened on just now.
+    """Return `count` different free ports of 127.0.0.1.
 
-    Somebody else may take one before it is used: whoever binds it must be ready to ask again.
+    Another process may take one before the caller binds it, so the caller must be ready to retry.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
-_START_TIMEOUT_S = 90
-_STOP_TIMEOUT_S = 40
-_POLL_S = 0.05
-_PORT_ATTEMPTS = 5
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 class KafkaServer:
-    """A running broker. Its data stay in `data_dir`, so a later start goes on with them.
+    """A running broker, until `stop()`, the end of the `with` block, or the end of this process.
 
-    Attributes: `bootstrap_servers` ("127.0.0.1:PORT", without encryption), `port`, `listeners`
-    (the addresses of the further listeners by name), `pid` (the broker's own process),
-    `log_path`. It ends with `stop()`, with the `with` block, or with this process.
+    Its data stay in `data_dir`, and a later start continues with them. Attributes:
+    `bootstrap_servers` ("127.0.0.1:PORT", plaintext), `port`, `listeners` (the addresses of the
+    additional listeners by name), `log_path`.
     """
 
     def __init__(
-        self,
-        *,
-        keeper: "subprocess.Popen[bytes]",
-        pid: int,
-        ports: Mapping[str, int],
-        log_path: Path,
+        self, process: "subprocess.Popen[bytes]", ports: Mapping[str, int], data_dir: Path
     ) -> None:
-        self._keeper = keeper
-        self.pid = pid
+        self._process = process
+        self._data_dir = data_dir
         self.port = ports[CLIENT]
-        self.log_path = log_path
+        self.log_path = data_dir / "broker.log"
         self.bootstrap_servers = f"127.0.0.1:{self.port}"
         self.listeners = {
             name: f"127.0.0.1:{port}"
@@ -157,15 +159,15 @@ class KafkaServer:
         listeners: Mapping[str, str] | None = None,
         advertised: Mapping[str, int] | None = None,
         properties: Mapping[str, str] | None = None,
-        on_progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
     ) -> "KafkaServer":
         """Start a broker and return once it answers.
 
-        Without a `port` a free one is chosen. `listeners` are further ones on free ports, each
-        a name in capitals with its protocol, such as {"SECURE": "SASL_SSL"}; clients are sent to
-        the port in `advertised`, where something stands before a listener. `properties` are added
-        to the broker's own, among them what those listeners need.
-        Raises JavaMissing, JarsUnavailable, BrokerStartFailed.
+        Without a `port`, a free one is chosen. `listeners` adds listeners on free ports, by
+        upper-case name with their protocol, such as {"SECURE": "SASL_SSL"}. `advertised` has the
+        ports that clients connect to where a proxy is in front of a listener. `properties` are
+        added to the broker's, such as those that the listeners need. Raises JavaMissing,
+        JarsUnavailable, BrokerStartFailed.
         """
         java, jars = find_java(), fetch_jars(kafka_jars(), on_progress)
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -185,7 +187,7 @@ class KafkaServer:
                 server.wait_until_ready()
             except BrokerStartFailed as error:
                 server.stop()
-                # A free port was taken by somebody else in between: ask for another one.
+                # Another process took the free port meanwhile: try another one.
                 if attempt == attempts or "Address already in use" not in str(error):
                     raise
             except BaseException:
@@ -203,40 +205,43 @@ class KafkaServer:
         ports: Mapping[str, int],
         configuration: Mapping[str, str],
     ) -> "KafkaServer":
-        log_path = data_dir / "broker.log"
-        log_path.unlink(missing_ok=True)
+        (data_dir / "broker.log").unlink(missing_ok=True)
         properties = data_dir / "server.properties"
         properties.write_text("".join(f"{k}={v}\n" for k, v in configuration.items()))
         if not (data_dir / "log" / "meta.properties").exists():
             _format(java, properties)
         with (data_dir / "broker.out").open("wb") as output:
-            keeping = subprocess.Popen(
+            process = subprocess.Popen(
                 [
-                    # It needs nothing but Python, and starts at once when it looks for no more.
-                    *(sys.executable, "-IS", keeper.__file__),
+                    # Without site-packages, so that Python starts at once.
+                    *(sys.executable, "-IS", supervisor.__file__, str(data_dir / "broker.pid")),
                     *java,
                     *("kafka.Kafka", str(properties)),
                 ],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=output,
                 stderr=output,
             )
-        assert keeping.stdout is not None  # noqa: S101 - asked for above
-        try:
-            pid = int(keeping.stdout.readline() or 0)
-        except BaseException:
-            # Interrupted before anybody else knows of it.
-            _end(keeping)
-            raise
-        return cls(keeper=keeping, pid=pid, ports=ports, log_path=log_path)
+        return cls(process, ports, data_dir)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the broker itself, once it has answered."""
+        return int((self._data_dir / "broker.pid").read_text())
 
     def stop(self) -> None:
-        """Stop the broker cleanly, by force after 40 s; its data stay. May be repeated."""
-        _end(self._keeper)
+        """Stop the broker, by force after 40 s. Its data stay. May be called again."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def running(self) -> bool:
-        """Tell whether the broker's process is there."""
-        return self._keeper.poll() is None
+        """Whether the broker's process runs."""
+        return self._process.poll() is None
 
     def __enter__(self) -> Self:
         return self
@@ -250,11 +255,11 @@ class KafkaServer:
         self.stop()
 
     def wait_until_ready(self) -> None:
-        """Return once this broker answers; raises BrokerStartFailed if it ends or takes 90 s."""
+        """Wait until the broker answers. Raises BrokerStartFailed if it exits or takes 90 s."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not (self._listens() and self._answers()):
             if not self.running():
-                raise BrokerStartFailed(f"The Kafka broker ended at its start:\n{self._tail()}")
+                raise BrokerStartFailed(f"The Kafka broker exited while starting:\n{self._tail()}")
             if time.monotonic() > deadline:
                 raise BrokerStartFailed(
                     f"The Kafka broker did not answer within {_START_TIMEOUT_S} s:\n{self._tail()}"
@@ -267,7 +272,7 @@ class KafkaServer:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def _answers(self) -> bool:
-        """Tell whether it is this broker that answers, and not another one on the same port."""
+        """Whether this broker answers, and not another one on the same port."""
         quiet = logging.getLogger("sluiceway.embedded.quiet")
         quiet.disabled = True
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers}, logger=quiet)
@@ -278,36 +283,20 @@ class KafkaServer:
         return bool(metadata.brokers) and metadata.cluster_id == self._cluster_id()
 
     def _cluster_id(self) -> str:
-        lines = (self.log_path.parent / "log" / "meta.properties").read_text().splitlines()
+        lines = (self._data_dir / "log" / "meta.properties").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)["cluster.id"]
 
     def _tail(self, lines: int = 15) -> str:
         """Return the last lines of the broker's log and output."""
-        texts = [
-            path.read_text(errors="replace")
-            for path in (self.log_path, self.log_path.with_suffix(".out"))
-            if path.exists()
-        ]
+        paths = (self.log_path, self._data_dir / "broker.out")
+        texts = [path.read_text(errors="replace") for path in paths if path.exists()]
         return "\n".join("".join(texts).splitlines()[-lines:])
-
-
-def _end(keeper: "subprocess.Popen[bytes]") -> None:
-    """Have the keeper end its broker, and itself; by force after 40 s."""
-    if keeper.stdin is not None:
-        keeper.stdin.close()
-    try:
-        keeper.wait(timeout=_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        keeper.kill()
-        keeper.wait()
-    if keeper.stdout is not None:
-        keeper.stdout.close()
 
 
 def _format(java: list[str], properties: Path) -> None:
     tool = [*java, *SHORT_LIVED, "kafka.tools.StorageTool"]
     done = subprocess.run(
-        [*tool, "format", "--cluster-id", _cluster_id(), "--config", str(properties)],
+        [*tool, "format", "--cluster-id", _new_cluster_id(), "--config", str(properties)],
         capture_output=True,
         text=True,
         timeout=_START_TIMEOUT_S,
@@ -317,10 +306,10 @@ def _format(java: list[str], properties: Path) -> None:
         raise BrokerStartFailed(f"Kafka's storage tool failed:\n{done.stdout}{done.stderr}")
 
 
-def _cluster_id() -> str:
-    """Return a new id as Kafka's own tool makes them, which would take a JVM of its own."""
+def _new_cluster_id() -> str:
+    """Return a random id in Kafka's format, without the JVM start of Kafka's own tool."""
     while True:
-        made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # Kafka has none that a command would take for an option.
-        if not made.startswith("-"):
-            return made
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Kafka has no id that a command line would take for an option.
+        if not cluster_id.startswith("-"):
+            return cluster_id

@@ -1,13 +1,19 @@
-"""Fetching jars and holding them against pinned sums.
+"""What the embedded broker runs on: a Java, and Kafka's jars.
 
-Apache Ivy, which ships inside pyspark, resolves modules and their dependencies; what it brings
-is used only if every file has the SHA-256 sum that is pinned for it.
+Apache Ivy, which is part of pyspark, resolves and downloads the jars. They are used only if every
+file has its pinned SHA-256 sum.
+
+EmbeddedError
+├── JavaMissing          no Java, or one that is too old
+├── JarsUnavailable      jars could not be fetched, or are not the pinned ones
+└── BrokerStartFailed    the broker exited, or did not answer in time (in broker.py)
 """
 
 import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,14 +24,54 @@ from importlib import resources
 from pathlib import Path
 
 from sluiceway._version import install_command
-from sluiceway_gateway.embedded.errors import JarsUnavailable
-from sluiceway_gateway.embedded.java import find_java
 
 KAFKA_VERSION = "4.3.1"
-_FETCH_TIMEOUT_S = 600
+JAVA_VERSION = 17
+"""The oldest Java that runs Kafka and Spark."""
 
-Progress = Callable[[int, int], None]
-"""Called with how many jars are there and how many there will be."""
+_FETCH_TIMEOUT_S = 600
+_JAVA_ADVICE = (
+    f"install Java {JAVA_VERSION} or newer (Debian and Ubuntu: apt install "
+    "openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME to one"
+)
+
+OnProgress = Callable[[int, int], None]
+"""Called with the number of jars that have arrived, and of all jars."""
+
+
+class EmbeddedError(Exception):
+    """The embedded broker cannot run; the message says why and what to do."""
+
+
+class JavaMissing(EmbeddedError):
+    """No usable Java; the message says what to install."""
+
+
+class JarsUnavailable(EmbeddedError):
+    """The jars could not be fetched, or do not have the pinned SHA-256 sums."""
+
+
+def find_java() -> Path:
+    """Return the `java` of JAVA_HOME, or else the first one on PATH.
+
+    Raises JavaMissing if there is none, or it does not run, or it is older than Java 17.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None:
+        raise JavaMissing(f"No java was found on PATH: {_JAVA_ADVICE}.")
+    try:
+        answer = subprocess.run(
+            [found, "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise JavaMissing(f"{found} does not run ({error}): {_JAVA_ADVICE}.") from error
+    # `version "17.0.15"` is 17 and `version "1.8.0_402"` is 8.
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if version is None or int(version[1]) < JAVA_VERSION:
+        name = version[1] if version else "of an unknown version"
+        raise JavaMissing(f"{found} is Java {name}: {_JAVA_ADVICE}.")
+    return Path(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,40 +83,40 @@ class Module:
     version: str
     transitive: bool = True
 
-    def dependency(self) -> str:
-        """Return Ivy's element for it."""
-        return (
-            f'<dependency org="{self.organisation}" name="{self.name}" rev="{self.version}" '
-            f'transitive="{str(self.transitive).lower()}" conf="default->default"/>'
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class JarSet:
-    """Jars that belong together: `title` for people, `name` in the cache, sums by file name."""
+    """The jars of some modules and their dependencies."""
 
     title: str
+    """What messages call it."""
     name: str
+    """The name of its directory in the cache."""
     modules: tuple[Module, ...]
     sums: Mapping[str, str]
+    """The pinned SHA-256 sums by file name."""
 
-    def description(self) -> str:
-        """Return the Ivy file that asks for them."""
+    def ivy_file(self) -> str:
+        """Return the Ivy file that requests the modules."""
+        dependencies = "".join(
+            f'<dependency org="{each.organisation}" name="{each.name}" rev="{each.version}" '
+            f'transitive="{str(each.transitive).lower()}" conf="default->default"/>'
+            for each in self.modules
+        )
         return (
             '<ivy-module version="2.0"><info organisation="sluiceway" module="jars"/>'
             '<configurations><conf name="default"/></configurations>'
-            f"<dependencies>{''.join(each.dependency() for each in self.modules)}</dependencies>"
-            "</ivy-module>"
+            f"<dependencies>{dependencies}</dependencies></ivy-module>"
         )
 
 
 def read_sums(text: str) -> dict[str, str]:
-    """Return SHA-256 sums by file name from lines as sha256sum prints them."""
+    """Parse the output of sha256sum into sums by file name."""
     return {name: digest for digest, name in (line.split() for line in text.splitlines())}
 
 
 def kafka_jars() -> JarSet:
-    """Return the set of the broker's jars."""
+    """Return the jars of the broker."""
     sums = resources.files(__package__).joinpath(f"kafka-{KAFKA_VERSION}.sha256").read_text()
     return JarSet(
         title=f"Apache Kafka {KAFKA_VERSION}",
@@ -85,23 +131,18 @@ def kafka_jars() -> JarSet:
     )
 
 
-def cache_dir() -> Path:
-    """Return where fetched files are kept: SLUICEWAY_CACHE_DIR, or the user's cache directory."""
-    chosen = os.environ.get("SLUICEWAY_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluiceway"
+def fetch_jars(jars: JarSet, on_progress: OnProgress | None = None) -> Path:
+    """Return the directory of these jars, after fetching them if they are not in the cache.
 
-
-def fetch_jars(jars: JarSet, on_progress: Progress | None = None) -> Path:
-    """Return the directory with these jars, fetched if they are not in the cache yet.
-
-    The sums of all files are checked at every call. Processes that call at the same time wait
-    for one another. SLUICEWAY_IVY_SETTINGS may name an Ivy settings file, for sites with a
-    mirror of their own. Raises JarsUnavailable, JavaMissing.
+    The cache is SLUICEWAY_CACHE_DIR, or else `sluiceway` in the user's cache directory. Every call
+    checks the sums of all files. A lock lets only one process fetch at a time.
+    SLUICEWAY_IVY_SETTINGS may name an Ivy settings file, for a site with its own mirror. Raises
+    JarsUnavailable, JavaMissing.
     """
-    directory = cache_dir() / jars.name
-    with _locked(cache_dir() / f"{jars.name}.lock"):
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(os.environ.get("SLUICEWAY_CACHE_DIR") or user_cache / "sluiceway")
+    directory = cache / jars.name
+    with _locked(cache / f"{jars.name}.lock"):
         if not directory.is_dir():
             _fetch_into(directory, jars, on_progress)
         wrong = differences(directory, jars.sums)
@@ -114,15 +155,15 @@ def fetch_jars(jars: JarSet, on_progress: Progress | None = None) -> Path:
 
 
 def differences(directory: Path, pinned: Mapping[str, str]) -> list[str]:
-    """Return what differs between a directory of jars and the pinned sums, in words."""
-    there = {path.name: path for path in directory.glob("*.jar")}
+    """Return a message for each difference between a directory of jars and the pinned sums."""
+    found = {path.name: path for path in directory.glob("*.jar")}
     return [
-        *(f"{name} is missing" for name in sorted(pinned.keys() - there.keys())),
-        *(f"{name} is not expected" for name in sorted(there.keys() - pinned.keys())),
+        *(f"{name} is missing" for name in sorted(pinned.keys() - found.keys())),
+        *(f"{name} is not expected" for name in sorted(found.keys() - pinned.keys())),
         *(
             f"{name} has another SHA-256 sum"
-            for name in sorted(there.keys() & pinned.keys())
-            if hashlib.sha256(there[name].read_bytes()).hexdigest() != pinned[name]
+            for name in sorted(found.keys() & pinned.keys())
+            if hashlib.sha256(found[name].read_bytes()).hexdigest() != pinned[name]
         ),
     ]
 
@@ -135,11 +176,12 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch_into(directory: Path, jars: JarSet, on_progress: Progress | None) -> None:
+def _fetch_into(directory: Path, jars: JarSet, on_progress: OnProgress | None) -> None:
+    """Fetch into a temporary directory, check the sums, and rename it to `directory`."""
     java, ivy = find_java(), _ivy_jar()
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix="fetch-") as name:
         work = Path(name)
-        (work / "ivy.xml").write_text(jars.description())
+        (work / "ivy.xml").write_text(jars.ivy_file())
         settings = os.environ.get("SLUICEWAY_IVY_SETTINGS")
         command = [
             *(str(java), "-cp", str(ivy), "org.apache.ivy.Main"),
@@ -148,20 +190,20 @@ def _fetch_into(directory: Path, jars: JarSet, on_progress: Progress | None) -> 
             *("-retrieve", str(work / "lib" / "[artifact]-[revision](-[classifier]).[ext]")),
             *("-types", "jar", "bundle"),
         ]
-        output = _run(command, len(jars.sums), on_progress)
+        output = _run_ivy(command, len(jars.sums), on_progress)
         (work / "lib").mkdir(exist_ok=True)
         wrong = differences(work / "lib", jars.sums)
         if wrong:
             raise JarsUnavailable(
-                f"{jars.title} could not be fetched ({'; '.join(wrong[:3])}). "
-                "Check the network, or name a mirror in an Ivy settings file by "
-                f"SLUICEWAY_IVY_SETTINGS. Ivy's last lines:\n{output}"
+                f"{jars.title} could not be fetched ({'; '.join(wrong[:3])}). Check the network, "
+                "or set SLUICEWAY_IVY_SETTINGS to an Ivy settings file that names a mirror. "
+                f"Ivy's last lines:\n{output}"
             )
         shutil.move(work / "lib", directory)
 
 
-def _run(command: list[str], total: int, on_progress: Progress | None) -> str:
-    """Run Ivy, report each jar as it arrives, and return the last lines it printed."""
+def _run_ivy(command: list[str], total: int, on_progress: OnProgress | None) -> str:
+    """Run Ivy, report each jar as it arrives, and return the last lines of its output."""
     lines: list[str] = []
     arrived = 0
     with subprocess.Popen(
@@ -170,7 +212,7 @@ def _run(command: list[str], total: int, on_progress: Progress | None) -> str:
         try:
             for line in ivy.stdout or ():
                 lines = [*lines[-14:], line.rstrip()]
-                # One such line a module of this resolution; the jar is on disk by then.
+                # Ivy prints one such line per module, once its jar is on disk.
                 if "[SUCCESSFUL ]" in line and on_progress is not None:
                     arrived = min(arrived + 1, total)
                     on_progress(arrived, total)
@@ -183,10 +225,10 @@ def _run(command: list[str], total: int, on_progress: Progress | None) -> str:
 
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        for jar in sorted(Path(place).glob("jars/ivy-*.jar")):
+    for directory in (spec.submodule_search_locations or ()) if spec else ():
+        for jar in sorted(Path(directory).glob("jars/ivy-*.jar")):
             return jar
     raise JarsUnavailable(
-        "Apache Ivy, which fetches jars, comes with pyspark, and pyspark is not installed: "
+        "Fetching Kafka needs Apache Ivy, which is part of pyspark, and pyspark is not installed: "
         f"{install_command('spark', 'gateway')}."
     )

@@ -103,7 +103,7 @@ class KeptEndpoint(BaseModel):
     epoch: int
     state: StateWord
     health: HealthWord
-    patience_ms: int
+    heartbeat_timeout_ms: int
     reported_at: datetime | None = Field(description="When a task of it was last heard of")
 
 
@@ -143,7 +143,7 @@ def kept_json(kept: Kept) -> dict[str, Any]:
         "epoch": endpoint.epoch,
         "state": str(endpoint.state),
         "health": str(endpoint.health),
-        "patience_ms": kept.patience_ms,
+        "heartbeat_timeout_ms": kept.timeout_ms,
         "reported_at": kept.reported_at and time_json(kept.reported_at),
     }
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Asker, Tokens, authenticate
-from sluiceway_gateway.channels.model import FINISHING, Beat
+from sluiceway_gateway.channels.model import FINISHING, Heartbeat
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
@@ -291,7 +291,7 @@ def _answer(tx: WriteTransaction, heard: Sequence[_Heard], others_ms: Sequence[i
     intervals = [each.known.interval_ms for each in heard if each.known is not None]
     intervals += others_ms
     return BeatAnswer(
-        next_ms=min(intervals, default=Beat().interval_ms),
+        next_ms=min(intervals, default=Heartbeat().interval_ms),
         replies=tuple(replies),
         sides=endpoints_store.on_sides(
             tx, {each.counterparts for each in replies if each.counterparts}

@@ -43,7 +43,7 @@ class _Unsynced:
 
 
 class RebalanceTimeout:
-    """Takes their shares from members that keep the others waiting for the channel's patience."""
+    """Takes their shares from members that keep the others waiting for the heartbeat timeout."""
 
     def __init__(self, *, database: Database, clock: Clock) -> None:
         """`clock` dates events and judges nothing."""
@@ -60,7 +60,7 @@ class RebalanceTimeout:
         over = {
             each.endpoint: each
             for each in found
-            if (now_s - self._seen[each.endpoint].since_s) * 1000 >= each.patience_ms
+            if (now_s - self._seen[each.endpoint].since_s) * 1000 >= each.timeout_ms
         }
         parts = chunks(list(over.items()))
         return sum(len(self._write(dict(each))) for each in parts)
@@ -136,7 +136,7 @@ class _Silence:
     beat: int
     endpoints: int
     interval_ms: int
-    patience_ms: int
+    timeout_ms: int
     since_s: float
     due_s: float
     """When its endpoints are to be judged: none of them gets worse before."""
@@ -203,7 +203,7 @@ class Reaper:
     def _silence(self, session: SessionBeat, now_s: float, late_ms: float) -> _Silence:
         """Return since when the session has been silent; attaching is no silence either."""
         before = self._silences.get(session.session)
-        first_ms = min(3 * session.interval_ms, session.patience_ms)
+        first_ms = min(3 * session.interval_ms, session.timeout_ms)
         if (
             before is None
             or before.beat != session.beat
@@ -214,13 +214,13 @@ class Reaper:
                 beat=session.beat,
                 endpoints=session.endpoints,
                 interval_ms=session.interval_ms,
-                patience_ms=session.patience_ms,
+                timeout_ms=session.timeout_ms,
                 since_s=now_s,
                 due_s=now_s + first_ms / 1000,
             )
-        if (before.interval_ms, before.patience_ms) != (session.interval_ms, session.patience_ms):
+        if (before.interval_ms, before.timeout_ms) != (session.interval_ms, session.timeout_ms):
             # Their owner has changed them, or those that had the shortest are lost.
-            before.interval_ms, before.patience_ms = session.interval_ms, session.patience_ms
+            before.interval_ms, before.timeout_ms = session.interval_ms, session.timeout_ms
             before.due_s = min(before.due_s, before.since_s + first_ms / 1000)
         before.endpoints = session.endpoints
         return before
@@ -253,7 +253,7 @@ class Reaper:
                 again_s[each.session] = now_s
                 continue
             silent_ms = (now_s - silence.since_s) * 1000
-            bounds = {"interval_ms": each.interval_ms, "patience_ms": each.patience_ms}
+            bounds = {"interval_ms": each.interval_ms, "timeout_ms": each.timeout_ms}
             health = next_health(each.health, silent_ms=silent_ms, **bounds)
             if health is not each.health:
                 worse[each.endpoint] = each, health

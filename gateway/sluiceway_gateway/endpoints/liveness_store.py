@@ -23,7 +23,7 @@ class SessionBeat(NamedTuple):
     """How many the session has attached; it goes up with each that comes."""
     interval_ms: int
     """The shortest of the endpoints that may fall silent."""
-    patience_ms: int
+    timeout_ms: int
     """The shortest of theirs."""
 
 
@@ -38,7 +38,7 @@ class EndpointBeat:
     """The last of its session that counted."""
     health: Health
     interval_ms: int
-    patience_ms: int
+    timeout_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class StaleShare:
     generation: int
     """Of its share."""
     interval_ms: int
-    patience_ms: int
+    timeout_ms: int
 
 
 _MAY_FALL_SILENT = (
@@ -75,11 +75,11 @@ _LOST_AND_UNSEEN = (
     endpoints.c.state != str(State.CLOSED),
     endpoints.c.lost_at.is_(None),
 )
-_INTERVAL = func.min(case((and_(*_MAY_FALL_SILENT), channels.c.beat_ms)))
-_PATIENCE = func.min(case((and_(*_MAY_FALL_SILENT), channels.c.patience_ms)))
+_INTERVAL = func.min(case((and_(*_MAY_FALL_SILENT), channels.c.heartbeat_interval_ms)))
+_TIMEOUT = func.min(case((and_(*_MAY_FALL_SILENT), channels.c.heartbeat_timeout_ms)))
 # The leading replica asks all the time, so they are put together once.
 _BEATS = (
-    select(sessions.c.id, sessions.c.beat, func.count(), _INTERVAL, _PATIENCE)
+    select(sessions.c.id, sessions.c.beat, func.count(), _INTERVAL, _TIMEOUT)
     .join(endpoints, endpoints.c.session_id == sessions.c.id)
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
     .group_by(sessions.c.id, sessions.c.beat)
@@ -92,8 +92,8 @@ _PULSES = (
         endpoints.c.session_id,
         endpoints.c.health,
         sessions.c.beat,
-        channels.c.beat_ms,
-        channels.c.patience_ms,
+        channels.c.heartbeat_interval_ms,
+        channels.c.heartbeat_timeout_ms,
     )
     .join(sessions, sessions.c.id == endpoints.c.session_id)
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
@@ -104,8 +104,8 @@ _BEHIND = (
         endpoints.c.id,
         endpoints.c.channel_uid,
         endpoints.c.generation,
-        channels.c.beat_ms,
-        channels.c.patience_ms,
+        channels.c.heartbeat_interval_ms,
+        channels.c.heartbeat_timeout_ms,
     )
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
     .join(endpoint_groups, of_its_group())
@@ -148,8 +148,8 @@ def pulses(tx: ReadTransaction, sessions: Sequence[str]) -> list[EndpointBeat]:
             session=row.session_id,
             beat=row.beat,
             health=Health(row.health),
-            interval_ms=row.beat_ms,
-            patience_ms=row.patience_ms,
+            interval_ms=row.heartbeat_interval_ms,
+            timeout_ms=row.heartbeat_timeout_ms,
         )
         for part in chunks(sessions)
         for row in tx.execute(_PULSES, {"sessions": part})
@@ -163,8 +163,8 @@ def behind(tx: ReadTransaction) -> list[StaleShare]:
             endpoint=row.id,
             channel_uid=row.channel_uid,
             generation=row.generation,
-            interval_ms=row.beat_ms,
-            patience_ms=row.patience_ms,
+            interval_ms=row.heartbeat_interval_ms,
+            timeout_ms=row.heartbeat_timeout_ms,
         )
         for row in tx.execute(_BEHIND)
     ]

@@ -236,19 +236,19 @@ def reported_ends(endpoint: Endpoint) -> Mapping[int, int] | None:
     return endpoint.ends if endpoint.state is State.ERROR else None
 
 
-def next_health(health: Health, *, silent_ms: float, interval_ms: int, patience_ms: int) -> Health:
+def next_health(health: Health, *, silent_ms: float, interval_ms: int, timeout_ms: int) -> Health:
     """Return the health of an endpoint whose session has been silent so long.
 
     Silence alone heals nothing: a suspect stays so until it beats.
     """
-    if health is Health.LOST or silent_ms >= patience_ms:
+    if health is Health.LOST or silent_ms >= timeout_ms:
         return Health.LOST
     return Health.SUSPECT if silent_ms >= 3 * interval_ms else health
 
 
-def worse_after_ms(*, silent_ms: float, interval_ms: int, patience_ms: int) -> int | None:
+def worse_after_ms(*, silent_ms: float, interval_ms: int, timeout_ms: int) -> int | None:
     """Return after how much more silence than this the health gets worse; None if it does not."""
-    steps = (3 * interval_ms, patience_ms)
+    steps = (3 * interval_ms, timeout_ms)
     return min((each for each in steps if each > silent_ms), default=None)
 
 

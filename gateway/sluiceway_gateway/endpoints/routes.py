@@ -234,9 +234,9 @@ def _attached_json(attached: Attached) -> dict[str, Any]:
         "endpoint": endpoint_json(channel, attached.endpoint)
         | {"partitions": list(attached.partitions), "took_over": attached.took_over},
         "takes": list(TAKES),
-        "beat": {
-            "interval_ms": channel.spec.beat.interval_ms,
-            "patience_ms": channel.spec.beat.patience_ms,
+        "heartbeat": {
+            "interval_ms": channel.spec.heartbeat.interval_ms,
+            "timeout_ms": channel.spec.heartbeat.timeout_ms,
         },
         "positions": [position_json(each) for each in attached.positions],
     }

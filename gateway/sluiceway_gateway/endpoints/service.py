@@ -39,7 +39,7 @@ from sluiceway_gateway.errors import (
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.service import regroup
-from sluiceway_gateway.kafka.calls import TopicCalls
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 
 EVENTS_SHOWN = 100
 
@@ -85,7 +85,7 @@ class Endpoints:
         self,
         database: Database,
         *,
-        topics: TopicCalls,
+        topics: KafkaAdmin,
         notify: Callable[[], None],
         clock: Clock = system_clock,
     ) -> None:

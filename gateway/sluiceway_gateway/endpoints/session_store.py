@@ -9,7 +9,6 @@ from sqlalchemy import bindparam, func, or_, select, update
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.channels.rows import phase_of
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, sessions
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, chunks
@@ -149,9 +148,8 @@ _SURROUNDINGS = PreparedSelect(
         *(each for each in endpoints.c if each is not endpoints.c.reached),
         channels.c.name.label("channel_name"),
         channels.c.phase.label("channel_phase"),
-        channels.c.closing.label("channel_closing"),
         channels.c.endpoints_revision,
-        channels.c.beat_ms,
+        channels.c.heartbeat_interval_ms,
         endpoint_groups.c.generation.label("group_generation"),
     )
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
@@ -168,10 +166,10 @@ def endpoint_context(tx: ReadTransaction, ids: Collection[str]) -> dict[str, End
         row.id: EndpointContext(
             endpoint=endpoint_of(row),
             channel=row.channel_name,
-            phase=phase_of(row.channel_phase, row.channel_closing),
+            phase=Phase(row.channel_phase),
             revision=row.endpoints_revision,
             generation=row.group_generation,
-            interval_ms=row.beat_ms,
+            interval_ms=row.heartbeat_interval_ms,
         )
         for row in rows
     }

@@ -41,7 +41,7 @@ class Kept:
     channel: str
     """Its name."""
     interval_ms: int
-    patience_ms: int
+    timeout_ms: int
     reported_at: datetime | None
     """When a task of it was last heard of."""
 
@@ -92,8 +92,8 @@ def kept_by(tx: ReadTransaction, session: str) -> list[Kept]:
         select(
             endpoints,
             channels.c.name.label("channel_name"),
-            channels.c.beat_ms,
-            channels.c.patience_ms,
+            channels.c.heartbeat_interval_ms,
+            channels.c.heartbeat_timeout_ms,
             _REPORTED_AT,
         )
         .join(channels, channels.c.uid == endpoints.c.channel_uid)
@@ -108,8 +108,8 @@ def kept_by(tx: ReadTransaction, session: str) -> list[Kept]:
         Kept(
             endpoint=endpoint_of(row),
             channel=row.channel_name,
-            interval_ms=row.beat_ms,
-            patience_ms=row.patience_ms,
+            interval_ms=row.heartbeat_interval_ms,
+            timeout_ms=row.heartbeat_timeout_ms,
             reported_at=row.reported_at,
         )
         for row in rows

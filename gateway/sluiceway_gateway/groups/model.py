@@ -222,7 +222,7 @@ def require_at_work(endpoint: Endpoint) -> None:
     """Raise StaleGeneration for a lost member, IllegalTransition for one that closed or failed."""
     if endpoint.may_return:
         raise StaleGeneration(
-            f"The endpoint {endpoint.id} was lost: no heartbeat came for the channel's patience, "
+            f"The endpoint {endpoint.id} was lost: no heartbeat within the channel's timeout, "
             "and its partitions went to the others. Send a heartbeat, then sync, and go on where "
             "the positions of the group stand."
         )

@@ -7,7 +7,7 @@ from fastapi import Depends, Request
 
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.service import Channels
-from sluiceway_gateway.cluster.service import ClusterView
+from sluiceway_gateway.cluster.service import ClusterService
 from sluiceway_gateway.endpoints.attach import Attachment
 from sluiceway_gateway.endpoints.heartbeats import Beats
 from sluiceway_gateway.endpoints.service import Endpoints
@@ -17,7 +17,7 @@ from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.ack import Acknowledgements
 from sluiceway_gateway.offsets.service import Advancing, Offsets
-from sluiceway_gateway.readiness import Health
+from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.service import Statuses
 
@@ -41,8 +41,8 @@ class Services:
     shares: Shares
     resizing: Resizing
     watch: Watch
-    cluster: ClusterView
-    health: Health
+    cluster: ClusterService
+    readiness: ReadinessCheck
     metrics: Metrics
 
 

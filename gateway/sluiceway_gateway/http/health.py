@@ -51,7 +51,7 @@ async def livez() -> Response:
 )
 async def readyz(gateway: Gateway) -> Response:
     """Ask the database and Kafka."""
-    found = await gateway.health.readiness()
+    found = await gateway.readiness.check()
     whys = {"database": found.database, "kafka": found.kafka}
     reasons = {part: why for part, why in whys.items() if why is not None}
     body = {

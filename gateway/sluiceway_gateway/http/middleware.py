@@ -62,7 +62,7 @@ class Observation:
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         method = scope["method"]
-        self._metrics.answered(route=route, method=method, status=status, seconds=seconds)
+        self._metrics.count_request(route=route, method=method, status=status, seconds=seconds)
         usual = status < 500 if method in {"GET", "HEAD"} else status < 400 and route in _FREQUENT
         level = logging.DEBUG if usual else logging.INFO
         if not _lines.isEnabledFor(level):

@@ -17,14 +17,13 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from sluiceway_gateway.kafka.calls import Observation
-from sluiceway_gateway.kafka.client import Client, accepted, outcomes, rejected
-from sluiceway_gateway.kafka.errors import rejection
+from sluiceway_gateway.kafka.client import Client, accepted, outcomes, rejected, rejection
 from sluiceway_gateway.kafka.model import (
     Broker,
     Cause,
     Cluster,
     ObservedTopic,
+    ObservedTopics,
     PartitionLeadership,
     Rejection,
     TopicMetadata,
@@ -34,22 +33,22 @@ from sluiceway_gateway.provisioning.plan import AlterConfig, CreateTopic, GrowPa
 
 _T = TypeVar("_T")
 
-#: Topics in one request to describe, alter or delete.
+#: Topics per request.
 TOPICS = 200
-#: Kafka refuses a request that would make more than 10,000 partitions or records in all.
+#: Partitions per request. Kafka refuses to create more than 10,000 partitions or records at once.
 PARTITIONS = 5_000
 
 
 def pages(items: Sequence[_T], size: int = TOPICS) -> Iterator[Sequence[_T]]:
-    """Give the items in pieces of at most `size`."""
+    """Cut the items into pages of at most `size`."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
 def weighted_pages(items: Sequence[_T], weight: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """Give the items in pieces of at most `TOPICS`, whose weights sum up to `PARTITIONS`.
+    """Cut the items into pages of at most `TOPICS` items and a total weight of `PARTITIONS`.
 
-    An item that is heavier than that has a piece of its own.
+    A heavier item gets a page of its own.
     """
     page: list[_T] = []
     total = 0
@@ -64,20 +63,20 @@ def weighted_pages(items: Sequence[_T], weight: Callable[[_T], int]) -> Iterator
 
 
 Outcomes = Mapping[str, Rejection | None]
-"""By topic: None where it was done, else why it was not."""
+"""By topic: None after success, else the rejection."""
 
 GroupOffsets = Mapping[tuple[str, int], int]
-"""By topic and partition, the offset of the next message."""
+"""Offset of the next message, by topic and partition."""
 
 _NOT_THERE = (Cause.TOPIC_ABSENT, Cause.INVALID_NAME)
 
 
-class Kafka:
-    """The admin interface of one cluster; may be used by many threads.
+class KafkaAdmin:
+    """Admin interface of one cluster; thread-safe.
 
-    Calls raise KafkaUnavailable where Kafka as a whole does not answer within `timeout_s`. What
-    Kafka refuses for one topic comes back as that topic's `Rejection`. `properties` are
-    librdkafka's; making it raises InvalidSettings for those that are not allowed or not right.
+    Calls raise KafkaUnavailable if Kafka does not answer within `timeout_s`. A refusal for one
+    topic is returned as that topic's `Rejection`. `properties` are librdkafka's; the constructor
+    raises InvalidSettings for properties that are not allowed or not valid.
     """
 
     def __init__(
@@ -93,14 +92,14 @@ class Kafka:
         self._admin = self._client.admin
 
     def close(self) -> None:
-        """Serve what is outstanding. The connections end with the last reference to this."""
+        """Serve pending callbacks. The connections close with the last reference."""
         self._admin.poll(0)
 
     def describe_cluster(self, timeout_s: float | None = None) -> Cluster:
-        """Who is in the cluster now, brokers in ascending order of their ids."""
+        """Return the cluster and its live brokers, ordered by id."""
         timeout_s = timeout_s or self._timeout_s
         future = self._admin.describe_cluster(request_timeout=timeout_s)
-        described = self._client.answers({None: future}, timeout_s)[None]
+        described = self._client.results({None: future}, timeout_s)[None]
         if isinstance(described, Rejection):
             raise self._client.unavailable(described.message)
         return Cluster(
@@ -113,85 +112,76 @@ class Kafka:
         )
 
     def describe_topic(self, name: str) -> TopicMetadata | None:
-        """Say which topic this is and who serves it; None if there is none of this name."""
-        answers = self._describe([name])
-        for refusal in rejected(answers, but=_NOT_THERE).values():
+        """Return the topic's id and partitions; None if there is no topic of this name."""
+        results = self._describe([name])
+        for refusal in rejected(results, but=_NOT_THERE).values():
             raise self._client.unavailable(refusal.message)
-        return next((_metadata(each) for each in accepted(answers).values()), None)
+        return next((_metadata(each) for each in accepted(results).values()), None)
 
-    def observe(self, names: Iterable[str]) -> Observation:
-        """Look at many topics and their overrides, with few requests for all of them."""
+    def observe(self, names: Iterable[str]) -> ObservedTopics:
+        """Describe topics and their config overrides, many per request."""
         topics: dict[str, ObservedTopic] = {}
         rejections: dict[str, Rejection] = {}
         for page in pages(sorted(set(names))):
             descriptions = self._describe(page)
             configs = self._describe_configs(sorted(accepted(descriptions)))
             rejections |= rejected(descriptions, but=_NOT_THERE)
-            # One that is absent here was deleted between the two looks.
+            # A topic that is absent only here was deleted between the two requests.
             rejections |= rejected(configs, but=_NOT_THERE)
             for name, entries in accepted(configs).items():
                 topics[name] = _observed(_metadata(descriptions[name]), entries)
-        return Observation(topics=topics, rejections=rejections)
+        return ObservedTopics(topics=topics, rejections=rejections)
 
     def create_topics(self, topics: Sequence[CreateTopic]) -> Outcomes:
-        """Make topics, as many with one request as Kafka takes."""
-        done: dict[str, Rejection | None] = {}
-        for page in weighted_pages(topics, lambda each: each.partitions):
-            futures = self._admin.create_topics([_new_topic(each) for each in page], **self._bounds)
-            done |= outcomes(self._client.answers(futures, self._timeout_s))
-        return done
+        """Create topics."""
+        return self._outcomes(
+            weighted_pages(topics, lambda each: each.partitions),
+            lambda page: self._admin.create_topics(
+                [_new_topic(each) for each in page], **self._bounds
+            ),
+        )
 
     def grow_partitions(self, growths: Sequence[GrowPartitions]) -> Outcomes:
         """Raise numbers of partitions; Kafka refuses to lower them."""
-        done: dict[str, Rejection | None] = {}
-        for page in weighted_pages(growths, lambda each: each.partitions):
-            new = [NewPartitions(each.name, each.partitions) for each in page]
-            futures = self._admin.create_partitions(new, **self._bounds)
-            done |= outcomes(self._client.answers(futures, self._timeout_s))
-        return done
+        return self._outcomes(
+            weighted_pages(growths, lambda each: each.partitions),
+            lambda page: self._admin.create_partitions(
+                [NewPartitions(each.name, each.partitions) for each in page], **self._bounds
+            ),
+        )
 
     def alter_configs(self, changes: Sequence[AlterConfig]) -> Outcomes:
-        """Set and delete overrides; those of one topic change together or not at all."""
-        done: dict[str, Rejection | None] = {}
-        for page in pages(changes):
-            resources = [
-                ConfigResource(
-                    ConfigResource.Type.TOPIC, each.name, incremental_configs=_entries(each)
-                )
-                for each in page
-            ]
-            futures = self._admin.incremental_alter_configs(
-                resources, request_timeout=self._timeout_s
-            )
-            named = {each.name: future for each, future in futures.items()}
-            done |= outcomes(self._client.answers(named, self._timeout_s))
-        return done
+        """Set and delete config overrides, atomically per topic."""
+        return self._outcomes(
+            pages(changes),
+            lambda page: self._admin.incremental_alter_configs(
+                [_incremental(each) for each in page], request_timeout=self._timeout_s
+            ),
+        )
 
     def delete_topics(self, names: Sequence[str]) -> Outcomes:
-        """Delete topics with all that they hold."""
-        done: dict[str, Rejection | None] = {}
-        for page in pages(names):
-            futures = self._admin.delete_topics(list(page), **self._bounds)
-            done |= outcomes(self._client.answers(futures, self._timeout_s))
-        return done
+        """Delete topics and their records."""
+        return self._outcomes(
+            pages(names), lambda page: self._admin.delete_topics(list(page), **self._bounds)
+        )
 
     def watermarks(self, name: str, partitions: Iterable[int]) -> dict[int, Watermarks | None]:
-        """First and next offset by partition; None where no leader could be asked."""
-        return self._marks([(name, each) for each in sorted(partitions)])[name]
+        """Return the watermarks by partition; None for a partition whose leader did not answer."""
+        return self._watermarks([(name, each) for each in sorted(partitions)])[name]
 
     def watermarks_of(self, topics: Mapping[str, int]) -> dict[str, dict[int, Watermarks | None]]:
-        """First and next offset of topics with so many partitions each, with few requests."""
+        """Return the watermarks of topics, given their numbers of partitions."""
         found: dict[str, dict[int, Watermarks | None]] = {name: {} for name in topics}
-        places = [(name, each) for name, count in topics.items() for each in range(count)]
-        for page in pages(places, PARTITIONS):
-            for name, marks in self._marks(page).items():
+        partitions = [(name, each) for name, count in topics.items() for each in range(count)]
+        for page in pages(partitions, PARTITIONS):
+            for name, marks in self._watermarks(page).items():
                 found[name] |= marks
         return found
 
     def commit_offsets(self, groups: Mapping[str, GroupOffsets]) -> Outcomes:
-        """Set offsets of Kafka's own consumer groups, each of which need not be there.
+        """Set the offsets of Kafka's own consumer groups, creating missing groups.
 
-        Kafka refuses it for a group that has members of its own.
+        Kafka refuses this for a group with active members.
         """
         done: dict[str, Rejection | None] = {}
         for page in pages(sorted(groups)):
@@ -202,32 +192,40 @@ class Kafka:
                     [_group_request(group, groups[group])], request_timeout=self._timeout_s
                 ).values()
             }
-            answers = self._client.answers(futures, self._timeout_s)
-            done |= outcomes({group: _first_refusal(each) for group, each in answers.items()})
+            results = self._client.results(futures, self._timeout_s)
+            done |= outcomes({group: _first_refusal(each) for group, each in results.items()})
         return done
 
     def newest(self, name: str, partitions: Iterable[int]) -> datetime | None:
-        """Return the latest time that a message of the topic bears, None if it has no messages.
-
-        It is by the clock of whoever wrote it.
-        """
+        """Return the latest message timestamp, by its writer's clock; None without messages."""
         wanted = {TopicPartition(name, p): OffsetSpec.max_timestamp() for p in partitions}
         if not wanted:
             return None
         futures = self._admin.list_offsets(wanted, request_timeout=self._timeout_s)
-        answers = accepted(self._client.answers(futures, self._timeout_s))
-        times_ms = [each.timestamp for each in answers.values() if each.timestamp >= 0]
+        results = accepted(self._client.results(futures, self._timeout_s))
+        times_ms = [each.timestamp for each in results.values() if each.timestamp >= 0]
         return datetime.fromtimestamp(max(times_ms) / 1000, UTC) if times_ms else None
 
     @property
     def _bounds(self) -> dict[str, float]:
         return {"request_timeout": self._timeout_s, "operation_timeout": self._timeout_s / 2}
 
+    def _outcomes(
+        self, items: Iterable[Sequence[_T]], request: Callable[[Sequence[_T]], Mapping[Any, Any]]
+    ) -> Outcomes:
+        """Send one request per page; return the outcomes by topic."""
+        done: dict[str, Rejection | None] = {}
+        for page in items:
+            # Config resources are keyed by themselves, everything else by the topic's name.
+            futures = {getattr(key, "name", key): each for key, each in request(page).items()}
+            done |= outcomes(self._client.results(futures, self._timeout_s))
+        return done
+
     def _describe(self, names: Sequence[str]) -> dict[str, Any]:
         futures = self._admin.describe_topics(
             TopicCollection(list(names)), request_timeout=self._timeout_s
         )
-        return self._client.answers(futures, self._timeout_s)
+        return self._client.results(futures, self._timeout_s)
 
     def _describe_configs(self, names: Sequence[str]) -> dict[str, Any]:
         if not names:
@@ -235,37 +233,38 @@ class Kafka:
         resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
         futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s)
         named = {each.name: future for each, future in futures.items()}
-        return self._client.answers(named, self._timeout_s)
+        return self._client.results(named, self._timeout_s)
 
-    def _marks(
-        self, places: Sequence[tuple[str, int]]
+    def _watermarks(
+        self, partitions: Sequence[tuple[str, int]]
     ) -> defaultdict[str, dict[int, Watermarks | None]]:
-        begin = self._offsets(places, OffsetSpec.earliest())
-        end = self._offsets(places, OffsetSpec.latest())
+        begin = self._offsets(partitions, OffsetSpec.earliest())
+        end = self._offsets(partitions, OffsetSpec.latest())
         found: defaultdict[str, dict[int, Watermarks | None]] = defaultdict(dict)
-        for place in places:
-            both = place in begin and place in end
-            found[place[0]][place[1]] = (
-                Watermarks(begin_offset=begin[place], end_offset=end[place]) if both else None
+        for each in partitions:
+            name, partition = each
+            both = each in begin and each in end
+            found[name][partition] = (
+                Watermarks(begin_offset=begin[each], end_offset=end[each]) if both else None
             )
         return found
 
     def _offsets(
-        self, places: Sequence[tuple[str, int]], spec: OffsetSpec
+        self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
     ) -> dict[tuple[str, int], int]:
-        if not places:
+        if not partitions:
             return {}
-        asked = {TopicPartition(name, partition): spec for name, partition in places}
-        futures = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
-        numbered = {(place.topic, place.partition): future for place, future in futures.items()}
-        answers = accepted(self._client.answers(numbered, self._timeout_s))
-        return {place: answer.offset for place, answer in answers.items()}
+        specs = {TopicPartition(name, partition): spec for name, partition in partitions}
+        futures = self._admin.list_offsets(specs, request_timeout=self._timeout_s)
+        keyed = {(each.topic, each.partition): future for each, future in futures.items()}
+        results = accepted(self._client.results(keyed, self._timeout_s))
+        return {partition: result.offset for partition, result in results.items()}
 
 
 def _metadata(description: TopicDescription) -> TopicMetadata:
     return TopicMetadata(
         name=description.name,
-        # librdkafka writes ids in plain base64, Kafka itself in the alphabet that is safe in URLs.
+        # librdkafka returns plain base64, Kafka uses the URL-safe alphabet.
         id=str(description.topic_id).translate(str.maketrans("+/", "-_")),
         partitions=tuple(
             PartitionLeadership(
@@ -294,16 +293,16 @@ def _observed(topic: TopicMetadata, entries: Mapping[str, ConfigEntry]) -> Obser
 
 
 def _group_request(group: str, offsets: GroupOffsets) -> ConsumerGroupTopicPartitions:
-    places = [TopicPartition(*place, offset) for place, offset in sorted(offsets.items())]
-    return ConsumerGroupTopicPartitions(group, places)
+    partitions = [TopicPartition(*each, offset) for each, offset in sorted(offsets.items())]
+    return ConsumerGroupTopicPartitions(group, partitions)
 
 
-def _first_refusal(answer: Any) -> Any:
-    """Return the answer to a group, or why one of its partitions was refused."""
-    if isinstance(answer, Rejection):
-        return answer
-    refused = [each.error for each in answer.topic_partitions if each.error is not None]
-    return rejection(refused[0]) if refused else answer
+def _first_refusal(result: Any) -> Any:
+    """Return the group's result, or the rejection of its first refused partition."""
+    if isinstance(result, Rejection):
+        return result
+    refused = [each.error for each in result.topic_partitions if each.error is not None]
+    return rejection(refused[0]) if refused else result
 
 
 def _new_topic(topic: CreateTopic) -> NewTopic:
@@ -313,8 +312,8 @@ def _new_topic(topic: CreateTopic) -> NewTopic:
     )
 
 
-def _entries(change: AlterConfig) -> list[ConfigEntry]:
-    return [
+def _incremental(change: AlterConfig) -> ConfigResource:
+    entries = [
         ConfigEntry(name, change.set.get(name), incremental_operation=operation)
         for names, operation in (
             (change.set, AlterConfigOpType.SET),
@@ -322,3 +321,4 @@ def _entries(change: AlterConfig) -> list[ConfigEntry]:
         )
         for name in sorted(names)
     ]
+    return ConfigResource(ConfigResource.Type.TOPIC, change.name, incremental_configs=entries)

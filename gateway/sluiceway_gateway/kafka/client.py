@@ -1,7 +1,8 @@
-"""librdkafka's admin client: futures to results and rejections."""
+"""Access to librdkafka: allowed properties, error translation, futures to results."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from confluent_kafka import KafkaError, KafkaException
@@ -9,13 +10,83 @@ from confluent_kafka.admin import AdminClient
 
 from sluiceway.kafka.diagnosis import Finding, diagnosis
 from sluiceway_gateway.errors import AccessFailure, InvalidSettings, KafkaUnavailable, Misfit
-from sluiceway_gateway.kafka.errors import rejection
 from sluiceway_gateway.kafka.model import Cause, Rejection
-from sluiceway_gateway.kafka.properties import refusals
 
-#: What a client may take beyond the timeout that it was given before it is given up.
+#: librdkafka properties that the gateway accepts. Some of librdkafka's properties load libraries or
+#: run commands, so every property that is not listed is refused by name.
+ALLOWED = frozenset(
+    {
+        "broker.address.family",
+        "broker.address.ttl",
+        "client.dns.lookup",
+        "client.id",
+        "client.rack",
+        "connections.max.idle.ms",
+        "metadata.max.age.ms",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.extensions",
+        "sasl.oauthbearer.method",
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.password",
+        "sasl.username",
+        "security.protocol",
+        "socket.connection.setup.timeout.ms",
+        "socket.keepalive.enable",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.cipher.suites",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+    }
+)
+
+#: Codes of which the same request may succeed later, although most of them are not retriable for
+#: librdkafka. Leading underscores are librdkafka's own codes.
+_UNAVAILABLE_NAMES = """
+    _ALL_BROKERS_DOWN _AUTHENTICATION _DESTROY _DESTROY_BROKER _INTR _ISR_INSUFF _MSG_TIMED_OUT
+    _NODE_UPDATE _RESOLVE _RETRY _SSL _TIMED_OUT _TIMED_OUT_QUEUE _TRANSPORT _UNKNOWN_BROKER
+    _WAIT_CACHE _WAIT_COORD
+    BROKER_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE
+    ELIGIBLE_LEADERS_NOT_AVAILABLE FENCED_LEADER_EPOCH KAFKA_STORAGE_ERROR LEADER_NOT_AVAILABLE
+    LISTENER_NOT_FOUND NETWORK_EXCEPTION NOT_CONTROLLER NOT_COORDINATOR NOT_ENOUGH_REPLICAS
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND NOT_LEADER_FOR_PARTITION OFFSET_NOT_AVAILABLE
+    PREFERRED_LEADER_NOT_AVAILABLE REASSIGNMENT_IN_PROGRESS REBOOTSTRAP_REQUIRED
+    REPLICA_NOT_AVAILABLE REQUEST_TIMED_OUT SASL_AUTHENTICATION_FAILED THROTTLING_QUOTA_EXCEEDED
+    UNKNOWN_LEADER_EPOCH UNSTABLE_OFFSET_COMMIT
+"""
+_UNAVAILABLE = frozenset(getattr(KafkaError, name) for name in _UNAVAILABLE_NAMES.split())
+#: Codes with a cause of their own; every other code is `UNAVAILABLE` or `OTHER`.
+CAUSES: Mapping[int, Cause] = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: Cause.TOPIC_ABSENT,
+    KafkaError.UNKNOWN_TOPIC_ID: Cause.TOPIC_ABSENT,
+    KafkaError._UNKNOWN_TOPIC: Cause.TOPIC_ABSENT,  # noqa: SLF001 - librdkafka's public name
+    KafkaError.TOPIC_ALREADY_EXISTS: Cause.TOPIC_EXISTS,
+    KafkaError.TOPIC_EXCEPTION: Cause.INVALID_NAME,
+    KafkaError.INVALID_PARTITIONS: Cause.INVALID_PARTITIONS,
+    KafkaError.INVALID_REPLICATION_FACTOR: Cause.INVALID_REPLICATION,
+    KafkaError.INVALID_REPLICA_ASSIGNMENT: Cause.INVALID_REPLICATION,
+    KafkaError.INVALID_CONFIG: Cause.INVALID_CONFIG,
+    KafkaError.POLICY_VIOLATION: Cause.DENIED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: Cause.DENIED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: Cause.DENIED,
+    KafkaError.TOPIC_DELETION_DISABLED: Cause.DENIED,
+}
+
+#: How much longer than its timeout a call of librdkafka may take.
 _GRACE_S = 5.0
-_WHENCE = "the gateway's Kafka properties are those of SLUICEWAY_KAFKA_PROPERTIES"
+_SOURCE = "the gateway's Kafka properties are those of SLUICEWAY_KAFKA_PROPERTIES"
 _WRONG_CREDENTIALS = (
     "it refuses the user, the password or the mechanism; correct sasl.username, sasl.password and "
     "sasl.mechanism in SLUICEWAY_KAFKA_PROPERTIES, and start the gateway again"
@@ -28,105 +99,115 @@ _REFUSED = frozenset(
 )
 
 
-class Client:
-    """One admin client, held for as long as anything is outstanding.
+def refusals(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return one sentence per property that is not allowed."""
+    return tuple(_refusal(name) for name in sorted(properties) if name not in ALLOWED)
 
-    Futures fail when their client is garbage collected, so nobody else holds one.
-    """
+
+def _refusal(name: str) -> str:
+    if name == "bootstrap.servers":
+        return "bootstrap.servers is a setting of its own: set SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS"
+    near = get_close_matches(name, ALLOWED, n=1)
+    hint = f"did you mean {near[0]}?" if near else "remove it"
+    return f"the Kafka property {name!r} is not allowed; {hint}"
+
+
+def rejection(error: KafkaError) -> Rejection:
+    """Translate an error by its code; the message keeps Kafka's words."""
+    cause = CAUSES.get(error.code())
+    if cause is None:
+        retriable = error.retriable() or error.code() in _UNAVAILABLE
+        cause = Cause.UNAVAILABLE if retriable else Cause.OTHER
+    return Rejection(cause=cause, message=error.str())
+
+
+class Client:
+    """The only holder of an `AdminClient`, whose futures fail once it is garbage collected."""
 
     def __init__(self, bootstrap_servers: str, properties: Mapping[str, str]) -> None:
-        refused = refusals(properties)
-        if refused:
+        if refused := refusals(properties):
             raise InvalidSettings("; ".join(refused))
         self._bootstrap_servers = bootstrap_servers
         self._last_error: KafkaError | None = None
-        self._last_seen: AccessFailure | None = None
+        self._last_failure: AccessFailure | None = None
         self._properties = {**properties, "bootstrap.servers": bootstrap_servers}
         configuration = {
             "client.id": "sluiceway-gateway",
-            # A broker that is back shall be seen soon.
+            # Reconnect soon after a broker is back.
             "reconnect.backoff.max.ms": 1_000,
             "socket.connection.setup.timeout.ms": 5_000,
             **self._properties,
-            # What matters comes back as errors; librdkafka's own lines are not structured.
+            # Failures come back as errors; librdkafka's log lines are not structured.
             "log_level": 0,
-            "error_cb": self._note,
+            "error_cb": self._on_error,
         }
-        self.admin = _made(configuration, "SLUICEWAY_KAFKA_PROPERTIES")
+        self.admin = _admin_client(configuration, "SLUICEWAY_KAFKA_PROPERTIES")
 
-    def answer(self, future: "Future[Any]", timeout_s: float) -> Any:
-        """Wait for one answer; where Kafka refuses, its Rejection is the answer."""
-        try:
-            return future.result(timeout=timeout_s + _GRACE_S)
-        except KafkaException as error:
-            return rejection(error.args[0])
-        except TimeoutError:
-            return Rejection(cause=Cause.UNAVAILABLE, message="the Kafka client does not answer")
+    def results(self, futures: Mapping[Any, "Future[Any]"], timeout_s: float) -> dict[Any, Any]:
+        """Wait for the results of one request; a refusal's result is its Rejection.
 
-    def answers(self, futures: Mapping[Any, "Future[Any]"], timeout_s: float) -> dict[Any, Any]:
-        """Wait for many answers of one request.
-
-        Raises KafkaUnavailable if not one of them is more than "not now".
+        Raises KafkaUnavailable if every result is `UNAVAILABLE`.
         """
-        answers = {key: self.answer(future, timeout_s) for key, future in futures.items()}
-        lacking = [each for each in answers.values() if _is_unavailable(each)]
-        if lacking and len(lacking) == len(answers):
-            raise self.unavailable(lacking[0].message)
+        results = {key: _result(future, timeout_s) for key, future in futures.items()}
+        unavailable = [each for each in results.values() if _is_unavailable(each)]
+        if unavailable and len(unavailable) == len(results):
+            raise self.unavailable(unavailable[0].message)
         self.admin.poll(0)
-        if not lacking:
-            self._last_error = self._last_seen = None
-        return answers
+        if not unavailable:
+            self._last_error = self._last_failure = None
+        return results
 
-    def unavailable(self, words: str) -> KafkaUnavailable:
-        """Say that Kafka does not answer and, where it can be found out, why and what to do."""
-        # While a look lasts, a slow broker may have refused the user.
-        lockout = self._refusal() or self._misfit() or self._refusal()
+    def unavailable(self, reason: str) -> KafkaUnavailable:
+        """Return the error for a Kafka that does not answer, with the cause if it can be found."""
+        # A slow broker may refuse the credentials during the diagnosis.
+        failure = self._credential_failure() or self._diagnosed() or self._credential_failure()
         last = self._last_error
-        if lockout is None:
+        if failure is None:
             cause = (
-                f"does not answer ({words if last is None else last.str()}); see that it runs and "
+                f"does not answer ({reason if last is None else last.str()}); see that it runs and "
                 "that the gateway can reach it"
             )
         else:
-            heard = f" (Kafka says: {last.str()})" if _is_refusal(last) else ""
-            cause = f"does not let the gateway in: {lockout.words}{heard}"
+            quoted = f" (Kafka says: {last.str()})" if _is_refusal(last) else ""
+            cause = f"does not let the gateway in: {failure.words}{quoted}"
         return KafkaUnavailable(
             f"Kafka at {self._bootstrap_servers} {cause}. Nothing was lost: send the request again "
             "when that is done.",
-            lockout,
+            failure,
         )
 
-    def _refusal(self) -> AccessFailure | None:
+    def _credential_failure(self) -> AccessFailure | None:
         self.admin.poll(0)
         if not _is_refusal(self._last_error):
             return None
-        # Its own words hold how long it took.
+        # Not librdkafka's message: it contains the elapsed time, so conditions would keep changing.
         return AccessFailure(misfit=Misfit.CREDENTIALS, words=_WRONG_CREDENTIALS)
 
-    def _misfit(self) -> AccessFailure | None:
+    def _diagnosed(self) -> AccessFailure | None:
         try:
             found = diagnosis(self._properties)
         except TimeoutError:
-            # Nothing speaks against what was seen before, until somebody answers.
-            return self._last_seen
-        self._last_seen = None if found is None else _lockout(found)
-        return self._last_seen
+            # No broker answers, so the last finding still holds.
+            return self._last_failure
+        self._last_failure = None if found is None else _access_failure(found)
+        return self._last_failure
 
-    def _note(self, error: KafkaError) -> None:
-        # "All brokers are down" comes after each real reason and says nothing of its own.
+    def _on_error(self, error: KafkaError) -> None:
+        # "All brokers are down" follows each actual cause and adds nothing.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - a public code's name
             self._last_error = error
 
 
-def check_for_clients(properties: Mapping[str, str]) -> None:
-    """Raise InvalidSettings where librdkafka refuses properties that clients are to be given."""
-    stand_ins = {"sasl.mechanism": "PLAIN", "sasl.username": "-", "sasl.password": "-"}
-    # Clients may bring what these stand for. Without a server nothing is connected to.
+def check_client_properties(properties: Mapping[str, str]) -> None:
+    """Raise InvalidSettings if librdkafka refuses the properties that clients will get."""
+    placeholders = {"sasl.mechanism": "PLAIN", "sasl.username": "-", "sasl.password": "-"}
+    # Clients may supply their own credentials. Without a server nothing connects.
     given = {name: value for name, value in properties.items() if name != "bootstrap.servers"}
-    _made({**stand_ins, **given, "log_level": 0}, "SLUICEWAY_KAFKA_CLIENT_PROPERTIES or _LISTENERS")
+    source = "SLUICEWAY_KAFKA_CLIENT_PROPERTIES or _LISTENERS"
+    _admin_client({**placeholders, **given, "log_level": 0}, source)
 
 
-def _made(configuration: Mapping[str, Any], source: str) -> AdminClient:
+def _admin_client(configuration: Mapping[str, Any], source: str) -> AdminClient:
     try:
         return AdminClient(dict(configuration))
     except KafkaException as error:
@@ -135,30 +216,39 @@ def _made(configuration: Mapping[str, Any], source: str) -> AdminClient:
         ) from error
 
 
-def outcomes(answers: Mapping[Any, Any]) -> dict[Any, Rejection | None]:
-    """Keep of each answer only whether and why Kafka refused."""
-    return {k: v if isinstance(v, Rejection) else None for k, v in answers.items()}
+def outcomes(results: Mapping[Any, Any]) -> dict[Any, Rejection | None]:
+    """Replace each result with its rejection, or None."""
+    return {k: v if isinstance(v, Rejection) else None for k, v in results.items()}
 
 
-def accepted(answers: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Keep the answers that are no rejections."""
-    return {k: v for k, v in answers.items() if not isinstance(v, Rejection)}
+def accepted(results: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the results that are not rejections."""
+    return {k: v for k, v in results.items() if not isinstance(v, Rejection)}
 
 
-def rejected(answers: Mapping[Any, Any], *, but: Iterable[Cause] = ()) -> dict[Any, Rejection]:
-    """Keep the rejections, those for the causes in `but` left out."""
+def rejected(results: Mapping[Any, Any], *, but: Iterable[Cause] = ()) -> dict[Any, Rejection]:
+    """Return the rejections, except those with a cause in `but`."""
     return {
-        k: v for k, v in answers.items() if isinstance(v, Rejection) and v.cause not in tuple(but)
+        k: v for k, v in results.items() if isinstance(v, Rejection) and v.cause not in tuple(but)
     }
 
 
-def _lockout(found: Finding) -> AccessFailure:
-    return AccessFailure(misfit=Misfit(found.problem), words=f"{found.message} ({_WHENCE})")
+def _result(future: "Future[Any]", timeout_s: float) -> Any:
+    try:
+        return future.result(timeout=timeout_s + _GRACE_S)
+    except KafkaException as error:
+        return rejection(error.args[0])
+    except TimeoutError:
+        return Rejection(cause=Cause.UNAVAILABLE, message="the Kafka client does not answer")
+
+
+def _access_failure(found: Finding) -> AccessFailure:
+    return AccessFailure(misfit=Misfit(found.problem), words=f"{found.message} ({_SOURCE})")
 
 
 def _is_refusal(error: KafkaError | None) -> TypeGuard[KafkaError]:
     return error is not None and error.code() in _REFUSED
 
 
-def _is_unavailable(answer: object) -> bool:
-    return isinstance(answer, Rejection) and answer.cause is Cause.UNAVAILABLE
+def _is_unavailable(result: object) -> bool:
+    return isinstance(result, Rejection) and result.cause is Cause.UNAVAILABLE

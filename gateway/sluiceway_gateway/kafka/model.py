@@ -9,13 +9,12 @@ from sluiceway_gateway.errors import InvalidRequest, Violation
 
 @dataclass(frozen=True, kw_only=True)
 class DesiredTopic:
-    """What a channel asks of its topic.
+    """The topic that a channel specifies.
 
-    `id` is the topic id that was recorded when the topic was first seen, in Kafka's base64
-    form, or None as long as none was. `replication` None means the broker's default and counts
-    at creation only. `config` holds every override that the topic shall have, and no other.
-    `wanted` is False for a channel that is being deleted together with its topic. `owned` is
-    False for a topic that was adopted: nothing may be done to it.
+    `id` is the recorded topic id in Kafka's base64 form, None before the topic was first observed.
+    `replication` None is the broker's default; it matters only at creation. `config` holds all
+    overrides. `wanted` is False while the channel is being deleted with its topic. `owned` is False
+    for an adopted topic, which must not be changed.
     """
 
     name: str
@@ -29,7 +28,7 @@ class DesiredTopic:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedTopic:
-    """What Kafka says about a topic; `config` holds the topic's own dynamic overrides only."""
+    """A topic as Kafka describes it; `config` holds only the topic's own dynamic overrides."""
 
     name: str
     id: str
@@ -38,9 +37,44 @@ class ObservedTopic:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
+class Cause(StrEnum):
+    """Cause of a rejection, which decides what happens next."""
+
+    TOPIC_ABSENT = "topic_absent"
+    TOPIC_EXISTS = "topic_exists"
+    INVALID_NAME = "invalid_name"
+    INVALID_PARTITIONS = "invalid_partitions"
+    INVALID_REPLICATION = "invalid_replication"
+    INVALID_CONFIG = "invalid_config"
+    DENIED = "denied"
+    """Kafka's ACLs or policies forbid it."""
+    UNAVAILABLE = "unavailable"
+    """The same request may succeed later."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """A refusal by Kafka; `message` holds the broker's words."""
+
+    cause: Cause
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedTopics:
+    """Existing topics, and the rejections of topics that Kafka would not describe.
+
+    A requested topic in neither does not exist.
+    """
+
+    topics: Mapping[str, ObservedTopic]
+    rejections: Mapping[str, Rejection]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PartitionLeadership:
-    """Who serves a partition; `leader` is None while it has none."""
+    """Brokers of a partition; `leader` is None while there is none."""
 
     partition: int
     leader: int | None
@@ -50,7 +84,7 @@ class PartitionLeadership:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicMetadata:
-    """A topic's identity and the brokers that hold it, partitions in ascending order."""
+    """A topic's identity and its partitions in ascending order."""
 
     name: str
     id: str
@@ -59,7 +93,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class Watermarks:
-    """The first offset kept in a partition and the offset that the next message will get."""
+    """The first available offset of a partition and the offset of the next message."""
 
     begin_offset: int
     end_offset: int
@@ -67,7 +101,7 @@ class Watermarks:
 
 @dataclass(frozen=True, kw_only=True)
 class Broker:
-    """One member of the cluster, as clients reach it."""
+    """One broker, with the address that clients use."""
 
     id: int
     host: str
@@ -85,21 +119,21 @@ class Cluster:
 
 
 UNNAMED = "default"
-"""The name of the one listener of a gateway that has none by name."""
+"""Name of the only listener of a gateway without named listeners."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listeners:
-    """Kafka properties for clients, by listener; `default` is for clients that name none.
+    """Kafka properties for clients, by listener; `default` names the one used without a name.
 
-    They may hold credentials, so they are left out of `repr`.
+    They may contain credentials, so `repr` omits them.
     """
 
     default: str
     properties: Mapping[str, Mapping[str, str]] = field(repr=False)
 
     def reached_by(self, name: str | None) -> Mapping[str, str]:
-        """Return what a client gets; raises InvalidRequest for a name that there is not."""
+        """Return the properties of a listener; raises InvalidRequest for an unknown name."""
         try:
             return self.properties[self.default if name is None else name]
         except KeyError:
@@ -110,27 +144,3 @@ class Listeners:
                 f"{self.default!r}.",
                 (Violation(pointer="query:listener", message=f"expected one of {known}"),),
             ) from None
-
-
-class Cause(StrEnum):
-    """What stood in the way; it decides what happens next, the message is for people."""
-
-    TOPIC_ABSENT = "topic_absent"
-    TOPIC_EXISTS = "topic_exists"
-    INVALID_NAME = "invalid_name"
-    INVALID_PARTITIONS = "invalid_partitions"
-    INVALID_REPLICATION = "invalid_replication"
-    INVALID_CONFIG = "invalid_config"
-    DENIED = "denied"
-    """Kafka's ACLs or policies do not let the gateway do it."""
-    UNAVAILABLE = "unavailable"
-    """Nothing is wrong with the request; it can succeed later as it is."""
-    OTHER = "other"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rejection:
-    """One refusal; `message` holds the broker's own words."""
-
-    cause: Cause
-    message: str

@@ -16,7 +16,7 @@ from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.db.idempotency import Request
 from sluiceway_gateway.errors import ConcurrentChange, EndpointsLive, KafkaUnavailable, UnreadData
-from sluiceway_gateway.kafka.calls import TopicCalls
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import Attendance, drained, in_words, unread
 from sluiceway_gateway.lifecycle.store import closing, save_status, usage_of_channel
@@ -40,7 +40,7 @@ class DrainCounts:
 class Drainer:
     """Closes the channels of one database that are closing."""
 
-    def __init__(self, *, database: Database, topics: TopicCalls, clock: Clock) -> None:
+    def __init__(self, *, database: Database, topics: KafkaAdmin, clock: Clock) -> None:
         self._database = database
         self._topics = topics
         self._clock = clock
@@ -95,7 +95,7 @@ _FORCE = "force=true deletes the channel all the same"
 class Leaving:
     """Looks, before a channel of one database is deleted, whether its records were read."""
 
-    def __init__(self, database: Database, topics: TopicCalls) -> None:
+    def __init__(self, database: Database, topics: KafkaAdmin) -> None:
         self._database = database
         self._topics = topics
 

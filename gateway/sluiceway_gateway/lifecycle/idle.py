@@ -16,7 +16,7 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
-from sluiceway_gateway.kafka.calls import LogCalls
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.model import idled, is_quiet, watch
 from sluiceway_gateway.lifecycle.store import (
     SPARE,
@@ -66,7 +66,7 @@ class TtlReaper:
     """
 
     def __init__(
-        self, *, database: Database, logs: LogCalls, clock: Clock, monotonic: Callable[[], float]
+        self, *, database: Database, logs: KafkaAdmin, clock: Clock, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
         self._logs = logs

@@ -1,4 +1,4 @@
-"""What a replica does in the background while it leads."""
+"""Background loops, which run on the replica that holds the lease."""
 
 from sluiceway_gateway.loops.background import Loops
 from sluiceway_gateway.loops.leader import Leader

@@ -1,4 +1,4 @@
-"""Which replica runs the loops: the one that holds a lease in the database."""
+"""Leader election among replicas, by a lease in the database."""
 
 import math
 import os
@@ -17,19 +17,18 @@ _log = structlog.get_logger(__name__)
 
 
 def holder_name() -> str:
-    """Return a name for a new holder of leases: its host, its process and a number of its own."""
+    """Return the name of a new lease holder: host, process id and a random part."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 class Leader:
-    """One replica's claim to a lease, for all of its loops.
+    """One replica's claim to the lease, shared by its loops.
 
-    Every replica judges by its own monotonic clock: the holder by when it last asked for a renewal,
-    the others by when they first saw that renewal. So a wall clock that is set ends no lease and
-    makes none last longer.
+    Every replica measures by its own monotonic clock: the holder since it requested the last
+    renewal, the others since they first saw that renewal. Wall clocks do not matter.
 
-    It says who works, not who may write: what the loops write is guarded by itself, for a lease
-    may end while its holder is at work.
+    The lease avoids duplicate work but is no lock: it may end while its holder still runs a pass,
+    so each write of a loop has its own guard.
     """
 
     def __init__(
@@ -47,34 +46,34 @@ class Leader:
         self._lease_ms = lease_ms
         self._monotonic = monotonic
         self._lease: Lease | None = None
-        self._asked_s = -math.inf
+        self._requested_s = -math.inf
         self._seen: Lease | None = None
-        """Another's lease, as it was seen last."""
+        """The lease of another replica, as last seen."""
         self._seen_s = math.inf
-        """When it was first seen like that."""
-        self._turn = threading.Lock()
+        """When that renewal was first seen."""
+        self._lock = threading.Lock()
 
     @property
     def renewal_s(self) -> float:
-        """How often to renew."""
+        """Interval of renewals."""
         return self._lease_ms / 3000
 
     @property
-    def patience_s(self) -> float:
-        """How often to ask for the lease while another replica has it."""
+    def poll_s(self) -> float:
+        """Interval of attempts to acquire the lease while another replica has it."""
         return min(self.renewal_s, 1.0)
 
     def leads(self) -> bool:
-        """Tell whether this replica leads, after asking the database if it is time to.
+        """Whether this replica leads; acquires or renews the lease when that is due.
 
-        Raises DatabaseUnavailable; then nobody should work.
+        Raises DatabaseUnavailable, after which no loop should run.
         """
-        with self._turn:
+        with self._lock:
             return self._leads()
 
     def resign(self) -> None:
-        """Give the lease back, so that another replica takes over at once."""
-        with self._turn:
+        """Release the lease, so that another replica takes over at once."""
+        with self._lock:
             lease, self._lease = self._lease, None
         if lease is None:
             return
@@ -82,13 +81,13 @@ class Leader:
             with self._database.write() as tx:
                 release(tx, lease)
         except DatabaseUnavailable as error:
-            _log.warning("the lease ends by itself", lease=self._name, reason=str(error))
+            _log.warning("lease not released, it will expire", lease=self._name, reason=str(error))
 
     def _leads(self) -> bool:
         now_s = self._monotonic()
-        # Without the lease each of the loops asks once in its patience, and one answer is for all.
-        lasting_s = self.patience_s / 2 if self._lease is None else self.renewal_s
-        if now_s - self._asked_s < lasting_s:
+        # One query per interval serves all loops.
+        interval_s = self.poll_s / 2 if self._lease is None else self.renewal_s
+        if now_s - self._requested_s < interval_s:
             return self._lease is not None
         before, self._lease = self._lease, None
         ended = self._seen if self._has_ended(now_s) else None
@@ -97,22 +96,22 @@ class Leader:
             other = current(tx, self._name) if lease is None else None
             if other is not None and self._has_died(other):
                 lease = acquire(tx, self._name, self._holder, self._lease_ms, ended=other)
-        # Its holder counts from before it asked, so what is counted from here on is the longer.
+        # The holder measures from before its request, so it always gives up first.
         if other != self._seen:
             self._seen, self._seen_s = other, self._monotonic()
-        self._lease, self._asked_s = lease, now_s
+        self._lease, self._requested_s = lease, now_s
         if (lease and lease.epoch) != (before and before.epoch):
             _log.info("leadership changed", lease=self._name, leads=lease is not None)
         return lease is not None
 
     def _has_ended(self, now_s: float) -> bool:
-        """Tell whether the other's lease was not renewed for as long as it lasts."""
+        """Whether the other replica's lease has expired."""
         return self._seen is not None and now_s - self._seen_s >= self._seen.lease_ms / 1000
 
     def _has_died(self, other: Lease) -> bool:
-        """Tell whether the other is a process that is gone; False if in doubt.
+        """Whether the other replica is a process of this machine that has ended.
 
-        SQLite's gateways are processes of one machine, one at a time; of PostgreSQL's nobody knows.
+        Only gateways on SQLite are known to run on one machine.
         """
         host, _, rest = other.holder.partition(":")
         process = rest.partition(":")[0]
@@ -125,9 +124,9 @@ class Leader:
 
 
 def _runs(process: int) -> bool:
-    """Tell whether this machine has such a process; True if in doubt."""
+    """Whether this machine has such a process; True if unknown."""
     if os.name != "posix":
-        # Elsewhere the signal 0 is a signal.
+        # On other systems, signal 0 would end the process.
         return True
     try:
         os.kill(process, 0)

@@ -5,7 +5,8 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, select
 
-from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.channels.model import READABLE
+from sluiceway_gateway.channels.rows import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, positions
 
@@ -15,7 +16,7 @@ _ALL = (
     .join(channels, channels.c.uid == positions.c.channel_uid)
     .where(
         channels.c.mirrored,
-        channels.c.phase.in_([str(Phase.READY), str(Phase.CLOSED)]),
+        in_phases(READABLE),
         channels.c.topic_id == positions.c.topic_id,
     )
 )

@@ -13,7 +13,7 @@ import structlog
 from sluiceway_gateway.channels.model import Phase, sources
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.plan import (
     Action,
@@ -61,7 +61,7 @@ class Applied:
         return self.created | self.grown | self.configured | self.deleted
 
 
-def apply(kafka: Kafka, actions: Iterable[Action]) -> Applied:
+def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
     """Do all that Kafka lets us do; one topic's refusal does not keep others from anything.
 
     Raises KafkaUnavailable where Kafka does not answer; then part may have been done.
@@ -136,7 +136,7 @@ class Reconciler:
         self,
         *,
         database: Database,
-        kafka: Kafka,
+        kafka: KafkaAdmin,
         clock: Callable[[], datetime],
         resync_s: float,
         wait: Callable[[float], object],

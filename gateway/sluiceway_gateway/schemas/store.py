@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import bindparam, delete, exists, false, func, or_, select
+from sqlalchemy import bindparam, delete, exists, false, or_, select
 
 from sluiceway_gateway.channels.model import Format, Phase, SchemaVersion
 from sluiceway_gateway.channels.rows import in_phases
@@ -12,10 +12,14 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channel_schemas, channels, kept_schemas, schemas
 from sluiceway_gateway.db.statements import by_dialect, starts_with
 
-_CREATED_AT = func.coalesce(channel_schemas.c.created_at, schemas.c.created_at)
 # Whoever opens a channel asks for them, so it is put together once.
 _VERSIONS = (
-    select(schemas.c.id, channel_schemas.c.version, schemas.c.definition, _CREATED_AT.label("at"))
+    select(
+        schemas.c.id,
+        channel_schemas.c.version,
+        schemas.c.definition,
+        channel_schemas.c.created_at,
+    )
     .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
     .where(channel_schemas.c.channel_uid == bindparam("channel_uid"))
     .order_by(channel_schemas.c.version)
@@ -70,7 +74,9 @@ def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]
     """Return all schemas that the channel keeps, the oldest first."""
     rows = tx.execute(_VERSIONS, {"channel_uid": channel_uid})
     return tuple(
-        SchemaVersion(id=row.id, version=row.version, definition=row.definition, created_at=row.at)
+        SchemaVersion(
+            id=row.id, version=row.version, definition=row.definition, created_at=row.created_at
+        )
         for row in rows
     )
 
@@ -85,17 +91,15 @@ class KeptTopic:
 
 def keep_for_topic(tx: WriteTransaction, channel_uid: str, *, phases: Collection[Phase]) -> None:
     """Note the schemas of a channel that is about to go while its topic stays."""
-    created_at = func.coalesce(channel_schemas.c.created_at, schemas.c.created_at)
     kept = (
         select(
             channels.c.topic_id,
             channel_schemas.c.version,
             channel_schemas.c.schema_id,
-            created_at,
+            channel_schemas.c.created_at,
             channels.c.format,
         )
         .join(channel_schemas, channel_schemas.c.channel_uid == channels.c.uid)
-        .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
         .where(
             channels.c.uid == channel_uid,
             in_phases(phases),

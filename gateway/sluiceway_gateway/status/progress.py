@@ -1,66 +1,186 @@
-"""Progress of a reader by the movement of its positions (Burrow's rules). Pure.
+"""Readers' positions, and the progress that their movement shows. Pure.
 
-The rules are Burrow's ("Consumer Lag Evaluation Rules" in its wiki, and its evaluator): no
-threshold for the lag, but whether it ever was zero, and whether the position moves. Where Burrow
-asks when a consumer committed last, this asks whether the reader's heartbeats are heard.
+The rules are those of Burrow ("Consumer Lag Evaluation Rules" in its wiki): no threshold for the
+lag, but whether it was ever zero, and whether the position moves. Burrow checks when a consumer
+committed last; here the reader's heartbeats count instead.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
-#: Samples that are looked back on. Burrow has 10 as well.
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode
+
+Offsets = Sequence[int | None]
+"""An offset per partition; None where it is unknown."""
+
 WINDOW = 10
+"""Samples that are evaluated, as many as in Burrow."""
+MAX_POSITIONS = 50_000
+"""Positions that a sample has at most, except that it always has one track.
+
+Of a broadcast group of 1,000 members at 1,000 partitions, it has the first members.
+"""
+COMMITTED, DEPARTED = 0, -1
+"""Holders of positions, in place of a living reader's epoch."""
 
 
-class Progress(StrEnum):
-    """How a partition's reader, or a group, gets on; the later ones are worse."""
+class ProgressState(StrEnum):
+    """How the reader of a partition, or a group, gets on; worse states come later."""
 
     OK = "ok"
-    """It has nothing left to read, had nothing left within the window, or catches up."""
+    """It has read everything, now or within the window, or its lag shrinks."""
     FALLING_BEHIND = "falling_behind"
-    """It moves, and its lag never became less within the window."""
+    """It moves, but its lag never shrank within the window."""
     STALLED = "stalled"
-    """It lives, and has not moved over the window though something was there to read."""
+    """It is alive, but did not move within the window although there are messages to read."""
     STOPPED = "stopped"
-    """Nobody reads, and something is left."""
+    """No reader is alive, and there are messages to read."""
     REWOUND = "rewound"
-    """It went back within the window."""
+    """It moved backwards within the window."""
 
 
-_SEVERITY = {each: number for number, each in enumerate(Progress)}
+_SEVERITY = {each: number for number, each in enumerate(ProgressState)}
 
 
-def worst(found: Iterable[Progress | None]) -> Progress | None:
-    """Return the worst that is known."""
-    least: Progress | None = None
-    for each in found:
-        # Mostly all are the same, and there are many.
-        if each is None or each is least:
-            continue
-        if least is None or _SEVERITY[each] > _SEVERITY[least]:
-            least = each
-    return least
+def worst(states: Iterable[ProgressState | None]) -> ProgressState | None:
+    """Return the worst known state."""
+    # A set first, because there are many partitions and most have the same state.
+    known = [each for each in set(states) if each is not None]
+    return max(known, key=_SEVERITY.__getitem__, default=None)
 
 
-def evaluate_lag(points: Sequence[tuple[int, int]], *, lives: bool, whole: bool) -> Progress | None:
-    """Judge one partition by its positions and lags, the oldest first, all of one reader.
+def evaluate_lag(
+    points: Sequence[tuple[int, int]], *, alive: bool, complete: bool
+) -> ProgressState | None:
+    """Evaluate a partition by the positions and lags of one reader, oldest first.
 
-    `lives` says whether a reader that should move it is heard of, `whole` whether the points fill
-    the window; before that only what cannot change any more is said.
+    `alive` is whether a living reader has the partition, `complete` whether the points fill the
+    window. Before that, only states that further points cannot change are returned.
     """
     if not points:
         return None
     if any(lag == 0 for _, lag in points):
-        return Progress.OK
+        return ProgressState.OK
     steps = list(itertools.pairwise(points))
     if any(after[0] < before[0] for before, after in steps):
-        return Progress.REWOUND
+        return ProgressState.REWOUND
     moved = points[0][0] != points[-1][0]
     if moved and any(after[1] < before[1] for before, after in steps):
-        return Progress.OK
-    if not whole:
+        return ProgressState.OK
+    if not complete:
         return None
     if moved:
-        return Progress.FALLING_BEHIND
-    return Progress.STALLED if lives else Progress.STOPPED
+        return ProgressState.FALLING_BEHIND
+    return ProgressState.STALLED if alive else ProgressState.STOPPED
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetTrack:
+    """Positions of a group, or of a member that has its own, at one moment."""
+
+    position: Offsets
+    """The next offset to read: as reported by the reader, else as committed."""
+    committed: Offsets
+    holder: Offsets
+    """The epoch of the reader that reported it, COMMITTED, or DEPARTED for a reader that ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderProgress:
+    """A reader's identity, assignment and reported positions."""
+
+    group: str
+    index: int
+    size: int | None
+    mode: Mode
+    epoch: int
+    alive: bool
+    positions: Mapping[int, int]
+    """The next offset to read by partition, as last reported."""
+    share: tuple[int, int] | None = None
+    """For a member of a dynamic group, its rank and the number of members."""
+
+    @property
+    def key(self) -> str:
+        """The key of its track."""
+        own = self.group == ANONYMOUS or self.mode is Mode.BROADCAST
+        return track_key(self.group, self.index if own else None)
+
+    def assignment(self, partitions: int) -> Iterable[int]:
+        """Return its partitions, as far as they are known."""
+        if self.group == ANONYMOUS:
+            return [each for each in self.positions if each < partitions]
+        if self.mode is Mode.BROADCAST:
+            return range(partitions)
+        if self.share is not None:
+            return range(self.share[0], partitions, self.share[1])
+        return range(self.index, partitions, self.size) if self.size else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommittedOffset:
+    """A committed position; `member` is None where the members of a group share positions."""
+
+    group: str
+    member: int | None
+    partition: int
+    offset: int
+
+
+def offset_at(offsets: Offsets, partition: int) -> int | None:
+    """Return a partition's offset; None if it is unknown, or the partition did not exist yet."""
+    return offsets[partition] if partition < len(offsets) else None
+
+
+def track_key(group: str, member: int | None) -> str:
+    """Return the key of a group's track, or of one member's."""
+    return group if member is None else f"{group}/{member}"
+
+
+def offset_tracks(
+    readers: Sequence[ReaderProgress], committed: Iterable[CommittedOffset], *, partitions: int
+) -> dict[str, OffsetTrack]:
+    """Return the tracks of a channel by key, those of groups first.
+
+    A position is what a living reader reported, else what was committed, else what a reader
+    reported that has ended since.
+    """
+    offsets: dict[str, dict[int, int]] = defaultdict(dict)
+    for each in committed:
+        if each.partition < partitions:
+            offsets[track_key(each.group, each.member)][each.partition] = each.offset
+    reporting: dict[str, list[ReaderProgress]] = defaultdict(list)
+    for reader in readers:
+        if reader.alive or reader.group != ANONYMOUS:
+            reporting[reader.key].append(reader)
+    keys = sorted(offsets.keys() | reporting.keys(), key=lambda key: ("/" in key, key))
+    limit = max(1, MAX_POSITIONS // max(1, partitions))
+    return {key: _track(reporting[key], offsets[key], partitions) for key in keys[:limit]}
+
+
+def _track(
+    readers: Iterable[ReaderProgress], offsets: Mapping[int, int], partitions: int
+) -> OffsetTrack:
+    committed = [offsets.get(each) for each in range(partitions)]
+    position = list(committed)
+    holder: list[int | None] = [None if each is None else COMMITTED for each in committed]
+    for reader in sorted(readers, key=lambda each: (each.alive, each.epoch)):
+        for partition, offset in reader.positions.items():
+            if partition < partitions and (reader.alive or committed[partition] is None):
+                position[partition] = offset
+                holder[partition] = reader.epoch if reader.alive else DEPARTED
+    return OffsetTrack(position=position, committed=committed, holder=holder)
+
+
+def partitions_read(readers: Iterable[ReaderProgress], *, partitions: int) -> dict[str, list[bool]]:
+    """Return by track, for each partition, whether a living reader has it."""
+    read: dict[str, list[bool]] = defaultdict(lambda: [False] * partitions)
+    for each in readers:
+        if each.alive:
+            flags = read[each.key]
+            for partition in each.assignment(partitions):
+                flags[partition] = True
+    return read

@@ -1,4 +1,4 @@
-"""Channels to sample, and the positions of their readers."""
+"""SQL of the sampler: the channels to sample, and the positions of their readers."""
 
 import hashlib
 import json
@@ -8,33 +8,34 @@ from typing import Any
 
 from sqlalchemy import Row, Select, bindparam, exists, or_, select
 
-from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.channels.model import READABLE
+from sluiceway_gateway.channels.rows import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
-from sluiceway_gateway.status.lag import ReaderProgress, Stored
+from sluiceway_gateway.status.progress import CommittedOffset, ReaderProgress
 
-_AT_ONCE = 500
-_HERE = ~endpoints.c.superseded
+_CHUNK = 500
+_CURRENT = ~endpoints.c.superseded
 _LIVING = (
-    _HERE
+    _CURRENT
     & endpoints.c.state.in_([str(each) for each in sorted(OPEN)])
     & (endpoints.c.health != str(Health.LOST))
 )
-# The leading replica asks all the time, so they are put together once.
+# Built once, because the leading replica executes them all the time.
 _CHANNELS = select(
     channels.c.uid, channels.c.topic_name, channels.c.topic_id, channels.c.topic_partitions
 ).where(
-    channels.c.phase.in_([str(Phase.READY), str(Phase.CLOSED)]),
+    in_phases(READABLE),
     channels.c.topic_partitions.is_not(None),
 )
 _IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(_LIVING)))
-_THESE = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
-# Each is looked up by its index. A list of all uids would be searched from its beginning for each
-# channel, as soon as PostgreSQL has too little memory to hash it.
-_KNOWN = _CHANNELS.where(
+_BY_UID = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+# EXISTS looks every channel up by an index. With IN, PostgreSQL would scan the list of all uids for
+# each channel as soon as it has too little memory to hash the list.
+_WITH_READERS = _CHANNELS.where(
     or_(
-        exists().where(endpoints.c.channel_uid == channels.c.uid, _HERE),
+        exists().where(endpoints.c.channel_uid == channels.c.uid, _CURRENT),
         exists().where(positions.c.channel_uid == channels.c.uid),
     )
 )
@@ -45,7 +46,7 @@ _ENDPOINTS = (
         *(endpoints.c.state, endpoints.c.health, endpoints.c.reached, endpoints.c.counters),
         *(endpoints.c.share_index, endpoints.c.share_size),
     )
-    .where(_HERE, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
+    .where(_CURRENT, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
     .order_by(endpoints.c.id)
 )
 _POSITIONS = select(
@@ -56,8 +57,8 @@ _OPEN = frozenset(str(each) for each in OPEN)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
-    """A channel to look at."""
+class SampledChannel:
+    """A channel to sample."""
 
     uid: str
     topic: str
@@ -67,72 +68,74 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderSnapshot:
-    """How far a channel's readers are."""
+    """The readers and committed positions of a channel."""
 
     readers: tuple[ReaderProgress, ...]
-    stored: tuple[Stored, ...]
-    counted: str
-    """Tells two states of the endpoints and their counters apart."""
+    committed: tuple[CommittedOffset, ...]
+    endpoints_digest: str
+    """Differs between two states of the endpoints and their counters."""
 
 
-def in_use(tx: ReadTransaction) -> list[Watched]:
-    """Return the channels at which somebody lives."""
-    return _watched(tx, _IN_USE)
+def channels_in_use(tx: ReadTransaction) -> list[SampledChannel]:
+    """Return the channels with living endpoints."""
+    return _channels(tx, _IN_USE)
 
 
-def these(tx: ReadTransaction, uids: Sequence[str]) -> list[Watched]:
-    """Return those of these channels that are still there."""
+def channels_by_uid(tx: ReadTransaction, uids: Sequence[str]) -> list[SampledChannel]:
+    """Return the channels of these uids that still exist."""
     return [
         each
-        for start in range(0, len(uids), _AT_ONCE)
-        for each in _watched(tx, _THESE, uids[start : start + _AT_ONCE])
+        for start in range(0, len(uids), _CHUNK)
+        for each in _channels(tx, _BY_UID, uids[start : start + _CHUNK])
     ]
 
 
-def known(tx: ReadTransaction) -> list[Watched]:
-    """Return the channels at which somebody was, or that have positions."""
-    return _watched(tx, _KNOWN)
+def channels_with_readers(tx: ReadTransaction) -> list[SampledChannel]:
+    """Return the channels with endpoints, living or not, or with positions."""
+    return _channels(tx, _WITH_READERS)
 
 
-def standings(tx: ReadTransaction, watched: Sequence[Watched]) -> dict[str, ReaderSnapshot]:
-    """Return how far the readers of these channels are, by the channels' uids."""
+def reader_snapshots(
+    tx: ReadTransaction, sampled: Sequence[SampledChannel]
+) -> dict[str, ReaderSnapshot]:
+    """Return the readers and positions of these channels, by uid."""
     found: dict[str, ReaderSnapshot] = {}
-    for start in range(0, len(watched), _AT_ONCE):
-        chunk = watched[start : start + _AT_ONCE]
+    for start in range(0, len(sampled), _CHUNK):
+        chunk = sampled[start : start + _CHUNK]
         readers: dict[str, list[ReaderProgress]] = {each.uid: [] for each in chunk}
         counters: dict[str, list[object]] = {each.uid: [] for each in chunk}
-        stored: dict[str, list[Stored]] = {each.uid: [] for each in chunk}
+        committed: dict[str, list[CommittedOffset]] = {each.uid: [] for each in chunk}
         _add_endpoints(tx, readers, counters)
-        _add_positions(tx, stored, {each.uid: each.topic_id for each in chunk})
+        _add_positions(tx, committed, {each.uid: each.topic_id for each in chunk})
         for each in chunk:
             text = json.dumps(counters[each.uid], sort_keys=True)
             found[each.uid] = ReaderSnapshot(
                 readers=tuple(readers[each.uid]),
-                stored=tuple(stored[each.uid]),
-                counted=hashlib.sha256(text.encode()).hexdigest()[:16],
+                committed=tuple(committed[each.uid]),
+                endpoints_digest=hashlib.sha256(text.encode()).hexdigest()[:16],
             )
     return found
 
 
-def reading_of(row: Row[Any]) -> ReaderProgress:
-    """Return what a reader's row says of its progress."""
+def reader_progress_of(row: Row[Any]) -> ReaderProgress:
+    """Return the progress of a reader's row."""
     return ReaderProgress(
         group=row.group_name,
         index=row.member_index,
         size=row.size,
         mode=Mode(row.mode),
         epoch=row.epoch,
-        lives=row.state in _OPEN and row.health != str(Health.LOST),
-        reached={int(p): place[0] for p, place in (row.reached or {}).items()},
+        alive=row.state in _OPEN and row.health != str(Health.LOST),
+        positions={int(p): position[0] for p, position in (row.reached or {}).items()},
         share=None if row.share_size is None else (row.share_index, row.share_size),
     )
 
 
-def _watched(
+def _channels(
     tx: ReadTransaction, statement: Select[Any], uids: Sequence[str] = ()
-) -> list[Watched]:
+) -> list[SampledChannel]:
     return [
-        Watched(
+        SampledChannel(
             uid=row.uid,
             topic=row.topic_name,
             topic_id=row.topic_id,
@@ -148,17 +151,19 @@ def _add_endpoints(
     for row in tx.execute(_ENDPOINTS, {"uids": list(readers)}):
         counters[row.channel_uid].append([row.id, row.state, row.health, row.counters])
         if row.role == str(Role.READER):
-            readers[row.channel_uid].append(reading_of(row))
+            readers[row.channel_uid].append(reader_progress_of(row))
 
 
 def _add_positions(
-    tx: ReadTransaction, stored: dict[str, list[Stored]], topics: dict[str, str | None]
+    tx: ReadTransaction,
+    committed: dict[str, list[CommittedOffset]],
+    topics: dict[str, str | None],
 ) -> None:
-    for row in tx.execute(_POSITIONS, {"uids": list(stored)}):
-        # Positions in another topic say nothing about this one.
+    for row in tx.execute(_POSITIONS, {"uids": list(committed)}):
+        # Positions in another topic have no meaning in this one.
         if row.topic_id == topics[row.channel_uid]:
-            stored[row.channel_uid].append(
-                Stored(
+            committed[row.channel_uid].append(
+                CommittedOffset(
                     group=row.group_name,
                     member=None if row.member_index < 0 else row.member_index,
                     partition=row.partition,

@@ -1,7 +1,4 @@
-"""Storage of samples.
-
-The last ones stay, and of older ones fewer and fewer: they tell when an offset was written.
-"""
+"""SQL of samples. Of older samples fewer and fewer are kept; they date offsets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,30 +11,30 @@ from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, samples
 from sluiceway_gateway.db.statements import CachedSelect
-from sluiceway_gateway.status.lag import GroupLag, LagSummary, OffsetTrack, Sample, outline
-from sluiceway_gateway.status.progress import WINDOW, Progress
+from sluiceway_gateway.status.lag import GroupLag, LagSummary, Sample, summarize
+from sluiceway_gateway.status.progress import WINDOW, OffsetTrack, ProgressState
 
-_PROGRESS = {str(each): each for each in Progress}
+_PROGRESS = {str(each): each for each in ProgressState}
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptSample:
-    """A sample as it is kept, with what the status shows by it."""
+class StoredSample:
+    """A sample with its evaluation."""
 
     number: int
     """Counts the samples of the channel."""
     sample: Sample
-    counted: str = ""
-    """Tells two states of the endpoints' counters apart."""
-    paces: Mapping[str, GroupLag] = field(default_factory=dict)
-    """By track."""
+    endpoints_digest: str = ""
+    """Differs between two states of the endpoints and their counters."""
+    lags: Mapping[str, GroupLag] = field(default_factory=dict)
+    """By key of the track."""
     write_rate: float | None = None
 
 
-def sample_of(row: Row[Any]) -> KeptSample:
-    """Return the sample of a row of `samples`."""
+def sample_of(row: Row[Any]) -> StoredSample:
+    """Return the sample of a row."""
     document = row.document
-    return KeptSample(
+    return StoredSample(
         number=row.number,
         sample=Sample(
             at=row.at,
@@ -45,71 +42,57 @@ def sample_of(row: Row[Any]) -> KeptSample:
             ends=document["ends"],
             tracks={key: OffsetTrack(**each) for key, each in document["tracks"].items()},
         ),
-        counted=document["counted"],
-        paces={key: _pace_of(each) for key, each in document["paces"].items()},
+        endpoints_digest=document["counted"],
+        lags={key: _group_lag_of(each) for key, each in document["paces"].items()},
         write_rate=document["outline"]["write_rate"],
     )
 
 
-def values_of(channel_uid: str, kept: KeptSample) -> dict[str, Any]:
+def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
     """Return the columns of a sample."""
-    sample = kept.sample
+    sample = stored.sample
     document = {
         "starts": sample.starts,
         "ends": sample.ends,
-        # Not by asdict, which copies every number.
+        # asdict would copy every number.
         "tracks": {
             key: {"position": t.position, "committed": t.committed, "holder": t.holder}
             for key, t in sample.tracks.items()
         },
-        "counted": kept.counted,
-        "paces": {key: vars(each) for key, each in kept.paces.items()},
-        "outline": asdict(outline(kept.paces.values(), kept.write_rate)),
+        "counted": stored.endpoints_digest,
+        "paces": {key: vars(each) for key, each in stored.lags.items()},
+        "outline": asdict(summarize(stored.lags.values(), stored.write_rate)),
     }
     return {
         "channel_uid": channel_uid,
-        "number": kept.number,
+        "number": stored.number,
         "at": sample.at,
         "document": document,
     }
 
 
-def outline_of(document: Mapping[str, Any]) -> LagSummary:
-    """Return the line that a document has."""
-    progress = document["progress"]
-    return LagSummary(
-        lag_messages=document["lag_messages"],
-        behind_since=document["behind_since"],
-        progress=progress and Progress(progress),
-        write_rate=document["write_rate"],
-    )
+def _summary_of(document: Mapping[str, Any]) -> LagSummary:
+    progress = _PROGRESS.get(document["progress"])
+    return LagSummary(**{**document, "progress": progress})
 
 
-def _pace_of(document: Mapping[str, Any]) -> GroupLag:
-    return GroupLag(
-        lags=document["lags"],
-        since=document["since"],
-        progress=[_PROGRESS.get(each) for each in document["progress"]],
-        lag_messages=document["lag_messages"],
-        behind_since=document["behind_since"],
-        read_rate=document["read_rate"],
-        trend=document["trend"],
-        drain_s=document["drain_s"],
-    )
+def _group_lag_of(document: Mapping[str, Any]) -> GroupLag:
+    progress = [_PROGRESS.get(each) for each in document["progress"]]
+    return GroupLag(**{**document, "progress": progress})
 
 
-#: Every 8th of the last 80 stays, every 64th of the last 640, and so on: with one in five seconds,
-#: what was written within the last two days is dated to an eighth of its age.
+#: Every 8th of the last 80 samples is kept, every 64th of the last 640, and so on. With one sample
+#: in five seconds, offsets of the last two days are dated to an eighth of their age.
 _STEPS = tuple((8**power, WINDOW * 8**power) for power in range(5))
-#: A statement has only so many parameters.
-_AT_ONCE = 500
+#: Parameters of one statement.
+_CHUNK = 500
 
-#: Last samples, of as many channels, that are kept in memory as they were seen last.
-_MOST_KEPT = 50
+#: Channels whose last sample is cached.
+_MAX_CACHED = 50
 
 _TOUCH = (
     update(samples)
-    .where(samples.c.channel_uid == bindparam("whose"), samples.c.number == bindparam("nth"))
+    .where(samples.c.channel_uid == bindparam("channel"), samples.c.number == bindparam("nth"))
     .values(at=bindparam("seen_at"))
 )
 _NUMBERS = (
@@ -123,7 +106,7 @@ _REVISE = (
     .values(samples_revision=channels.c.samples_revision + 1)
 )
 _THIN = delete(samples).where(
-    samples.c.channel_uid == bindparam("whose"),
+    samples.c.channel_uid == bindparam("channel"),
     ~or_(
         *(
             (samples.c.number % step == 0) & (samples.c.number > bindparam("nth") - reach)
@@ -137,45 +120,44 @@ _LAST = CachedSelect(
     select(samples)
     .where(samples.c.channel_uid.in_(bindparam("uid", expanding=True)))
     .order_by(samples.c.number.desc())
-    # Else SQLAlchemy has both as parameters.
+    # As literals, because SQLAlchemy would make them parameters.
     .limit(literal_column("1"))
     .offset(literal_column("0")),
     keys="uid",
     make=sample_of,
-    most=_MOST_KEPT,
+    most=_MAX_CACHED,
 )
 
 
-def stays(number: int, newest: int) -> bool:
-    """Whether a sample is kept when the channel has a newer one of this number."""
+def is_kept(number: int, newest: int) -> bool:
+    """Whether a sample is kept once the channel has one of the number `newest`."""
     return any(number % step == 0 and number > newest - reach for step, reach in _STEPS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
-    """A sample to be written: a new one, or the last one, which was seen again."""
+class SampleWrite:
+    """A sample to write: a new one, or the last one again with a later time."""
 
     channel_uid: str
-    kept: KeptSample
+    stored: StoredSample
     is_new: bool
-    changes: bool
-    """Whether the status shows something else by it."""
+    changes_status: bool
 
 
-def of_channel(tx: ReadTransaction, channel_uid: str) -> list[KeptSample]:
-    """Return all samples of a channel that are left, the oldest first."""
+def of_channel(tx: ReadTransaction, channel_uid: str) -> list[StoredSample]:
+    """Return all kept samples of a channel, oldest first."""
     statement = select(samples).where(samples.c.channel_uid == channel_uid)
     return [sample_of(row) for row in tx.execute(statement.order_by(samples.c.number))]
 
 
-def last(tx: ReadTransaction, channel_uid: str) -> KeptSample | None:
+def last(tx: ReadTransaction, channel_uid: str) -> StoredSample | None:
     """Return the last sample of a channel."""
     found = tx.look_up(_LAST, [channel_uid])
     return found[0] if found else None
 
 
 def last_at(tx: ReadTransaction, channel_uid: str) -> datetime | None:
-    """Return when a channel was looked at last."""
+    """Return the time of the last sample of a channel."""
     statement = select(samples.c.at).where(samples.c.channel_uid == channel_uid)
     moment: datetime | None = tx.execute(
         statement.order_by(samples.c.number.desc()).limit(1)
@@ -186,20 +168,20 @@ def last_at(tx: ReadTransaction, channel_uid: str) -> datetime | None:
 def last_numbers(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, int]:
     """Return the number of the last sample of each of these channels that has one."""
     found: dict[str, int] = {}
-    for start in range(0, len(channel_uids), _AT_ONCE):
-        rows = tx.execute(_NUMBERS, {"uids": channel_uids[start : start + _AT_ONCE]})
+    for start in range(0, len(channel_uids), _CHUNK):
+        rows = tx.execute(_NUMBERS, {"uids": channel_uids[start : start + _CHUNK]})
         found |= {row.channel_uid: row.number for row in rows}
     return found
 
 
-def outlines(
+def summaries(
     tx: ReadTransaction, channel_uids: Sequence[str]
 ) -> dict[str, tuple[datetime, LagSummary]]:
-    """Return of each channel when it was looked at last, and its line."""
+    """Return the time and summary of the last sample of each channel that has one."""
     found: dict[str, tuple[datetime, LagSummary]] = {}
     newest = select(samples.c.channel_uid, func.max(samples.c.number).label("number"))
-    for start in range(0, len(channel_uids), _AT_ONCE):
-        chunk = channel_uids[start : start + _AT_ONCE]
+    for start in range(0, len(channel_uids), _CHUNK):
+        chunk = channel_uids[start : start + _CHUNK]
         these = newest.where(samples.c.channel_uid.in_(chunk)).group_by(samples.c.channel_uid)
         latest = these.subquery()
         statement = select(
@@ -209,14 +191,14 @@ def outlines(
             (samples.c.channel_uid == latest.c.channel_uid) & (samples.c.number == latest.c.number),
         )
         for row in tx.execute(statement):
-            found[row.channel_uid] = (row.at, outline_of(row.outline))
+            found[row.channel_uid] = (row.at, _summary_of(row.outline))
     return found
 
 
-def write(tx: WriteTransaction, taken: Sequence[Taken]) -> int:
-    """Write samples of channels that are still there; return how many statuses changed.
+def write(tx: WriteTransaction, taken: Sequence[SampleWrite]) -> int:
+    """Write samples of channels that still exist; return the number of changed statuses.
 
-    Of two replicas that both believe they lead, the one that comes later is left out.
+    While two replicas both believe that they lead, only the first one's samples are written.
     """
     held = hold_channels(tx, [each.channel_uid for each in taken])
     numbers = last_numbers(tx, sorted(held))
@@ -224,20 +206,22 @@ def write(tx: WriteTransaction, taken: Sequence[Taken]) -> int:
         each
         for each in taken
         if each.channel_uid in held
-        if each.kept.number == numbers.get(each.channel_uid, 0) + each.is_new
+        if each.stored.number == numbers.get(each.channel_uid, 0) + each.is_new
     ]
     new = [each for each in written if each.is_new]
     if new:
-        tx.execute(insert(samples), [values_of(each.channel_uid, each.kept) for each in new])
-        tx.execute(_THIN, [{"whose": each.channel_uid, "nth": each.kept.number} for each in new])
+        tx.execute(insert(samples), [values_of(each.channel_uid, each.stored) for each in new])
+        tx.execute(
+            _THIN, [{"channel": each.channel_uid, "nth": each.stored.number} for each in new]
+        )
     seen_again = [
-        {"whose": each.channel_uid, "nth": each.kept.number, "seen_at": each.kept.sample.at}
+        {"channel": each.channel_uid, "nth": each.stored.number, "seen_at": each.stored.sample.at}
         for each in written
         if not each.is_new
     ]
     if seen_again:
         tx.execute(_TOUCH, seen_again)
-    changed = [each.channel_uid for each in written if each.changes]
+    changed = [each.channel_uid for each in written if each.changes_status]
     if changed:
         tx.execute(_REVISE, {"uids": changed})
     return len(changed)

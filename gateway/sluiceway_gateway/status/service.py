@@ -1,4 +1,4 @@
-"""Read access to the status of channels."""
+"""Status of channels: one read transaction per request."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,18 @@ from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import ChannelNotFound
 from sluiceway_gateway.status import store as status_store
-from sluiceway_gateway.status.store import ChannelSummary, Status, StatusVersion
+from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatusPage:
-    """A part of the list; `following` is the name to go on after, None at the end."""
+    """A page of the list of channels."""
 
-    lines: tuple[ChannelSummary, ...]
-    following: str | None
+    channels: tuple[ChannelSummary, ...]
+    next_after: str | None
+    """The name after which the next page begins; None on the last page."""
     overall: Tag
-    """Tells two states of all channels apart."""
+    """Differs between two states of all channels."""
 
 
 class Statuses:
@@ -29,20 +30,20 @@ class Statuses:
         self._database = database
         self._tokens = tokens
 
-    def head(self, name: str, *, by: Asker) -> StatusVersion:
-        """Return what tells whether the status has changed.
+    def version(self, name: str, *, by: Asker) -> StatusVersion:
+        """Return the version of a channel's status.
 
         Raises Unauthenticated, Forbidden and ChannelNotFound.
         """
         with self._database.read() as tx:
             authenticate(self._tokens, tx, by).require(Action.VIEW, name)
-            found = status_store.head(tx, name)
+            found = status_store.version(tx, name)
         if found is None:
             raise ChannelNotFound(f"There is no channel {name!r}.")
         return found
 
-    def status(self, name: str) -> Status:
-        """Return the whole status; raises ChannelNotFound."""
+    def status(self, name: str) -> StatusReport:
+        """Return a channel's status. Raises ChannelNotFound."""
         with self._database.read() as tx:
             found = status_store.status(tx, name)
         if found is None:
@@ -50,13 +51,13 @@ class Statuses:
         return found
 
     def page(self, *, limit: int, after: str, prefixes: tuple[str, ...]) -> StatusPage:
-        """Return channels by name in one line each, those whose names begin with a prefix."""
+        """Return a summary of each channel after `after` whose name has one of the prefixes."""
         with self._database.read() as tx:
             overall = channels_store.overall(tx)
             found = status_store.page(tx, limit=limit + 1, after=after, prefixes=prefixes)
         more = len(found) > limit
         return StatusPage(
-            lines=found[:limit],
-            following=found[limit - 1].head.channel.name if more else None,
+            channels=found[:limit],
+            next_after=found[limit - 1].version.channel.name if more else None,
             overall=overall,
         )

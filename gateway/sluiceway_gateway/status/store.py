@@ -1,4 +1,4 @@
-"""The rows of a status, from one state of the database."""
+"""SQL of statuses."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +18,14 @@ from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag import LagSummary, ReaderProgress
-from sluiceway_gateway.status.reading_store import reading_of
-from sluiceway_gateway.status.sample_store import KeptSample
+from sluiceway_gateway.status.lag import LagSummary
+from sluiceway_gateway.status.progress import ReaderProgress
+from sluiceway_gateway.status.reading_store import reader_progress_of
+from sluiceway_gateway.status.sample_store import StoredSample
 
-#: A statement has only so many parameters.
-_AT_ONCE = 500
-# How far they are is shown as of the last sample, and need not be read.
+#: Parameters of one statement.
+_CHUNK = 500
+# Without `reached`: positions are shown as of the last sample.
 _ENDPOINTS = (
     select(
         *(each for each in endpoints.c if each is not endpoints.c.reached), null().label("reached")
@@ -32,13 +33,13 @@ _ENDPOINTS = (
     .where(~endpoints.c.superseded, endpoints.c.channel_uid.in_(bindparam("uid", expanding=True)))
     .order_by(endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
 )
-#: Endpoints, of all channels, that are kept in memory as they were seen last.
-_MOST_KEPT = 20_000
+#: Endpoints of all channels that are cached.
+_MAX_CACHED = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatusVersion:
-    """A channel, what tells two states of its status apart, and when it was looked at last."""
+    """A channel, the tag of its status, and the time of its last sample."""
 
     channel: Channel
     tag: Tag
@@ -55,18 +56,18 @@ class ReaderGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """A reader, and whose progress is its own; how far it is, the last sample tells."""
+    """A reader and its assignment; the last sample has its positions."""
 
     endpoint: Endpoint
-    reading: ReaderProgress
+    progress: ReaderProgress
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
-    """All that is known of a channel."""
+class StatusReport:
+    """The status of a channel."""
 
-    head: StatusVersion
-    last: KeptSample | None
+    version: StatusVersion
+    last: StoredSample | None
     writers: tuple[Endpoint, ...]
     readers: tuple[Reader, ...]
     groups: tuple[ReaderGroup, ...]
@@ -74,7 +75,7 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointCounts:
-    """How many of a channel's writers, or readers, are in which way there."""
+    """Numbers of a channel's writers or readers."""
 
     living: int = 0
     lost: int = 0
@@ -84,38 +85,38 @@ class EndpointCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelSummary:
-    """A channel in one line."""
+    """A channel in the list of statuses."""
 
-    head: StatusVersion
-    outline: LagSummary | None
-    crews: Mapping[Role, EndpointCounts]
+    version: StatusVersion
+    lag: LagSummary | None
+    endpoints: Mapping[Role, EndpointCounts]
 
 
-def head(tx: ReadTransaction, name: str) -> StatusVersion | None:
-    """Return the channel of this name, without what the status shows of it."""
+def version(tx: ReadTransaction, name: str) -> StatusVersion | None:
+    """Return the version of a channel's status."""
     row = tx.execute(selection().where(channels.c.name == name)).one_or_none()
     if row is None:
         return None
-    return _head_of(row, sample_store.last_at(tx, row.uid))
+    return _version_of(row, sample_store.last_at(tx, row.uid))
 
 
-def status(tx: ReadTransaction, name: str) -> Status | None:
-    """Return all that is known of the channel of this name."""
+def status(tx: ReadTransaction, name: str) -> StatusReport | None:
+    """Return a channel's status."""
     row = tx.execute(selection().where(channels.c.name == name)).one_or_none()
     if row is None:
         return None
     last = sample_store.last(tx, row.uid)
-    standing = tx.look_up(_STANDING, [row.uid])
+    attached = tx.look_up(_CACHED_ENDPOINTS, [row.uid])
     groups = select(endpoint_groups).where(
         endpoint_groups.c.channel_uid == row.uid,
         endpoint_groups.c.role == str(Role.READER),
         endpoint_groups.c.name != ANONYMOUS,
     )
-    return Status(
-        head=_head_of(row, None if last is None else last.sample.at),
+    return StatusReport(
+        version=_version_of(row, None if last is None else last.sample.at),
         last=last,
-        writers=tuple(each for each in standing if isinstance(each, Endpoint)),
-        readers=tuple(each for each in standing if isinstance(each, Reader)),
+        writers=tuple(each for each in attached if isinstance(each, Endpoint)),
+        readers=tuple(each for each in attached if isinstance(each, Reader)),
         groups=tuple(
             ReaderGroup(group=group_of(each), dynamic=each.dynamic)
             for each in tx.execute(groups.order_by(endpoint_groups.c.name))
@@ -126,35 +127,35 @@ def status(tx: ReadTransaction, name: str) -> Status | None:
 def page(
     tx: ReadTransaction, *, limit: int, after: str, prefixes: Collection[str]
 ) -> tuple[ChannelSummary, ...]:
-    """Return up to `limit` channels by name, those after `after` that begin with a prefix."""
+    """Return up to `limit` channels by name, after `after`, with one of the prefixes."""
     statement = selection().where(
         channels.c.name > after, or_(False, *(starts_with(channels.c.name, p) for p in prefixes))
     )
     rows = tx.execute(statement.order_by(channels.c.name).limit(limit)).all()
     uids = [row.uid for row in rows]
-    looks, crews = sample_store.outlines(tx, uids), _crews(tx, uids)
-    lines = []
+    samples, counts = sample_store.summaries(tx, uids), _endpoint_counts(tx, uids)
+    found = []
     for row in rows:
-        sampled_at, outline = looks.get(row.uid, (None, None))
-        lines.append(
+        sampled_at, lag = samples.get(row.uid, (None, None))
+        found.append(
             ChannelSummary(
-                head=_head_of(row, sampled_at), outline=outline, crews=crews.get(row.uid, {})
+                version=_version_of(row, sampled_at), lag=lag, endpoints=counts.get(row.uid, {})
             )
         )
-    return tuple(lines)
+    return tuple(found)
 
 
-def _standing_of(row: Any) -> Reader | Endpoint:
+def _endpoint_of(row: Any) -> Reader | Endpoint:
     endpoint = endpoint_of(row)
     if endpoint.place.role is not Role.READER:
         return endpoint
-    return Reader(endpoint=endpoint, reading=reading_of(row))
+    return Reader(endpoint=endpoint, progress=reader_progress_of(row))
 
 
-_STANDING = CachedSelect(_ENDPOINTS, keys="uid", make=_standing_of, most=_MOST_KEPT)
+_CACHED_ENDPOINTS = CachedSelect(_ENDPOINTS, keys="uid", make=_endpoint_of, most=_MAX_CACHED)
 
 
-def _head_of(row: Row[Any], sampled_at: datetime | None) -> StatusVersion:
+def _version_of(row: Row[Any], sampled_at: datetime | None) -> StatusVersion:
     return StatusVersion(
         channel=channel_of(row),
         tag=Tag(
@@ -168,22 +169,24 @@ def _head_of(row: Row[Any], sampled_at: datetime | None) -> StatusVersion:
     )
 
 
-def _crews(tx: ReadTransaction, uids: Sequence[str]) -> dict[str, dict[Role, EndpointCounts]]:
+def _endpoint_counts(
+    tx: ReadTransaction, uids: Sequence[str]
+) -> dict[str, dict[Role, EndpointCounts]]:
     table = endpoints.c
     by = (table.channel_uid, table.role, table.state, table.health)
     statement = select(*by, func.count().label("number")).group_by(*by)
     found: dict[str, dict[Role, EndpointCounts]] = {}
-    for start in range(0, len(uids), _AT_ONCE):
-        here = table.channel_uid.in_(uids[start : start + _AT_ONCE])
+    for start in range(0, len(uids), _CHUNK):
+        here = table.channel_uid.in_(uids[start : start + _CHUNK])
         for row in tx.execute(statement.where(here, ~table.superseded)):
-            crews = found.setdefault(row.channel_uid, {})
-            crew = crews.get(Role(row.role), EndpointCounts())
-            way = _way(State(row.state), Health(row.health))
-            crews[Role(row.role)] = replace(crew, **{way: getattr(crew, way) + row.number})
+            by_role = found.setdefault(row.channel_uid, {})
+            counts = by_role.get(Role(row.role), EndpointCounts())
+            kind = _kind(State(row.state), Health(row.health))
+            by_role[Role(row.role)] = replace(counts, **{kind: getattr(counts, kind) + row.number})
     return found
 
 
-def _way(state: State, health: Health) -> str:
+def _kind(state: State, health: Health) -> str:
     if state is State.CLOSED:
         return "finished"
     if state is State.ERROR:

@@ -16,7 +16,7 @@ from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import cursor_after
 from sluiceway_gateway.status.service import StatusPage
 from sluiceway_gateway.status.store import StatusVersion
-from sluiceway_gateway.status.wire import line_json, status_text
+from sluiceway_gateway.status.wire import status_text, summary_json
 
 _SEPARATORS = (",", ":")
 
@@ -62,36 +62,38 @@ class ChannelView:
         self._gateway = gateway
         self._name = name
         self._by = by
-        self._head: StatusVersion
+        self._version: StatusVersion
 
     async def look(self) -> str:
         """Look at it and return the tag of its state.
 
         Raises ChannelNotFound, and Unauthenticated and Forbidden for who may not see it.
         """
-        self._head = await run_in_threadpool(self._gateway.statuses.head, self._name, by=self._by)
-        return _tag(self._head)
+        self._version = await run_in_threadpool(
+            self._gateway.statuses.version, self._name, by=self._by
+        )
+        return _tag(self._version)
 
     async def changed(self, timeout_s: float, *, placed: bool = False) -> bool:
         """Wait until it is in another state; False if the time was up first."""
         return await self._gateway.watch.status_changed(
-            self._name, self._head.tag, timeout_s=timeout_s, placed=placed
+            self._name, self._version.tag, timeout_s=timeout_s, placed=placed
         )
 
     async def body(self) -> tuple[str, bytes]:
         """Return the JSON of its state, put together once for all who ask, and its tag."""
-        found = self._gateway.rendered.get(self._head.channel.uid, _tag(self._head))
+        found = self._gateway.rendered.get(self._version.channel.uid, _tag(self._version))
         rest = await run_in_threadpool(self._rendered) if found is None else found
-        head = self._head
+        head = self._version
         sampled_at = None if head.sampled_at is None else time_json(head.sampled_at)
         # The moment of the last look alone makes no new state, and so is put in here.
         return _tag(head), b'{"sampled_at":' + json.dumps(sampled_at).encode() + b"," + rest
 
     def _rendered(self) -> bytes:
         status = self._gateway.statuses.status(self._name)
-        self._head = status.head
+        self._version = status.version
         text = status_text(status, self._gateway.fragments)[1:].encode()
-        self._gateway.rendered.put(status.head.channel.uid, _tag(status.head), text)
+        self._gateway.rendered.put(status.version.channel.uid, _tag(status.version), text)
         return text
 
 
@@ -119,8 +121,8 @@ class ListView:
     async def body(self) -> tuple[str, bytes]:
         """Return the JSON of what was seen last, and its tag."""
         page = self._page
-        following = None if page.following is None else cursor_after(page.following)
-        items = [line_json(each) for each in page.lines]
+        following = None if page.next_after is None else cursor_after(page.next_after)
+        items = [summary_json(each) for each in page.channels]
         return _page_tag(page), _text({"items": items, "next_cursor": following})
 
     def _looked(self) -> StatusPage:
@@ -141,7 +143,7 @@ def _tag(head: StatusVersion) -> str:
 
 
 def _page_tag(page: StatusPage) -> str:
-    tags = "".join(_tag(each.head) for each in page.lines) + f"/{page.following}"
+    tags = "".join(_tag(each.version) for each in page.channels) + f"/{page.next_after}"
     return f'"s{hashlib.sha256(tags.encode()).hexdigest()[:24]}"'
 
 

@@ -13,26 +13,25 @@ from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.http.json import JsonCache, list_of, text_of
-from sluiceway_gateway.status.lag import GroupLag, at, key_of
-from sluiceway_gateway.status.progress import worst
-from sluiceway_gateway.status.sample_store import KeptSample
+from sluiceway_gateway.status.lag import GroupLag
+from sluiceway_gateway.status.progress import offset_at, track_key, worst
+from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
     ChannelSummary,
     EndpointCounts,
     Reader,
     ReaderGroup,
-    Status,
+    StatusReport,
 )
 
 
-def status_text(status: Status, fragments: JsonCache) -> str:
-    """Return the JSON of a channel's status, but for when it was looked at.
+def status_text(status: StatusReport, fragments: JsonCache) -> str:
+    """Return the JSON of a channel's status, without `sampled_at`.
 
-    Of a thousand endpoints a few have changed since somebody looked last: what all others have is
-    in `fragments`.
+    Between two requests few of a thousand endpoints change: `fragments` caches the JSON of each.
     """
-    channel, last = status.head.channel, status.last
-    living = Counter(each.reading.group for each in status.readers if each.reading.lives)
+    channel, last = status.version.channel, status.last
+    living = Counter(each.progress.group for each in status.readers if each.progress.alive)
     parts = {
         "channel": text_of(_channel_json(channel)),
         "writers": list_of(
@@ -53,20 +52,18 @@ def status_text(status: Status, fragments: JsonCache) -> str:
     return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
 
 
-def line_json(line: ChannelSummary) -> dict[str, Any]:
-    """Return a channel's line as it is sent."""
-    outline, sampled_at = line.outline, line.head.sampled_at
+def summary_json(summary: ChannelSummary) -> dict[str, Any]:
+    """Return the JSON of a channel in the list."""
+    lag, sampled_at = summary.lag, summary.version.sampled_at
     return {
-        "channel": _channel_json(line.head.channel),
+        "channel": _channel_json(summary.version.channel),
         "sampled_at": None if sampled_at is None else time_json(sampled_at),
-        "writers": vars(line.crews.get(Role.WRITER, EndpointCounts())),
-        "readers": vars(line.crews.get(Role.READER, EndpointCounts())),
-        "lag_messages": outline and outline.lag_messages,
-        "lag_seconds": outline
-        and sampled_at
-        and _age(sampled_at, outline.behind_since, outline.lag_messages),
-        "progress": outline and outline.progress,
-        "write_rate": outline and _rounded(outline.write_rate),
+        "writers": vars(summary.endpoints.get(Role.WRITER, EndpointCounts())),
+        "readers": vars(summary.endpoints.get(Role.READER, EndpointCounts())),
+        "lag_messages": lag and lag.lag_messages,
+        "lag_seconds": lag and sampled_at and _age(sampled_at, lag.behind_since, lag.lag_messages),
+        "progress": lag and lag.progress,
+        "write_rate": lag and _rounded(lag.write_rate),
     }
 
 
@@ -82,7 +79,7 @@ def _channel_json(channel: Channel) -> dict[str, Any]:
     }
 
 
-def _bounds_json(last: KeptSample | None) -> list[dict[str, Any]]:
+def _bounds_json(last: StoredSample | None) -> list[dict[str, Any]]:
     if last is None:
         return []
     starts, ends = last.sample.starts, last.sample.ends
@@ -93,16 +90,16 @@ def _bounds_json(last: KeptSample | None) -> list[dict[str, Any]]:
 
 
 def _reader_text(
-    channel: Channel, reader: Reader, last: KeptSample | None, fragments: JsonCache
+    channel: Channel, reader: Reader, last: StoredSample | None, fragments: JsonCache
 ) -> str:
     progress, lag = None, None
-    pace = None if last is None else last.paces.get(reader.reading.key)
-    if pace is not None:
-        own: Iterable[int] = reader.reading.reads(len(pace.lags))
-        if reader.reading.group == ANONYMOUS:
-            own = [each for each, lag in enumerate(pace.lags) if lag is not None]
-        progress = worst(pace.progress[each] for each in own)
-        lag = _sum([pace.lags[each] for each in own])
+    track = None if last is None else last.lags.get(reader.progress.key)
+    if track is not None:
+        own: Iterable[int] = reader.progress.assignment(len(track.lags))
+        if reader.progress.group == ANONYMOUS:
+            own = [each for each, lag in enumerate(track.lags) if lag is not None]
+        progress = worst(track.progress[each] for each in own)
+        lag = _sum([track.lags[each] for each in own])
     return fragments.of(
         reader.endpoint.id,
         (reader, channel.name, progress, lag),
@@ -114,54 +111,56 @@ def _reader_text(
 
 def _group_texts(
     channel: Channel,
-    standing: ReaderGroup,
+    reader_group: ReaderGroup,
     living: int,
-    last: KeptSample | None,
+    last: StoredSample | None,
     fragments: JsonCache,
 ) -> Iterable[str]:
-    """Give the group's line, or one for each member whose positions are its own."""
-    group = standing.group
+    """Give the JSON of a group, or of each member of a broadcast group."""
+    group = reader_group.group
     members: Sequence[int | None] = [None]
     if group.mode is Mode.BROADCAST and last is not None:
         members = [
-            index for index in range(group.size or 0) if key_of(group.name, index) in last.paces
+            index for index in range(group.size or 0) if track_key(group.name, index) in last.lags
         ] or [None]
     for index in members:
-        key = key_of(group.name, index)
-        pace = None if last is None else last.paces.get(key)
-        line = {
+        key = track_key(group.name, index)
+        lag = None if last is None else last.lags.get(key)
+        body = {
             "group": group.name,
             "index": index,
             "mode": str(group.mode),
             "size": group.size,
             "generation": group.generation,
-            "dynamic": standing.dynamic,
+            "dynamic": reader_group.dynamic,
             "members": living,
-            **_pace_json(channel, pace, last),
+            **_lag_json(channel, lag, last),
         }
         partitions = fragments.of(
-            ("group", channel.uid, key), (last,), partial(_partitions, key, pace, last)
+            ("group", channel.uid, key), (last,), partial(_partitions_json, key, lag, last)
         )
-        yield f'{text_of(line)[:-1]},"partitions":{partitions}}}'
+        yield f'{text_of(body)[:-1]},"partitions":{partitions}}}'
 
 
-def _pace_json(channel: Channel, pace: GroupLag | None, last: KeptSample | None) -> dict[str, Any]:
-    if pace is None or last is None:
+def _lag_json(channel: Channel, lag: GroupLag | None, last: StoredSample | None) -> dict[str, Any]:
+    if lag is None or last is None:
         names = ("lag_messages", "lag_records", "lag_seconds", "read_rate", "trend", "drain_s")
         return dict.fromkeys((*names, "progress"))
     return {
-        "lag_messages": pace.lag_messages,
-        "lag_records": pace.lag_messages if _is_a_record_a_message(channel) else None,
-        "lag_seconds": _age(last.sample.at, pace.behind_since, pace.lag_messages),
-        "read_rate": _rounded(pace.read_rate),
-        "trend": _rounded(pace.trend),
-        "drain_s": _rounded(pace.drain_s),
-        "progress": pace.worst,
+        "lag_messages": lag.lag_messages,
+        "lag_records": lag.lag_messages if _has_record_per_message(channel) else None,
+        "lag_seconds": _age(last.sample.at, lag.behind_since, lag.lag_messages),
+        "read_rate": _rounded(lag.read_rate),
+        "trend": _rounded(lag.trend),
+        "drain_s": _rounded(lag.drain_s),
+        "progress": lag.worst,
     }
 
 
-def _partitions(key: str, pace: GroupLag | None, last: KeptSample | None) -> list[dict[str, Any]]:
-    if pace is None or last is None:
+def _partitions_json(
+    key: str, lag: GroupLag | None, last: StoredSample | None
+) -> list[dict[str, Any]]:
+    if lag is None or last is None:
         return []
     sample = last.sample
     track = sample.tracks[key]
@@ -170,10 +169,10 @@ def _partitions(key: str, pace: GroupLag | None, last: KeptSample | None) -> lis
             "partition": partition,
             "committed": committed,
             "position": position,
-            "end": at(sample.ends, partition),
-            "lag_messages": (lag := at(pace.lags, partition)),
-            "lag_seconds": _age(sample.at, pace.since[partition], lag) if pace.since else None,
-            "progress": pace.progress[partition] if pace.progress else None,
+            "end": offset_at(sample.ends, partition),
+            "lag_messages": (messages := offset_at(lag.lags, partition)),
+            "lag_seconds": _age(sample.at, lag.since[partition], messages) if lag.since else None,
+            "progress": lag.progress[partition] if lag.progress else None,
         }
         for partition, (committed, position) in enumerate(
             zip(track.committed, track.position, strict=True)
@@ -181,10 +180,11 @@ def _partitions(key: str, pace: GroupLag | None, last: KeptSample | None) -> lis
     ]
 
 
-def _is_a_record_a_message(channel: Channel) -> bool:
-    """Whether each offset holds a record: not in Arrow, where none of them was compacted away.
+def _has_record_per_message(channel: Channel) -> bool:
+    """Whether every offset is a record.
 
-    What others write to a topic that was adopted may be none of the channel's, or leave gaps.
+    Not in Arrow, whose messages are batches, nor in a compacted topic. An adopted topic may have
+    gaps, or messages that are not the channel's.
     """
     compacted = "compact" in channel.spec.config.get("cleanup.policy", "")
     return channel.spec.format is not Format.ARROW and not channel.adopted and not compacted
@@ -210,7 +210,7 @@ PhaseWord = Literal["provisioning", "ready", "failed", "closed", "deleting"]
 
 
 class StatusChannel(BaseModel):
-    """Which channel it is."""
+    """The channel of a status."""
 
     name: str
     uid: str
@@ -218,11 +218,11 @@ class StatusChannel(BaseModel):
     generation: int
     labels: dict[str, str]
     format: Literal["avro", "arrow", "bytes"]
-    partitions: int = Field(description="Of the topic; of the spec as long as there is none")
+    partitions: int = Field(description="Of the topic, or of the spec while there is no topic")
 
 
 class StatusPartition(BaseModel):
-    """A partition's first offset and the one after its last."""
+    """The watermarks of a partition."""
 
     partition: int
     start: int | None
@@ -230,23 +230,23 @@ class StatusPartition(BaseModel):
 
 
 class StatusReader(EndpointBody):
-    """A reader, and how it gets on with what is its own."""
+    """A reader, with progress and lag of its partitions."""
 
     progress: ProgressWord | None
     lag_messages: int | None
 
 
 class StatusGroupPartition(BaseModel):
-    """How far a group, or one member, is in a partition."""
+    """Position and lag of a group, or of one member, in a partition."""
 
     partition: int
-    committed: int | None = Field(description="The next offset, as it was committed")
+    committed: int | None = Field(description="The next offset to read, as committed")
     position: int | None = Field(
-        description="The next offset to be read, as a reader says, else as it was committed"
+        description="The next offset to read, as its reader reports, else as committed"
     )
     end: int | None
-    lag_messages: int | None = Field(description="How many offsets are left to be read")
-    lag_seconds: float | None = Field(description="The age of the next message to be read")
+    lag_messages: int | None = Field(description="Offsets to read")
+    lag_seconds: float | None = Field(description="Age of the next message to read")
     progress: ProgressWord | None
 
 
@@ -254,38 +254,38 @@ class StatusGroup(BaseModel):
     """A group of readers, or one member of a broadcast group."""
 
     group: str
-    index: int | None = Field(description="Of the member, in broadcast groups")
+    index: int | None = Field(description="Index of the member, in broadcast groups")
     mode: ModeWord
     size: int | None
     generation: int
     dynamic: bool
-    members: int = Field(description="How many of the group live")
+    members: int = Field(description="Living members of the group")
     lag_messages: int | None
     lag_records: int | None = Field(
-        description="null where a message holds many records, or the log may have gaps"
+        description="null if messages have many records, or the log may have gaps"
     )
-    lag_seconds: float | None = Field(description="The age of the oldest message to be read")
-    read_rate: float | None = Field(description="Messages a second, over the last samples")
-    trend: float | None = Field(description="By how much the lag grows in a second")
-    drain_s: float | None = Field(description="When nothing is left, if it goes on like this")
-    progress: ProgressWord | None = Field(description="The worst of its partitions")
+    lag_seconds: float | None = Field(description="Age of the oldest message to read")
+    read_rate: float | None = Field(description="Messages per second over the last samples")
+    trend: float | None = Field(description="Growth of the lag in messages per second")
+    drain_s: float | None = Field(description="Seconds until the lag is zero at this trend")
+    progress: ProgressWord | None = Field(description="The worst state of its partitions")
     partitions: list[StatusGroupPartition]
 
 
 class StatusBody(BaseModel):
-    """All that is known of a channel; what is not known is null."""
+    """The status of a channel; unknown values are null."""
 
-    sampled_at: datetime | None = Field(description="When Kafka was looked at last")
+    sampled_at: datetime | None = Field(description="Time of the last sample of Kafka")
     channel: StatusChannel
     writers: list[EndpointBody]
     readers: list[StatusReader]
     groups: list[StatusGroup]
     partitions: list[StatusPartition]
-    write_rate: float | None = Field(description="Messages a second, over the last samples")
+    write_rate: float | None = Field(description="Messages per second over the last samples")
 
 
-class StatusCrew(BaseModel):
-    """How many endpoints live, are lost, have failed, and have finished."""
+class StatusCounts(BaseModel):
+    """Numbers of living, lost, failed and finished endpoints."""
 
     living: int
     lost: int
@@ -294,12 +294,12 @@ class StatusCrew(BaseModel):
 
 
 class StatusLine(BaseModel):
-    """A channel in one line, by those of its readers that get on worst."""
+    """A channel, with the worst lag and progress of its readers."""
 
     channel: StatusChannel
     sampled_at: datetime | None
-    writers: StatusCrew
-    readers: StatusCrew
+    writers: StatusCounts
+    readers: StatusCounts
     lag_messages: int | None
     lag_seconds: float | None
     progress: ProgressWord | None
@@ -307,7 +307,7 @@ class StatusLine(BaseModel):
 
 
 class StatusList(BaseModel):
-    """A page of channels, by name."""
+    """A page of channels by name."""
 
     items: list[StatusLine]
-    next_cursor: str | None = Field(description="null at the end")
+    next_cursor: str | None = Field(description="null on the last page")

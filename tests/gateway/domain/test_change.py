@@ -46,7 +46,7 @@ CHANGES = st.builds(
     retention_bytes=maybe(st.none() | st.integers(-1, 5)),
     config=maybe(st.dictionaries(st.sampled_from(["segment.ms"]), st.sampled_from("12"))),
     interval_ms=maybe(st.sampled_from([100, 2000])),
-    patience_ms=maybe(st.sampled_from([6000, 120_000])),
+    timeout_ms=maybe(st.sampled_from([6000, 120_000])),
     idle_ms=maybe(st.none() | st.just(60_000)),
 )
 
@@ -169,10 +169,10 @@ def test_a_deleting_channel_takes_no_change_and_no_other_way_out() -> None:
         deleted(channel, keep_topic=False, now=NOW)
 
 
-def test_patience_is_three_beats_at_least_whichever_of_them_is_changed() -> None:
-    channel = make(Change(interval_ms=1000, patience_ms=3000))
-    for change in (Change(interval_ms=1001), Change(patience_ms=2999)):
-        with pytest.raises(InvalidRequest, match="three beats"):
+def test_the_heartbeat_timeout_is_at_least_three_intervals_whichever_is_changed() -> None:
+    channel = make(Change(interval_ms=1000, timeout_ms=3000))
+    for change in (Change(interval_ms=1001), Change(timeout_ms=2999)):
+        with pytest.raises(InvalidRequest, match="three intervals"):
             changed(channel, change)
     faster = changed(channel, Change(interval_ms=500))
-    assert changed(faster, Change(patience_ms=1500)).spec.beat.patience_ms == 1500
+    assert changed(faster, Change(timeout_ms=1500)).spec.heartbeat.timeout_ms == 1500

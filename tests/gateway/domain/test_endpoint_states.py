@@ -97,12 +97,12 @@ def test_ends_only_grow(before: dict[int, int] | None, reported: dict[int, int] 
     ],
 )
 def test_silence_makes_suspect_then_lost(silent_ms: int, health: Health) -> None:
-    found = next_health(Health.HEALTHY, silent_ms=silent_ms, interval_ms=1000, patience_ms=10_000)
+    found = next_health(Health.HEALTHY, silent_ms=silent_ms, interval_ms=1000, timeout_ms=10_000)
     assert found is health
 
 
 @given(health=st.sampled_from(Health), silent_ms=st.integers(0, 20_000))
 def test_silence_never_heals(health: Health, silent_ms: int) -> None:
-    found = next_health(health, silent_ms=silent_ms, interval_ms=1000, patience_ms=10_000)
+    found = next_health(health, silent_ms=silent_ms, interval_ms=1000, timeout_ms=10_000)
     order = list(Health)
     assert order.index(found) >= order.index(health)

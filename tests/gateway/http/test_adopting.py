@@ -13,7 +13,7 @@ from gateway_rig import NOBODY, SCHEMA, Rig, code, running
 from made_topics import make
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.provisioning.reconciler import Reconciler
 
 WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
@@ -45,7 +45,7 @@ def topic(operator: AdminClient) -> str:
 
 @pytest.fixture
 def reconciler(near: Rig, kafka: SharedKafka) -> Iterator[Reconciler]:
-    admin = Kafka(kafka.bootstrap_servers)
+    admin = KafkaAdmin(kafka.bootstrap_servers)
     yield Reconciler(
         database=near.database, kafka=admin, clock=near.clock, resync_s=0, wait=lambda _s: None
     )

@@ -41,7 +41,7 @@ def test_a_member_is_given_its_place_its_partitions_and_the_way_to_them(flights:
         "partitions": [1, 3],
         "took_over": False,
     }
-    assert body["beat"] == {"interval_ms": 2000, "patience_ms": 120_000}
+    assert body["heartbeat"] == {"interval_ms": 2000, "timeout_ms": 120_000}
     assert body["positions"] == []
     assert "positions" in body["takes"]
     connection = flights.rig.http.get(f"{flights.path}/connection", params={"access": "read"})

@@ -18,8 +18,8 @@ def channel(gateway_url: str) -> Any:
     name = f"endpoints-{fresh_id()[:8]}"
     with httpx.Client(base_url=gateway_url, timeout=60) as http:
         spec = {"schema": SCHEMA, "partitions": 2}
-        beat = {"interval_ms": 250, "patience_ms": 750}
-        answer = http.put(f"/v1/channels/{name}", json={"spec": {**spec, "beat": beat}})
+        heartbeat = {"interval_ms": 250, "timeout_ms": 750}
+        answer = http.put(f"/v1/channels/{name}", json={"spec": {**spec, "heartbeat": heartbeat}})
         while answer.json()["status"]["phase"] != "ready":
             tag = answer.headers["etag"]
             path = f"/v1/channels/{name}"

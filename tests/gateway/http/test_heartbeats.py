@@ -4,12 +4,12 @@ import pytest
 from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig, code
 
-from sluiceway_gateway.status.reading_store import in_use, standings
+from sluiceway_gateway.status.reading_store import channels_in_use, reader_snapshots
 
 
 @pytest.fixture
 def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4, beat={"interval_ms": 700, "patience_ms": 5000})
+    return site(rig, partitions=4, heartbeat={"interval_ms": 700, "timeout_ms": 5000})
 
 
 def test_a_beat_tells_states_and_counters_and_hears_of_the_counterparts(flights: Site) -> None:
@@ -76,8 +76,8 @@ def test_how_far_a_reader_is_stays_until_it_says_something_else(flights: Site) -
 
     def reached() -> Any:
         with rig.database.read() as tx:
-            (standing,) = standings(tx, in_use(tx)).values()
-        return standing.readers[0].reached
+            (snapshot,) = reader_snapshots(tx, channels_in_use(tx)).values()
+        return snapshot.readers[0].positions
 
     flights.beat(report(reader, positions={"0": [120, 3], "3": [7, 0]}))
     assert reached() == {0: 120, 3: 7}

@@ -6,7 +6,7 @@ import pytest
 from attaching import Site, report, site
 from gateway_rig import NOBODY, Rig, code
 
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.drain import Drainer
 
 
@@ -17,7 +17,7 @@ def flights(rig: Rig) -> Site:
 
 @pytest.fixture
 def drainer(rig: Rig) -> Drainer:
-    kafka = Kafka(NOBODY, timeout_s=0.1)
+    kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
     return Drainer(database=rig.database, topics=kafka, clock=rig.clock)
 
 

@@ -90,7 +90,7 @@ def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:
 
 
 def test_a_pass_of_the_loop_is_counted(rig: Rig) -> None:
-    rig.app.state.parts.metrics.reconciled({"created": 2, "checked": 3})
+    rig.app.state.parts.metrics.count_reconciled({"created": 2, "checked": 3})
     assert metric(rig, "sluiceway_reconciled_channels_total", outcome="created") == 2
 
 

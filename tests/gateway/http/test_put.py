@@ -31,7 +31,7 @@ def test_a_channel_is_created_with_defaults(rig: Rig) -> None:
         "replication": None,
         "retention": {"ms": None, "bytes": None},
         "config": {},
-        "beat": {"interval_ms": 2000, "patience_ms": 120_000},
+        "heartbeat": {"interval_ms": 2000, "timeout_ms": 120_000},
         "idle_ms": None,
         "mirrored": False,
         "topic": None,
@@ -56,7 +56,7 @@ def test_every_field_is_taken(rig: Rig) -> None:
         "replication": 1,
         "retention": {"ms": 3_600_000, "bytes": -1},
         "config": {"max.message.bytes": "2000000", "cleanup.policy": "delete"},
-        "beat": {"interval_ms": 500, "patience_ms": 30_000},
+        "heartbeat": {"interval_ms": 500, "timeout_ms": 30_000},
         "idle_ms": 86_400_000,
         "mirrored": True,
     }

@@ -13,9 +13,9 @@ from gateway_rig import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag import GroupLag, OffsetTrack, Sample
-from sluiceway_gateway.status.progress import Progress
-from sluiceway_gateway.status.sample_store import KeptSample, Taken
+from sluiceway_gateway.status.lag import GroupLag, Sample
+from sluiceway_gateway.status.progress import OffsetTrack, ProgressState
+from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 from sluiceway_gateway.status.views import ChannelView
 from waiting import until
 
@@ -40,10 +40,10 @@ def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> Non
     """Write down what a look at Kafka would have shown: a group that stands in partition 0."""
     clock = flights.rig.clock
     clock.turn(timedelta(seconds=5))
-    pace = GroupLag(
+    lag_of_group = GroupLag(
         lags=[lag, None],
         since=[clock().timestamp() - 7.5 if lag else None, None],
-        progress=[Progress.STALLED if lag else Progress.OK, None],
+        progress=[ProgressState.STALLED if lag else ProgressState.OK, None],
         lag_messages=lag,
         behind_since=clock().timestamp() - 7.5 if lag else None,
         read_rate=0.5,
@@ -52,9 +52,9 @@ def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> Non
     )
     track = OffsetTrack(position=[5, None], committed=[3, None], holder=[1, None])
     sample = Sample(at=clock(), starts=[0, 0], ends=[5 + lag, 0], tracks={key: track})
-    kept = KeptSample(number=number, sample=sample, paces={key: pace}, write_rate=1.0)
+    kept = StoredSample(number=number, sample=sample, lags={key: lag_of_group}, write_rate=1.0)
     with flights.rig.database.write() as tx:
-        taken = Taken(channel_uid=flights.uid, kept=kept, is_new=True, changes=True)
+        taken = SampleWrite(channel_uid=flights.uid, stored=kept, is_new=True, changes_status=True)
         assert sample_store.write(tx, [taken]) == 1
 
 
@@ -191,11 +191,16 @@ def test_the_same_state_is_put_together_once_but_tells_when_it_was_looked_at(
     with flights.rig.database.write() as tx:
         last = sample_store.last(tx, flights.uid)
         assert last is not None
-        again = KeptSample(
+        again = StoredSample(
             number=1, sample=Sample(at=flights.rig.clock(), tracks=last.sample.tracks)
         )
         sample_store.write(
-            tx, [Taken(channel_uid=flights.uid, kept=again, is_new=False, changes=False)]
+            tx,
+            [
+                SampleWrite(
+                    channel_uid=flights.uid, stored=again, is_new=False, changes_status=False
+                )
+            ],
         )
     after = flights.rig.http.get(PATH).json()
     assert after == before | {"sampled_at": "2030-01-01T00:00:10.000Z"}

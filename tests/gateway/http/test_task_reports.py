@@ -249,7 +249,7 @@ def test_a_session_keeps_all_it_attached_and_hears_of_those_at_work(flights: Sit
 
 
 def test_a_session_that_keeps_beats_as_often_as_its_hastiest_channel_wants(rig: Rig) -> None:
-    hasty = site(rig, beat={"interval_ms": 300, "patience_ms": 900})
+    hasty = site(rig, heartbeat={"interval_ms": 300, "timeout_ms": 900})
     calm = Site(rig=rig, name="calm", uid=_calm(rig), session=hasty.session)
     calm.attach("writer")
     endpoint = hasty.attach("writer")

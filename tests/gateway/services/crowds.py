@@ -18,9 +18,11 @@ _STATEMENTS = (
     """
     INSERT INTO channels (uid, name, labels, generation, revision, created_at, schema_id,
         schema_version, format, partitions, pinned, config, phase, observed_generation, conditions,
-        topic_name, topic_id, topic_partitions, keep_topic, due_at, refusals, mirrored, idle_ms)
+        topic_name, topic_id, topic_partitions, keep_topic, due_at, refusals, mirrored, idle_ms,
+        compatibility, adopted, heartbeat_interval_ms, heartbeat_timeout_ms)
     SELECT 'uid-' || i, 'channel-' || i, '{{}}', 1, 1, {now}, 1, 1, 'avro', 1, false, '{{}}',
-        'ready', 1, '[]', 'topic-' || i, 'id', 1, false, {now}, 0, true, 86400000
+        'ready', 1, '[]', 'topic-' || i, 'id', 1, false, {now}, 0, true, 86400000,
+        'backward', false, 2000, 120000
     FROM {channels}
     """,
     """
@@ -35,8 +37,9 @@ _STATEMENTS = (
     FROM {endpoints}
     """,
     """
-    INSERT INTO endpoint_groups (channel_uid, role, name, mode, generation, epoch, next_index)
-    SELECT 'uid-' || i, 'writer', '', 'shared', 1, 1, {number} FROM {channels}
+    INSERT INTO endpoint_groups (channel_uid, role, name, mode, generation, epoch, next_index,
+        dynamic)
+    SELECT 'uid-' || i, 'writer', '', 'shared', 1, 1, {number}, false FROM {channels}
     """,
     """
     INSERT INTO positions (channel_uid, group_name, member_index, partition, next_offset, record,

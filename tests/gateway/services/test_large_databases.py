@@ -18,7 +18,7 @@ from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints.liveness import LostEnds, Reaper
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.store import known, on_sides
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
 from sluiceway_gateway.status import reading_store
@@ -33,7 +33,7 @@ class Looks:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.turned_s = 0.0
-        kafka = Kafka(NOBODY, timeout_s=0.1)
+        kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
         clock = TurnedClock()
         dated: dict[str, Any] = {
             "database": database,
@@ -41,7 +41,7 @@ class Looks:
             "monotonic": lambda: time.monotonic() + self.turned_s,
         }
         self.reaper = Reaper(**dated)
-        self.sampler = Sampler(topics=kafka, **dated)
+        self.sampler = Sampler(kafka=kafka, **dated)
         self.mirror = Mirror(kafka=kafka, prefix="", **dated)
         self.idler = TtlReaper(logs=kafka, **dated)
         self.ends = LostEnds(
@@ -193,7 +193,7 @@ def test_channels_with_endpoints_or_positions_are_found_though_memory_is_short(
             connection.commit()
     with closing(Database(url)) as database, database.scan() as tx:
         tx.execute(text("SET statement_timeout = '1s'"))
-        assert len(reading_store.known(tx)) == 8_000
+        assert len(reading_store.channels_with_readers(tx)) == 8_000
 
 
 def test_lost_writers_are_noted_in_parts(
@@ -234,7 +234,7 @@ def test_with_150_000_endpoints_all_loops_do_their_work(postgres: Postgres) -> N
     with closing(Database(url)) as database:
         looks = Looks(database)
         looks.reaper.run_once()
-        assert looks.sampler.run_once().looked_at == 3_000
+        assert looks.sampler.run_once().sampled == 3_000
         looks.mirror.run_once()
         looks.idler.run_once()
         for _ in range(5):
@@ -246,4 +246,4 @@ def test_with_150_000_endpoints_all_loops_do_their_work(postgres: Postgres) -> N
         assert looks.health() == {"lost": many}
         looks.ends.run_once()
         with database.scan() as tx:
-            assert len(reading_store.known(tx)) == 3_000
+            assert len(reading_store.channels_with_readers(tx)) == 3_000

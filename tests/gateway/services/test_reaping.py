@@ -8,7 +8,7 @@ from attaching import Site, report, site
 from gateway_rig import NOBODY, Rig
 
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
-from sluiceway_gateway.kafka.admin import Kafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 
 
 class Monotonic:
@@ -49,7 +49,7 @@ class Watch:
 
 @pytest.fixture
 def flights(rig: Rig) -> Site:
-    return site(rig, beat={"interval_ms": 2000, "patience_ms": 20_000})
+    return site(rig, heartbeat={"interval_ms": 2000, "timeout_ms": 20_000})
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_lost_member_is_no_hindrance_any_more(flights: Site, watch: Watch) -> 
 def test_short_beats_are_looked_at_more_often(flights: Site, watch: Watch) -> None:
     assert watch.look().pause_s == 1.0
     flights.rig.http.put(
-        flights.path, json={"spec": {"beat": {"interval_ms": 100, "patience_ms": 300}}}
+        flights.path, json={"spec": {"heartbeat": {"interval_ms": 100, "timeout_ms": 300}}}
     )
     flights.attach()
     assert watch.look().pause_s == 0.05
@@ -184,7 +184,7 @@ def test_short_beats_are_looked_at_more_often(flights: Site, watch: Watch) -> No
 def test_without_kafka_a_lost_writer_is_lost_all_the_same(flights: Site, watch: Watch) -> None:
     writer = flights.attach("writer")
     watch.on(25)
-    kafka = Kafka(NOBODY, timeout_s=0.1)
+    kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
     ends = LostEnds(database=flights.rig.database, topics=kafka, monotonic=watch.time)
     assert ends.run_once().noted == 0
     assert flights.get(writer)["lost_at"] is None

@@ -21,7 +21,7 @@ from sluiceway_gateway.offsets.model import Commit, Position
 
 
 class Team:
-    """A dynamic group of one channel, whose patience is 120 s."""
+    """A dynamic group of one channel, whose heartbeat timeout is 120 s."""
 
     def __init__(self, database: Database) -> None:
         self.services = Services(database)

@@ -1,0 +1,198 @@
+"""Parsing of JSON responses into frozen dataclasses.
+
+The dataclass is the description of the JSON object. Each field is read from the key of its own
+name, or from the `JsonPath` in its `Annotated` type, and checked against its type:
+
+    name: Annotated[str, JsonPath("metadata", "name")]
+    lag_messages: int | None
+    title: str | None = None
+
+Unknown keys are ignored. A key may be missing only if its field has a default, for gateways older
+than the field. Anything else raises IncompatibleGateway with the path of the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import datetime, timedelta
+from functools import cache, partial
+from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from sluiceway.errors import IncompatibleGateway
+
+__all__ = ["JsonNode", "JsonPath", "Page", "parse"]
+
+_T = TypeVar("_T")
+
+
+class JsonNode:
+    """A value within a JSON document, and its path.
+
+    Error reporters render the locals of frames, and a response may hold passwords. So no frame
+    that raises has a plain value in a local variable: nodes are passed around instead.
+    """
+
+    def __init__(self, value: object, path: str = "$") -> None:
+        self.value = value
+        self.path = path
+
+    def has(self, *keys: str) -> bool:
+        """Whether the path `keys` exists below this value."""
+        found: object = self.value
+        for key in keys:
+            if not isinstance(found, Mapping) or key not in found:
+                return False
+            found = found[key]
+        return True
+
+    def at(self, *keys: str) -> JsonNode:
+        """Return the value at the path `keys`. Raises IncompatibleGateway if it is missing."""
+        node = self
+        for key in keys:
+            path = f"{node.path}.{key}"
+            if not isinstance(node.value, Mapping) or key not in node.value:
+                raise _incompatible(path, "is missing")
+            node = JsonNode(node.value[key], path)
+        return node
+
+    def read(self, kind: type[_T], *keys: str) -> _T:
+        """Return the value at the path `keys` as a `kind`: any type that a field may have."""
+        return cast("_T", _reader(cast("Any", kind))(self.at(*keys)))
+
+    def items(self, *keys: str) -> list[JsonNode]:
+        """Return the items of the array at the path `keys`."""
+        node = self.at(*keys)
+        items: list[object] = _exactly(node, list)
+        return [JsonNode(item, f"{node.path}[{index}]") for index, item in enumerate(items)]
+
+
+@dataclass(frozen=True)
+class JsonPath:
+    """The path of a field in the JSON object; without keys, the object itself.
+
+    `read` parses the value in place of the field's type. A `required` key may not be missing, even
+    if the field has a default.
+    """
+
+    keys: tuple[str, ...]
+    read: Callable[[JsonNode], Any] | None
+    required: bool
+
+    def __init__(
+        self,
+        *keys: str,
+        read: Callable[[JsonNode], Any] | None = None,
+        required: bool = False,
+    ) -> None:
+        object.__setattr__(self, "keys", keys)
+        object.__setattr__(self, "read", read)
+        object.__setattr__(self, "required", required)
+
+
+def parse(kind: type[_T], node: JsonNode, **known: object) -> _T:
+    """Read the JSON object `node` as the dataclass `kind`; `known` fields are not read.
+
+    Raises IncompatibleGateway.
+    """
+    return cast("Callable[..., _T]", kind)(
+        **known,
+        **{
+            name: read(node.at(*keys))
+            for name, keys, read, optional in _fields(cast("Any", kind))
+            if name not in known and not (optional and not node.has(*keys))
+        },
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """One page of a list; `next_cursor` is None on the last one."""
+
+    items: tuple[JsonNode, ...]
+    next_cursor: str | None
+
+
+_Reader: TypeAlias = Callable[[JsonNode], Any]
+
+
+@cache
+def _fields(kind: type[Any]) -> tuple[tuple[str, tuple[str, ...], _Reader, bool], ...]:
+    """Return the fields of a dataclass: name, path, reader, and whether it may be missing."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for field in fields(kind):
+        hint, path = hints[field.name], JsonPath(field.name)
+        if get_origin(hint) is Annotated:
+            hint, path = get_args(hint)
+        has_default = field.default is not MISSING or field.default_factory is not MISSING
+        optional = has_default and not path.required
+        found.append((field.name, path.keys, path.read or _reader(hint), optional))
+    return tuple(found)
+
+
+@cache
+def _reader(hint: Any) -> _Reader:
+    origin, args = get_origin(hint), get_args(hint)
+    if type(None) in args:
+        (present,) = (arg for arg in args if arg is not type(None))
+        return partial(_optional, _reader(present))
+    if origin in (tuple, frozenset):
+        read = _reader(args[0])
+        return lambda node: origin(read(item) for item in node.items())
+    if origin is Mapping:
+        return partial(_mapping, *args)
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if is_dataclass(hint):
+        return partial(parse, cast("type[Any]", hint))
+    raise TypeError(f"no JSON value can be read as {hint}")
+
+
+def _optional(read: _Reader, node: JsonNode) -> Any:
+    return None if node.value is None else read(node)
+
+
+def _mapping(key_type: type[Any], value_type: Any, node: JsonNode) -> Mapping[Any, Any]:
+    if value_type is Any:
+        return _exactly(node, dict)
+    read = _reader(value_type)
+    keys: list[str] = list(_exactly(node, dict))
+    for key in keys:
+        if key_type is int and not key.isdecimal():
+            raise _incompatible(f"{node.path}.{key}", "is not a partition number")
+    return {key_type(key): read(node.at(key)) for key in keys}
+
+
+def _number(node: JsonNode) -> float:
+    return _exactly(node, int if type(node.value) is int else float)
+
+
+def _time(node: JsonNode) -> datetime:
+    text = _exactly(node, str)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise _incompatible(node.path, f"is not an ISO 8601 time: {text!r}") from None
+
+
+def _exactly(node: JsonNode, kind: type[_T]) -> _T:
+    if type(node.value) is not kind:
+        raise _incompatible(node.path, f"is {type(node.value).__name__}, not {kind.__name__}")
+    return node.value
+
+
+_SCALARS: dict[Any, _Reader] = {
+    **{kind: partial(_exactly, kind=kind) for kind in (str, int, bool)},
+    float: _number,
+    datetime: _time,
+    timedelta: lambda node: timedelta(milliseconds=_exactly(node, int)),
+    JsonNode: lambda node: node,
+}
+
+
+def _incompatible(path: str, problem: str) -> IncompatibleGateway:
+    return IncompatibleGateway(
+        f"the gateway's response does not fit this client: {path} {problem}. Use versions of "
+        "client and gateway that are at most two minor versions apart"
+    )

