@@ -176,10 +176,8 @@ class InputPort(ClosesOnExit):
         self._writers = writers
         self._wanted = writers if all_open or sequential else 1
         self._sequential = sequential
-        self._heartbeat_timeout_s = channel.heartbeat.timeout_ms / 1000
-        self._policy = LostWriterPolicy(
-            on_lost_writer, heartbeat_timeout_s=self._heartbeat_timeout_s
-        )
+        self._every_s = channel.heartbeat.timeout_ms / 1000
+        self._policy = LostWriterPolicy(on_lost_writer, heartbeat_timeout_s=self._every_s)
         self._timeout_s = _checked_timeout(open_timeout_s)
         self._waited = False
         self.reader: ChannelReader = channel.reader(
