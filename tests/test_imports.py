@@ -27,7 +27,7 @@ MODELS = {
 VIEWS = {"wire", "views", "connection"}
 #: Routes and JSON that take values of a store's rows; their statements stay in the store.
 ROWS_IN_HTTP = {
-    ("endpoints/heartbeat_routes.py", "endpoints.task_store"),
+    ("endpoints/heartbeat_routes.py", "endpoints.session_store"),
     ("endpoints/routes.py", "endpoints.store"),
     ("offsets/routes.py", "offsets.store"),
     ("status/views.py", "status.store"),
@@ -262,8 +262,9 @@ def test_modules_stay_short() -> None:
     long = {
         str(path.relative_to(ROOT)): lines
         for path in [*_modules(GATEWAY), *_modules(CLIENT)]
-        # An error tree is drawn and kept in one module.
-        if (lines := len(path.read_text().splitlines())) > (550 if path.stem == "errors" else 450)
+        # The gateway's error tree is drawn and kept in one module.
+        if (lines := len(path.read_text().splitlines()))
+        > (550 if path == GATEWAY / "errors.py" else 450)
     }
     assert long == {}
 

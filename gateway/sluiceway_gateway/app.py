@@ -19,18 +19,16 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
-from sluiceway_gateway.groups.service import Resizing, Shares
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http import health, openapi, problems
-from sluiceway_gateway.http.auth import Authentication
 from sluiceway_gateway.http.deps import Services
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
-from sluiceway_gateway.http.middleware import BodyLimit, Observation
+from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import document
-from sluiceway_gateway.http.shortcut import Shortcut, short_ways
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.longpoll import Watch
@@ -114,17 +112,16 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             wake=wake,
             clock=clock,
         ),
-        attachment=Attachment(database, tokens, wake=wake, notify=watch.notify, clock=clock),
+        attach=AttachService(database, tokens, wake=wake, notify=watch.notify, clock=clock),
         endpoints=Endpoints(database, topics=kafka, notify=watch.notify, clock=clock),
-        beats=Beats(database, tokens, notify=watch.notify, clock=clock),
+        heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         advancing=Advancing(database, clock=clock),
         acknowledgements=acknowledgements,
         statuses=Statuses(database, tokens),
         rendered=ResponseCache(),
         fragments=JsonCache(),
-        shares=Shares(database, notify=watch.notify),
-        resizing=Resizing(database, notify=watch.notify, clock=clock),
+        groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
         cluster=ClusterService(database, kafka),
         readiness=ReadinessCheck(
@@ -146,7 +143,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
                 await run_in_threadpool(loops.stop)
         finally:
             await run_in_threadpool(parts.offsets.close)
-            await run_in_threadpool(parts.attachment.close)
+            await run_in_threadpool(parts.attach.close)
             await run_in_threadpool(kafka.close)
             database.close()
 
@@ -177,16 +174,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     ):
         # One flat list: whatever walks over the routes sees each of them.
         app.router.routes.extend(part.router.routes)
+    documented = list(app.router.routes)
+    # The most frequent requests find their route first.
+    app.router.routes.sort(key=lambda route: not getattr(route, "is_frequent", False))
     problems.install(app)
-    app.openapi = lambda: document(app)  # type: ignore[method-assign]
-    # The last one added is the first to see a request.
-    app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes)
-    app.add_middleware(Authentication, tokens=tokens)
-    app.add_middleware(
-        Shortcut,
-        ways=short_ways(parts),
-        recognizes=tokens.recognizes,
-        limit_bytes=settings.max_body_bytes,
-    )
+    app.openapi = lambda: document(app, documented)  # type: ignore[method-assign]
     app.add_middleware(Observation, metrics=metrics)
     return app

@@ -247,8 +247,8 @@ def name(site: Facade) -> str:
 
 
 def attachment_of(consumer: Consumer) -> EndpointHandle:
-    (reader,) = consumer._assignment.readers.values()
-    return reader.attachment
+    (reader,) = consumer._assignment.members.values()
+    return reader.handle
 
 
 @pytest.mark.parametrize("kept", [False, True])

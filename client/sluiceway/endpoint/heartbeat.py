@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.auth import clear_tracebacks
-from sluiceway.rest.endpoint_models import HeartbeatResponse, HeartbeatResult
+from sluiceway.rest.endpoint_models import HeartbeatReply, HeartbeatResult
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.parsing import JsonNode
 
@@ -294,12 +294,12 @@ class HeartbeatSession:
 
     def _exchange(
         self, calls: EndpointCalls, endpoints: Sequence[SessionEndpoint], extra: Mapping[str, Any]
-    ) -> HeartbeatResponse | None:
+    ) -> HeartbeatReply | None:
         with self._in_flight:
             reports = [report for each in endpoints if (report := each.report()) is not None]
             if not reports and not extra:
                 return None
-            answers: list[HeartbeatResponse] = []
+            answers: list[HeartbeatReply] = []
             for batch in list(_batches(reports)) or [[]]:
                 self._sequence += 1
                 answers.append(

@@ -66,12 +66,20 @@ class EndpointMetrics:
     The heartbeat thread reads `records` and `positions`, so they are replaced, never changed.
     """
 
-    def __init__(self, role: Role, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        role: Role,
+        *,
+        cycles: int = 10,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.records = 0
         self.positions: Mapping[int, Position] | None = None
         reads = role == "reader"
         self._count_name = "receivedRecordCount" if reads else "sentRecordCount"
-        self.cycles = CycleCounter("Read" if reads else "Output", monotonic=monotonic)
+        self.cycles = CycleCounter(
+            "Read" if reads else "Output", length=cycles, monotonic=monotonic
+        )
         self._progress: weakref.ref[Progress] | None = None
         # Positions that the gateway has, and those of the heartbeat in flight.
         self._delivered: Mapping[int, Position] | None = None

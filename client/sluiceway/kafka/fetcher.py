@@ -11,7 +11,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from sluiceway.codecs import Decoder
-from sluiceway.codecs.decoder import refusal
+from sluiceway.codecs.decoder import corrupt_error
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.completed_fetch import CompletedFetch
@@ -249,7 +249,7 @@ class Fetcher:
         failed = self._current.failed
         if failed is not None and not self._failure_raised:
             self._failure_raised = True
-            raise refusal(self._connection.channel_name, *failed)
+            raise corrupt_error(self._connection.channel_name, *failed)
         if failed is not None:
             # No seek has skipped it: fetch it again, as it may be gone by now.
             self._restart()

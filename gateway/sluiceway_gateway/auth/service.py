@@ -5,15 +5,15 @@ import hmac
 import secrets
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 from pydantic import SecretStr
 
 from sluiceway_gateway.auth import store as auth_store
 from sluiceway_gateway.auth.model import (
-    Action,
     Kind,
     Principal,
     Scope,
@@ -29,7 +29,6 @@ from sluiceway_gateway.errors import (
     InvalidRequest,
     InvalidSettings,
     NotFound,
-    SluicewayGatewayError,
     Unauthenticated,
 )
 
@@ -37,8 +36,9 @@ LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=Kind.ADMIN),))
 """Whoever asks over loopback while there are no tokens."""
 
 _LABEL_LENGTH = 200
-_RECOGNIZED_S = 10.0
-_MOST_RECOGNIZED = 10_000
+_RECENT_S = 10.0
+_MOST_RECENT = 10_000
+_REQUIRED = "This gateway requires a token; send it as `Authorization: Bearer TOKEN`."
 _REFUSED = "The token is unknown, revoked or expired; ask for a new one."
 
 
@@ -48,13 +48,6 @@ class NewToken:
 
     token: Token
     text: SecretStr
-
-
-@dataclass(frozen=True, kw_only=True)
-class Credentials:
-    """What a request brings to say who asks: a token's text, or nothing."""
-
-    text: str | None = field(repr=False)
 
 
 class Tokens:
@@ -67,7 +60,7 @@ class Tokens:
         self._key = None if key is None else key.get_secret_value().encode()
         self._clock = clock
         self._closed = False
-        self._recognized = _Recognized()
+        self._recent = _RecentPrincipals()
 
     def create(
         self, *, label: str, scopes: Iterable[str], expires_in: timedelta | None = None
@@ -129,65 +122,67 @@ class Tokens:
         if self._key is None and self.exist():
             self._required_key()
 
-    def authenticate(self, text: str) -> Principal:
-        """Return the holder of this token; raises Unauthenticated if it is not valid."""
-        asked = Credentials(text=text)
-        with self._database.read() as tx:
-            found = self.principals(tx, [asked])[asked]
-        if isinstance(found, Unauthenticated):
-            raise found
-        return found
+    def authenticate(self, text: str | None) -> Principal:
+        """Return the principal of a request with this token, or without one.
 
-    def require_open(self) -> None:
-        """Raise Unauthenticated if a token was ever made."""
-        if self.exist():
-            raise _needed()
-        self._recognized.add(Credentials(text=None))
-
-    def recognizes(self, asked: Credentials) -> bool:
-        """Whether these credentials were valid within the last seconds, as far as is known here.
-
-        Asks no database: enough to read a request's body by, and for nothing else.
+        Raises Unauthenticated for a token that is not valid, and for none once there are tokens.
+        That a request without a token comes from this machine is checked by the caller.
         """
-        return not (asked.text is None and self._closed) and asked in self._recognized
+        if text is None:
+            if self.exist():
+                raise Unauthenticated(_REQUIRED)
+            principal = LOOPBACK
+        else:
+            principal = self._principal_of(text)
+        self._recent.add(text, principal)
+        return principal
 
-    def principals(
-        self, tx: ReadTransaction, asked: Collection[Credentials]
-    ) -> dict[Credentials, Principal | Unauthenticated]:
-        """Return who it is that asks, for each; or why that cannot be said.
+    def recall(self, text: str | None) -> Principal | None:
+        """Return what `authenticate` returned within the last seconds, without a read.
 
-        That whoever brings no token asks from this machine is for the caller to see.
+        The token may have been revoked since, so a transaction that relies on this principal calls
+        `refusals` as well.
         """
-        found: dict[Credentials, Principal | Unauthenticated] = {}
-        parts = {each: split_token(each.text) for each in asked if each.text is not None}
-        ids = {given[0] for given in parts.values() if given is not None}
+        return None if text is None and self._closed else self._recent.get(text)
+
+    def refusals(
+        self, tx: ReadTransaction, principals: Collection[Principal]
+    ) -> Mapping[Principal, Unauthenticated]:
+        """Return an error for each of the principals that is not valid any more."""
+        ids = {each.id for each in principals if each is not LOOPBACK}
         stored = auth_store.of_ids(tx, ids) if ids else {}
-        for each in asked:
-            given = parts.get(each)
-            if each.text is None:
+        found: dict[Principal, Unauthenticated] = {}
+        for each in set(principals):
+            if each is LOOPBACK:
                 self._closed = self._closed or auth_store.exist(tx)
-                found[each] = _needed() if self._closed else LOOPBACK
-            elif given is None:
-                found[each] = Unauthenticated(
-                    "The token is not of the form slw_ID_SECRET; check how it is set."
-                )
+                detail = _REQUIRED if self._closed else None
             else:
-                holder = self._holder(given, stored.get(given[0]))
-                found[each] = holder or Unauthenticated(_REFUSED)
-            if isinstance(found[each], Principal):
-                self._recognized.add(each)
-            else:
-                self._recognized.remove(each)
+                token = stored.get(each.id)
+                valid = token is not None and token.valid_at(self._clock())
+                detail = None if valid else _REFUSED
+            if detail is not None:
+                self._recent.discard(each)
+                found[each] = Unauthenticated(detail)
         return found
 
-    def _holder(self, given: tuple[str, str], token: Token | None) -> Principal | None:
-        if self._key is None:
-            return None
+    def require_valid(self, tx: ReadTransaction, principal: Principal) -> None:
+        """Raise Unauthenticated if the principal is not valid any more."""
+        for error in self.refusals(tx, [principal]).values():
+            raise error
+
+    def _principal_of(self, text: str) -> Principal:
+        given = split_token(text)
+        if given is None:
+            raise Unauthenticated(
+                "The token does not have the form slw_ID_SECRET; check where it is set."
+            )
+        with self._database.read() as tx:
+            token = auth_store.of_ids(tx, [given[0]]).get(given[0])
         # Hashed and compared for unknown ids as well: the time taken says nothing.
         known = token.hash if token is not None else "0" * 64
-        same = hmac.compare_digest(token_hash(self._key, *given), known)
+        same = self._key is not None and hmac.compare_digest(token_hash(self._key, *given), known)
         if not same or token is None or not token.valid_at(self._clock()):
-            return None
+            raise Unauthenticated(_REFUSED)
         return Principal(id=token.id, scopes=token.scopes, subject=token.label)
 
     def _required_key(self) -> bytes:
@@ -199,74 +194,36 @@ class Tokens:
         return self._key
 
 
-class _Recognized:
-    """Credentials that were valid a moment ago, by the hash of the token; safe between threads."""
+class _RecentPrincipals:
+    """Principals by a keyed hash of their token, for some seconds; safe between threads."""
 
     def __init__(self) -> None:
-        self._until_s: dict[bytes | None, float] = {}
+        self._key = secrets.token_bytes(32)
+        self._found: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def add(self, credentials: Credentials) -> None:
-        key = _fingerprint(credentials)
+    def add(self, text: str | None, principal: Principal) -> None:
+        key = self._hash(text)
         with self._lock:
-            # The latest one is the last one.
-            self._until_s.pop(key, None)
-            self._until_s[key] = time.monotonic() + _RECOGNIZED_S
-            if len(self._until_s) > _MOST_RECOGNIZED:
-                del self._until_s[next(iter(self._until_s))]
+            self._found[key] = (principal, time.monotonic() + _RECENT_S)
+            self._found.move_to_end(key)
+            if len(self._found) > _MOST_RECENT:
+                self._found.popitem(last=False)
 
-    def remove(self, credentials: Credentials) -> None:
+    def get(self, text: str | None) -> Principal | None:
+        key = self._hash(text)
         with self._lock:
-            self._until_s.pop(_fingerprint(credentials), None)
+            found = self._found.get(key)
+            if found is None or found[1] <= time.monotonic():
+                return None
+            self._found.move_to_end(key)
+            return found[0]
 
-    def __contains__(self, credentials: Credentials) -> bool:
-        return self._until_s.get(_fingerprint(credentials), 0.0) > time.monotonic()
+    def discard(self, principal: Principal) -> None:
+        with self._lock:
+            for key in [key for key, (each, _) in self._found.items() if each == principal]:
+                del self._found[key]
 
-
-def _fingerprint(credentials: Credentials) -> bytes | None:
-    text = credentials.text
-    return None if text is None else hashlib.sha256(text.encode("utf-8", "replace")).digest()
-
-
-def _needed() -> Unauthenticated:
-    return Unauthenticated(
-        "This gateway asks for a token; send it as `Authorization: Bearer TOKEN`."
-    )
-
-
-Asker = Principal | Credentials
-"""Who asks, or what they brought to say so."""
-Holders = Mapping[Asker, Principal | SluicewayGatewayError]
-
-
-def holders(tokens: Tokens, tx: ReadTransaction, askers: Iterable[Asker]) -> Holders:
-    """Return for each who it is, or why that cannot be said."""
-    asking = set(askers)
-    found: dict[Asker, Principal | SluicewayGatewayError] = {}
-    found |= {each: each for each in asking if isinstance(each, Principal)}
-    brought = {each for each in asking if isinstance(each, Credentials)}
-    for credentials, who in tokens.principals(tx, brought).items():
-        found[credentials] = who
-    return found
-
-
-def authenticate(tokens: Tokens, tx: ReadTransaction, asker: Asker) -> Principal:
-    """Return who it is; raises Unauthenticated."""
-    found = holders(tokens, tx, [asker])[asker]
-    if isinstance(found, SluicewayGatewayError):
-        raise found
-    return found
-
-
-def authorize(
-    holder: Principal | SluicewayGatewayError, channel: str, *actions: Action
-) -> Principal | SluicewayGatewayError:
-    """Return who asks if they may do all of that to the channel, else what stands against it."""
-    if isinstance(holder, SluicewayGatewayError):
-        return holder
-    try:
-        for each in actions:
-            holder.require(each, channel)
-    except SluicewayGatewayError as error:
-        return error
-    return holder
+    def _hash(self, text: str | None) -> bytes:
+        given = b"" if text is None else text.encode("utf-8", "replace")
+        return hashlib.blake2b(given, key=self._key, digest_size=32).digest()

@@ -23,13 +23,17 @@ from sluiceway_gateway.provisioning.store import DUE_AT_ONCE
 _NAMED = selection().where(channels.c.name == bindparam("name"))
 # What refers to the row may still be added: commits of positions need not wait for this.
 _HOLD = _NAMED.with_for_update(of=channels, key_share=True)
-_HOLD_FREE = PreparedSelect(
+_ALL_NAMED = (
     selection()
     .where(channels.c.name.in_(bindparam("names", expanding=True)))
     .order_by(channels.c.uid)
-    .with_for_update(of=channels, key_share=True, skip_locked=True),
-    keys="names",
 )
+_HOLD_NAMED = {
+    wait: PreparedSelect(
+        _ALL_NAMED.with_for_update(of=channels, key_share=True, skip_locked=not wait), keys="names"
+    )
+    for wait in (True, False)
+}
 _HOLD_THESE = (
     select(channels.c.uid)
     .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
@@ -75,12 +79,9 @@ def hold(tx: WriteTransaction, name: str) -> Channel | None:
     return None if row is None else channel_of(row)
 
 
-def hold_free(tx: WriteTransaction, names: Collection[str]) -> dict[str, Channel]:
-    """Return those of these channels that there are and keep others from changing them.
-
-    Those that another transaction holds are left out.
-    """
-    return {row.name: channel_of(row) for row in tx.look_up(_HOLD_FREE, sorted(names))}
+def hold_named(tx: WriteTransaction, names: Collection[str], *, wait: bool) -> dict[str, Channel]:
+    """Lock channels and return them by name; without `wait`, skip those that are locked."""
+    return {row.name: channel_of(row) for row in tx.look_up(_HOLD_NAMED[wait], sorted(names))}
 
 
 def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:

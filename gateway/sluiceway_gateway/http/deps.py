@@ -8,10 +8,10 @@ from fastapi import Depends, Request
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.cluster.service import ClusterService
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import Endpoints
-from sluiceway_gateway.groups.service import Resizing, Shares
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
@@ -29,25 +29,24 @@ class Services:
     settings: Settings
     tokens: Tokens
     channels: Channels
-    attachment: Attachment
+    attach: AttachService
     endpoints: Endpoints
-    beats: Beats
+    heartbeats: HeartbeatService
     offsets: Offsets
     advancing: Advancing
     acknowledgements: Acknowledgements
     statuses: Statuses
     rendered: ResponseCache
     fragments: JsonCache
-    shares: Shares
-    resizing: Resizing
+    groups: GroupService
     watch: Watch
     cluster: ClusterService
     readiness: ReadinessCheck
     metrics: Metrics
 
 
-async def services_of(request: Request) -> Services:
-    """Return the parts of the application that serves this request."""
+def services_of(request: Request) -> Services:
+    """Return the services of the application that serves this request."""
     parts = request.app.state.parts
     assert isinstance(parts, Services)  # noqa: S101
     return parts

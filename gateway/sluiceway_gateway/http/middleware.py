@@ -1,4 +1,4 @@
-"""ASGI middleware: access log, metrics, request ids, body limit, disconnects."""
+"""Access log, metrics and request ids of every request; waits that end with the connection."""
 
 import asyncio
 import logging
@@ -9,10 +9,8 @@ from typing import Any, TypeVar
 
 import structlog
 from fastapi import Request
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sluiceway_gateway.errors import BodyTooLarge
 from sluiceway_gateway.http.problems import internal_error, problem_response
 from sluiceway_gateway.metrics import Metrics
 
@@ -30,10 +28,12 @@ class Observation:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request and tell of it."""
-        if scope["type"] != "http":
+        """Serve HTTP; nothing else is served but the lifespan."""
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        if scope["type"] != "http":
+            raise NotImplementedError(f"a connection of the kind {scope['type']}")
         request_id = uuid.uuid4().hex
         begun, status = time.perf_counter(), 0
 
@@ -77,44 +77,6 @@ class Observation:
             status=status,
             ms=round(seconds * 1000, 1),
         )
-
-
-class BodyLimit:
-    """ASGI middleware that reads no more of a body than `limit_bytes`.
-
-    A length that is announced beyond it is answered at once; one that is not
-    announced ends the reading with BodyTooLarge, which the application answers.
-    """
-
-    def __init__(self, app: ASGIApp, *, limit_bytes: int) -> None:
-        self._app = app
-        self._limit_bytes = limit_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        announced = Headers(scope=scope).get("content-length", "0")
-        # The server refuses what is not a number.
-        if len(announced) > 18 or int(announced) > self._limit_bytes:
-            await problem_response(self._too_large())(scope, receive, send)
-            return
-        taken = 0
-
-        async def limited() -> Message:
-            nonlocal taken
-            message = await receive()
-            if message["type"] == "http.request":
-                taken += len(message.get("body", b""))
-                if taken > self._limit_bytes:
-                    raise self._too_large()
-            return message
-
-        await self._app(scope, limited, send)
-
-    def _too_large(self) -> BodyTooLarge:
-        return BodyTooLarge(f"A request's body has at most {self._limit_bytes} bytes; send less.")
 
 
 T = TypeVar("T")

@@ -4,6 +4,7 @@ Swagger UI's files are npm's `swagger-ui-dist`, unchanged, held against the sums
 test. The page takes them from the gateway, and the browser is told to ask nobody else.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse
+from starlette.routing import BaseRoute
 
 from sluiceway_gateway.errors import NotFound
 from sluiceway_gateway.http.auth import PUBLIC, Anybody
@@ -65,11 +67,11 @@ async def docs_file(
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 
 
-def document(app: FastAPI) -> dict[str, Any]:
-    """Return the document; it is made once."""
+def document(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """Return the document, with the routes in this order; it is made once."""
     if app.openapi_schema is None:
         made = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
+            title=app.title, version=app.version, description=app.description, routes=routes
         )
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
         problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")

@@ -30,7 +30,7 @@ INT64_MAX = 2**63 - 1
 _TAGS = "Entity tags as answers give them, or *"
 
 
-async def _precondition(
+def _precondition(
     if_match: Annotated[str | None, Header(description=_TAGS)] = None,
     if_none_match: Annotated[str | None, Header(description=_TAGS)] = None,
 ) -> Precondition:

@@ -1,11 +1,10 @@
 """Errors as RFC 9457 problems: their status, their JSON, their place in the OpenAPI document."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -18,6 +17,7 @@ from sluiceway_gateway.errors import (
     SluicewayGatewayError,
     Violation,
 )
+from sluiceway_gateway.http.auth import authenticate
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -107,9 +107,8 @@ _WORDS = {
 }
 
 
-def malformed(error: RequestValidationError) -> InvalidRequest:
-    """Return what FastAPI found wrong, without the values."""
-    found = error.errors()
+def malformed(found: Sequence[Mapping[str, Any]]) -> InvalidRequest:
+    """Return the error for what pydantic found wrong, without the values."""
     violations = [
         Violation(
             pointer=_pointer([str(part) for part in each["loc"]]),
@@ -166,14 +165,14 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, SluicewayGatewayError)  # noqa: S101
         return problem_response(error)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)  # noqa: S101
-        return problem_response(malformed(error))
-
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101
+        try:
+            # No route was found, and so none has authenticated the request.
+            await authenticate(request)
+        except SluicewayGatewayError as refusal:
+            return problem_response(refusal)
         headers = error.headers or {}
         if error.status_code == 404:
             return problem_response(

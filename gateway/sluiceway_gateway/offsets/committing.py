@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Asker, Tokens, authorize, holders
+from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.service import require_channel
@@ -24,10 +24,10 @@ _PATIENT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class PendingCommit:
-    """A commit, and who asks for it; credentials are looked at in the commit's transaction."""
+    """A commit, and its principal, which the commit's transaction authenticates once more."""
 
     commit: Commit
-    by: Asker
+    by: Principal
 
 
 class Committing:
@@ -65,7 +65,7 @@ class Committing:
     ) -> "list[Outcome | Future[Outcome] | Exception]":
         try:
             with self._database.write() as tx:
-                outcomes = self._commit(tx, asked, patiently=False)
+                outcomes = self._commit(tx, asked, wait=False)
         except DatabaseUnavailable:
             raise
         except Exception:
@@ -82,7 +82,7 @@ class Committing:
     def _alone(self, asked: PendingCommit) -> Outcome:
         commit = asked.commit
         with self._database.write() as tx:
-            (outcome,) = self._commit(tx, [asked], patiently=True)
+            (outcome,) = self._commit(tx, [asked], wait=True)
             if isinstance(outcome.error, EndpointNotFound):
                 require_channel(
                     commit.channel, channels_store.find(tx, commit.channel), commit.channel_uid
@@ -92,17 +92,12 @@ class Committing:
         return outcome
 
     def _commit(
-        self, tx: WriteTransaction, asked: Sequence[PendingCommit], *, patiently: bool
+        self, tx: WriteTransaction, asked: Sequence[PendingCommit], *, wait: bool
     ) -> list[Outcome]:
-        known = holders(self._tokens, tx, {each.by for each in asked})
-        asking = [
-            authorize(known[each.by], each.commit.channel, Action.VIEW, Action.READ)
+        refusals = self._tokens.refusals(tx, {each.by for each in asked})
+        allowed = [(each.commit, each.by) for each in asked if each.by not in refusals]
+        results = iter(offsets_store.commit(tx, allowed, now=self._clock(), wait=wait))
+        return [
+            Outcome(error=refusals[each.by]) if each.by in refusals else next(results)
             for each in asked
         ]
-        allowed = [
-            (each.commit, by)
-            for each, by in zip(asked, asking, strict=True)
-            if isinstance(by, Principal)
-        ]
-        judged = iter(offsets_store.commit(tx, allowed, now=self._clock(), patiently=patiently))
-        return [next(judged) if isinstance(by, Principal) else Outcome(error=by) for by in asking]

@@ -13,7 +13,13 @@ from sluiceway_gateway.errors import (
     StaleGeneration,
     TopicChanged,
 )
-from sluiceway_gateway.groups.model import Group, Member, assigned, held, require_share
+from sluiceway_gateway.groups.model import (
+    Group,
+    Member,
+    endpoint_partitions,
+    held_partitions,
+    require_share,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +119,8 @@ def validate_commit(commit: Commit, standing: CommitContext) -> bool:
 def _own(standing: CommitContext) -> Container[int]:
     endpoint, partitions = standing.endpoint, standing.partitions
     if endpoint.is_dynamic:
-        return held(endpoint, standing.others, partitions)
-    return assigned(endpoint.place, mode=endpoint.mode, size=endpoint.size, partitions=partitions)
+        return held_partitions(endpoint, standing.others, partitions)
+    return endpoint_partitions(endpoint, partitions)
 
 
 def require_generation(group: Group, generation: int) -> None:

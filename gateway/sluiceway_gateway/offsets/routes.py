@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, Field
 
+from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.etag import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import Asked, Uid, time_json
@@ -15,7 +16,7 @@ from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import GroupName, ModeWord, PositionBody, position_json
 from sluiceway_gateway.groups.model import Group
-from sluiceway_gateway.http.auth import Manager, Viewer
+from sluiceway_gateway.http.auth import Manager, Viewer, access
 from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, request_of
 from sluiceway_gateway.http.problems import problems
@@ -152,7 +153,11 @@ def get_offsets(
     ),
 )
 async def commit(
-    name: Name, group: InGroup, body: CommitPut, principal: Viewer, gateway: Gateway
+    name: Name,
+    group: InGroup,
+    body: CommitPut,
+    principal: Annotated[Principal, access(Action.READ, rechecked=True)],
+    gateway: Gateway,
 ) -> Response:
     """Commit all of the positions, or none of them.
 

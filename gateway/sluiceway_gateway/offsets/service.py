@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Credentials, Tokens
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_channel
@@ -26,7 +26,7 @@ from sluiceway_gateway.errors import (
     Violation,
 )
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.model import Group, founded
+from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.committing import Committing, PendingCommit
 from sluiceway_gateway.offsets.model import (
@@ -93,10 +93,10 @@ class Offsets:
         """
         return self.commit_soon(commit, by=principal).result()
 
-    def commit_soon(self, commit: Commit, *, by: Principal | Credentials) -> "Future[Outcome]":
+    def commit_soon(self, commit: Commit, *, by: Principal) -> "Future[Outcome]":
         """Commit in the same way, together with those that wait.
 
-        Raises Unauthenticated as well, as credentials are looked at in the transaction.
+        Raises Unauthenticated as well: the transaction authenticates the principal once more.
         """
         return self._committing.join(PendingCommit(commit=commit, by=by))
 
@@ -146,15 +146,13 @@ class Offsets:
             following = replace(found, generation=found.generation + 1, changed_at=now)
             groups_store.save(tx, following)
             line = Event(
+                channel_uid=channel.uid,
                 at=now,
-                endpoint=None,
                 group=group,
-                state=None,
-                health=None,
                 cause=reset.reason,
                 by=principal.id,
             )
-            history.add(tx, [(channel.uid, line)])
+            history.add(tx, [line])
             answer = render(_report(tx, following, member=member))
             if request is not None:
                 idempotency.settle(tx, request, answer)
@@ -284,7 +282,7 @@ class Advancing:
 def _group_of_advance(tx: WriteTransaction, channel: Channel, name: str) -> Group:
     found = groups_store.find(tx, channel.uid, Role.READER, name)
     if found is None:
-        found = founded(channel.uid, Role.READER, name, mode=Mode.SHARED, size=None, dynamic=True)
+        found = new_group(channel.uid, Role.READER, name, GroupConfig(dynamic=True))
         groups_store.save(tx, found)
     if found.mode is Mode.BROADCAST:
         raise GroupMode(

@@ -14,7 +14,7 @@ from sluiceway_gateway.db.statements import CachedSelect, PreparedDml, PreparedS
 from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.model import Endpoint
 from sluiceway_gateway.errors import EndpointNotFound, SluicewayGatewayError
-from sluiceway_gateway.groups.model import Group, Member, member_of_positions
+from sluiceway_gateway.groups.model import Group, Member, position_member
 from sluiceway_gateway.groups.store import group_of, living, of_its_group
 from sluiceway_gateway.offsets.model import (
     Commit,
@@ -75,7 +75,7 @@ class Placed:
 
 def whose(endpoint: Endpoint) -> Whose:
     """Return whose positions the endpoint commits."""
-    member = member_of_positions(endpoint.place, endpoint.mode)
+    member = position_member(endpoint.place, endpoint.mode)
     return endpoint.channel_uid, endpoint.place.group, member
 
 
@@ -181,16 +181,16 @@ def commit(
     asked: Sequence[tuple[Commit, Principal]],
     *,
     now: datetime,
-    patiently: bool = True,
+    wait: bool = True,
 ) -> list[Outcome]:
     """Commit what is right of `asked`, each all or nothing; return what came of each, in order.
 
     No two may be of the same endpoint: the second would be judged by what was before the first.
-    If not `patiently`, an endpoint that another transaction holds is EndpointNotFound as well.
+    Without `wait`, an endpoint that another transaction holds is EndpointNotFound as well.
     """
     # From here on none of them can be superseded, and no group of theirs resized or reset, before
     # this transaction ends; so what is read next stays true.
-    held = endpoint_store.hold(tx, {each.endpoint for each, _ in asked}, patiently=patiently)
+    held = endpoint_store.hold(tx, {each.endpoint for each, _ in asked}, wait=wait)
     surroundings = _surroundings(tx, held)
     others = _others(tx, held)
     stored = stored_at(

@@ -10,7 +10,7 @@ from fastapi.sse import format_sse_event
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sluiceway_gateway.auth.model import Action
+from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.etag import Precondition
 from sluiceway_gateway.errors import (
     ChannelNotFound,
@@ -18,7 +18,7 @@ from sluiceway_gateway.errors import (
     Forbidden,
     Unauthenticated,
 )
-from sluiceway_gateway.http.auth import Anybody, Viewer, authenticated
+from sluiceway_gateway.http.auth import Anybody, Viewer, access, authenticate
 from sluiceway_gateway.http.deps import Gateway, Services
 from sluiceway_gateway.http.params import Conditions, Name, Wait, name_before
 from sluiceway_gateway.http.problems import problems
@@ -45,7 +45,7 @@ router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
 async def get_status(
     name: Name,
     request: Request,
-    viewer: Viewer,
+    viewer: Annotated[Principal, access(Action.VIEW, rechecked=True)],
     gateway: Gateway,
     precondition: Conditions,
     wait: Wait = 0,
@@ -186,7 +186,7 @@ async def _stream(
     named = Precondition.of(if_match=None, if_none_match=last).names(tag)
 
     async def check() -> None:
-        await authenticated(gateway.tokens, request.scope)
+        await authenticate(request)
 
     events = _events(view, gateway.watch, check=check, seen=tag if named else None)
     return _Stream(events, gateway.watch)

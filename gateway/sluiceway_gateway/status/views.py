@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.auth.service import Asker
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.etag import Precondition, status_etag
 from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.http.deps import Services
@@ -58,7 +58,7 @@ async def awaited(
 class ChannelView:
     """How one channel stands."""
 
-    def __init__(self, gateway: Services, name: str, *, by: Asker) -> None:
+    def __init__(self, gateway: Services, name: str, *, by: Principal) -> None:
         self._gateway = gateway
         self._name = name
         self._by = by
@@ -67,7 +67,7 @@ class ChannelView:
     async def look(self) -> str:
         """Look at it and return the tag of its state.
 
-        Raises ChannelNotFound, and Unauthenticated and Forbidden for who may not see it.
+        Raises ChannelNotFound, and Unauthenticated for a token that is not valid any more.
         """
         self._version = await run_in_threadpool(
             self._gateway.statuses.version, self._name, by=self._by

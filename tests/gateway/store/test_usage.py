@@ -1,4 +1,4 @@
-"""Who is at a channel, and how far its groups are, as the rows of its endpoints have it."""
+"""Usage of a channel: its open endpoints, and the positions of its groups."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from gateway_rig import Rig
 
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.schema import endpoints
-from sluiceway_gateway.lifecycle.model import SHARED, Attendance
+from sluiceway_gateway.lifecycle.model import SHARED, ChannelUsage
 from sluiceway_gateway.lifecycle.store import usage_of_channel
 
 
@@ -17,7 +17,7 @@ def flights(rig: Rig) -> Site:
     return site(rig, partitions=4)
 
 
-def seen(flights: Site) -> Attendance:
+def seen(flights: Site) -> ChannelUsage:
     with flights.rig.database.read() as tx:
         channel = channels_store.find(tx, flights.name)
         assert channel is not None
@@ -31,7 +31,7 @@ def reach(flights: Site, member: Any, title: str | None = "a query", **places: l
         tx.execute(whose.values(reached=reached, title=title))
 
 
-def test_those_at_work_are_named_and_the_others_left_out(flights: Site) -> None:
+def test_only_open_endpoints_are_named(flights: Site) -> None:
     writer, loner = flights.attach("writer"), flights.attach()
     flights.depart(flights.attach("writer"), "error")
     flights.depart(flights.attach())
@@ -41,33 +41,33 @@ def test_those_at_work_are_named_and_the_others_left_out(flights: Site) -> None:
     flights.member(0, 1, group="taken")
     present = seen(flights)
     assert present.writers == (f"writer {writer['id'][:8]}",)
-    assert present.loners == (f"reader {loner['id'][:8]}",)
+    assert present.ungrouped == (f"reader {loner['id'][:8]}",)
     assert present.living[2:] == ("g[0]", "taken[0]")
-    assert [(each.group, each.members, each.living) for each in present.followers] == [
+    assert [(each.group, each.members, each.living) for each in present.groups] == [
         ("g", {0, 1}, {0}),
         ("taken", {0}, {0}),
     ]
-    assert not present.is_over
+    assert not present.is_finished
 
 
-def test_members_share_how_far_they_are_or_each_is_for_itself(flights: Site) -> None:
+def test_members_share_positions_or_have_their_own(flights: Site) -> None:
     first, second = flights.member(0, 2), flights.member(1, 2)
     flights.commit(first, 1, (0, 5, 0), (2, 7, 1))
     reach(flights, first, p0=[6, 0], p2=[9, 0])
     reach(flights, second, p1=[3, 0], p2=[8, 0])
     other = flights.member(1, 2, group="all", mode="broadcast")
     flights.commit(other, 1, (3, 4, 0))
-    everybody, shared = seen(flights).followers
+    everybody, shared = seen(flights).groups
     assert shared.positions == {SHARED: {0: 5, 2: 7}}
     assert shared.reached == {SHARED: {0: 6, 1: 3, 2: 9}}
     assert (everybody.shared, everybody.positions) == (False, {1: {3: 4}})
 
 
-def test_what_a_member_that_commits_has_read_is_not_what_it_has_committed(flights: Site) -> None:
+def test_reached_offsets_of_a_committing_member_do_not_count(flights: Site) -> None:
     reach(flights, flights.member(0, 1), title=None, p0=[6, 0])
-    (group,) = seen(flights).followers
+    (group,) = seen(flights).groups
     assert group.reached == {}
 
 
-def test_nobody_has_ever_come(flights: Site) -> None:
-    assert seen(flights).is_over
+def test_a_channel_without_endpoints_is_finished(flights: Site) -> None:
+    assert seen(flights).is_finished

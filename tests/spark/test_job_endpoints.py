@@ -1,4 +1,4 @@
-"""What others see of Spark jobs, while they run and when they are over."""
+"""Endpoints of Spark jobs and queries, while they run and after they end."""
 
 import gc
 import time
@@ -34,12 +34,12 @@ def channel(gateway: Gateway, name: str) -> Channel:
 
 
 @pytest.fixture
-def outlet(gateway: Gateway, name: str) -> Channel:
+def sink(gateway: Gateway, name: str) -> Channel:
     return gateway.channel(f"{name}-out", SCHEMA, partitions=2, heartbeat=SHORT)
 
 
 def seen(channel: Channel, role: str, holds: Callable[[Endpoint], bool]) -> Endpoint:
-    """Return the newest endpoint of this role, once it `holds`."""
+    """Wait until the newest endpoint of this role satisfies `holds`, and return it."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while True:
         found = [each for each in channel.endpoints() if each.role == role]
@@ -50,7 +50,7 @@ def seen(channel: Channel, role: str, holds: Callable[[Endpoint], bool]) -> Endp
 
 
 def lag_of(channel: Channel, group: str, wanted: int) -> int | None:
-    """Return a group's lag in messages, once it is the one that is `wanted`."""
+    """Wait for a group's lag in messages, and return it."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while True:
         found = channel.report().group(group)
@@ -72,8 +72,8 @@ def rows(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
     return spark.range(0, count, 1, tasks).selectExpr("id", "cast(id as string) s")
 
 
-def held_up(frame: DataFrame, gate: Path) -> DataFrame:
-    """Let the rows through once there is a file."""
+def delayed(frame: DataFrame, gate: Path) -> DataFrame:
+    """Delay the rows until the file `gate` exists."""
 
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -84,13 +84,13 @@ def held_up(frame: DataFrame, gate: Path) -> DataFrame:
     return frame.mapInArrow(wait, frame.schema)
 
 
-def test_a_write_is_seen_while_it_runs_and_its_end_ends_readers(
+def test_a_running_write_is_listed_and_its_end_ends_readers(
     spark: SparkSession, channel: Channel, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
 
     def at_work(each: Endpoint) -> bool:
-        # On a busy machine a beat comes late, and the next one makes up for it.
+        # On a busy machine a heartbeat may be late.
         return each.counters.get("tasks_running") == 2 and each.health == "healthy"
 
     def watch() -> Endpoint:
@@ -102,7 +102,7 @@ def test_a_write_is_seen_while_it_runs_and_its_end_ends_readers(
     # Spark knows the data source in the thread that registered it.
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(watch)
-        save(held_up(rows(spark, 100), gate), channel)
+        save(delayed(rows(spark, 100), gate), channel)
     running = watching.result()
     assert (running.state, running.group) == ("started", None)
     assert running.title is not None
@@ -117,7 +117,7 @@ def test_a_write_is_seen_while_it_runs_and_its_end_ends_readers(
     assert (done.counters["records"], done.counters["tasks_done"]) == (100, 2)
 
 
-def test_a_write_that_failed_says_so_until_its_group_writes_anew(
+def test_a_failed_write_is_in_error_until_its_group_writes_again(
     spark: SparkSession, gateway_url: str, channel: Channel
 ) -> None:
     broken = rows(spark, 4).selectExpr("id", f"if(id < 3, '', raise_error('{SECRET}')) s")
@@ -136,7 +136,7 @@ def test_a_write_that_failed_says_so_until_its_group_writes_anew(
         assert len(list(reader)) >= 4
 
 
-def test_a_read_is_seen_and_closed_when_its_tasks_are_done(
+def test_a_read_is_listed_and_closed_when_its_tasks_are_done(
     spark: SparkSession, channel: Channel
 ) -> None:
     fill(channel, range(20))
@@ -149,7 +149,7 @@ def test_a_read_is_seen_and_closed_when_its_tasks_are_done(
     assert (done.counters["records"], done.counters["tasks_done"]) == (30, 2)
 
 
-def test_a_read_that_spark_gave_up_is_closed_when_its_tasks_fall_silent(
+def test_an_abandoned_read_is_closed_after_the_heartbeat_timeout(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
     brief = Heartbeat(interval_ms=100, timeout_ms=500)
@@ -157,7 +157,7 @@ def test_a_read_that_spark_gave_up_is_closed_when_its_tasks_fall_silent(
     fill(channel, range(5))
     fill(channel, range(5, 10), partition=1)
 
-    # Of two tasks the first gives all that is asked for.
+    # The first of two tasks returns enough rows.
     assert len(spark.read.format("channel").load(name).take(1)) == 1
 
     assert seen(channel, "reader", is_closed).cause == "no task reports any more"
@@ -165,13 +165,13 @@ def test_a_read_that_spark_gave_up_is_closed_when_its_tasks_fall_silent(
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., StreamingQuery]]:
-    """Start a query, always from the same checkpoint."""
+    """Start a query with the test's checkpoint."""
     queries: list[StreamingQuery] = []
 
-    def start(frame: DataFrame, outlet: Channel, **options: object) -> StreamingQuery:
+    def start(frame: DataFrame, sink: Channel, **options: object) -> StreamingQuery:
         writer = frame.writeStream.format("channel").options(**options)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        queries.append(writer.start(outlet.name))
+        queries.append(writer.start(sink.name))
         return queries[-1]
 
     yield start
@@ -179,61 +179,61 @@ def start(tmp_path: Path) -> Iterator[Callable[..., StreamingQuery]]:
         query.stop()
 
 
-def test_a_query_is_a_reader_and_a_writer_whose_place_its_restart_takes(
+def test_a_restarted_query_takes_its_place_as_reader_and_writer(
     spark: SparkSession,
     channel: Channel,
-    outlet: Channel,
+    sink: Channel,
     start: Callable[..., StreamingQuery],
 ) -> None:
     fill(channel, range(10))
     frame = spark.readStream.format("channel").option("group", "delays").load(channel.name)
-    query = start(frame, outlet)
+    query = start(frame, sink)
     query.processAllAvailable()
-    reading = seen(channel, "reader", lambda each: each.counters.get("records") == 10)
-    assert (reading.group, reading.index, reading.size) == ("delays", 0, 1)
-    assert (reading.state, reading.health) == ("started", "healthy")
-    assert str(query.id) in (reading.title or "")
-    writing = seen(outlet, "writer", lambda each: each.counters.get("records") == 10)
-    assert writing.group == str(query.id)
+    reader_endpoint = seen(channel, "reader", lambda each: each.counters.get("records") == 10)
+    assert (reader_endpoint.group, reader_endpoint.index, reader_endpoint.size) == ("delays", 0, 1)
+    assert (reader_endpoint.state, reader_endpoint.health) == ("started", "healthy")
+    assert str(query.id) in (reader_endpoint.title or "")
+    writer_endpoint = seen(sink, "writer", lambda each: each.counters.get("records") == 10)
+    assert writer_endpoint.group == str(query.id)
     assert lag_of(channel, "delays", 0) == 0
 
     query.stop()
-    with outlet.reader(timeout_s=TIMEOUT_S) as reader:
+    with sink.reader(timeout_s=TIMEOUT_S) as reader:
         assert sorted(record["id"] for record in reader) == [*range(10)]
-    assert seen(channel, "reader", is_closed).id == reading.id
-    assert seen(outlet, "writer", is_closed).id == writing.id
+    assert seen(channel, "reader", is_closed).id == reader_endpoint.id
+    assert seen(sink, "writer", is_closed).id == writer_endpoint.id
 
-    # Idle from its start, it has told of no batch.
-    again = start(frame, outlet)
+    # It is idle from its start, so there is no progress event.
+    again = start(frame, sink)
     later = seen(channel, "reader", lambda each: each.state == "started")
-    assert later.id != reading.id
+    assert later.id != reader_endpoint.id
     assert len([each for each in channel.endpoints() if each.role == "reader"]) == 1
     again.stop()
-    # Ends of a place only grow: what the run before wrote is still there to be read.
-    assert sum((seen(outlet, "writer", is_closed).ends or {}).values()) == 10
+    # Ends of a place only grow: the previous run's records are still covered.
+    assert sum((seen(sink, "writer", is_closed).ends or {}).values()) == 10
 
 
-def test_a_query_that_failed_is_in_error_with_a_cause_that_quotes_no_record(
+def test_the_cause_of_a_failed_query_contains_no_record(
     spark: SparkSession,
     gateway_url: str,
     channel: Channel,
-    outlet: Channel,
+    sink: Channel,
     start: Callable[..., StreamingQuery],
 ) -> None:
     fill(channel, range(3))
     frame = spark.readStream.format("channel").load(channel.name)
     broken = f"if(id < 3, s, raise_error('no more {SECRET}')) s"
-    query = start(frame.selectExpr("id", broken), outlet)
+    query = start(frame.selectExpr("id", broken), sink)
     query.processAllAvailable()
     seen(channel, "reader", lambda each: each.state == "started")
     fill(channel, range(3, 4))
 
-    reading = seen(channel, "reader", lambda each: each.state == "error")
-    assert reading.cause == "org.apache.spark.SparkRuntimeException: USER_RAISED_EXCEPTION"
-    assert seen(outlet, "writer", lambda each: each.state == "error").cause == reading.cause
+    reader_endpoint = seen(channel, "reader", lambda each: each.state == "error")
+    assert reader_endpoint.cause == "org.apache.spark.SparkRuntimeException: USER_RAISED_EXCEPTION"
+    assert seen(sink, "writer", lambda each: each.state == "error").cause == reader_endpoint.cause
     assert SECRET in str(query.exception()), "the job itself sees the value"
-    assert SECRET not in views(gateway_url, channel.name) + views(gateway_url, outlet.name)
-    assert reading.group == str(query.id)
+    assert SECRET not in views(gateway_url, channel.name) + views(gateway_url, sink.name)
+    assert reader_endpoint.group == str(query.id)
 
 
 @pytest.mark.parametrize(
@@ -246,21 +246,21 @@ def test_a_query_that_failed_is_in_error_with_a_cause_that_quotes_no_record(
         ("", "", "the query failed"),
     ],
 )
-def test_of_sparks_exceptions_the_type_and_the_error_class_are_public(
+def test_a_public_cause_is_the_exceptions_type_and_error_class(
     exception: str, error_class: str | None, cause: str
 ) -> None:
     assert public_cause(exception, error_class) == cause.replace("…", "org.apache.spark.")
 
 
-def test_an_application_that_ended_has_no_connection(
+def test_an_ended_application_has_no_connection(
     spark_session: SparkSession, gateway_url: str
 ) -> None:
     application = Application(spark_session, gateway_url)
     application.session.add_extension(application)
     application.end()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del application
         gc.collect()
     port = f"raddr=('127.0.0.1', {httpx.URL(gateway_url).port})"
-    assert [each for each in told if port in str(each.message)] == []
+    assert [each for each in caught if port in str(each.message)] == []
