@@ -1,7 +1,7 @@
 """Typed data channels on Kafka: the client.
 
-Names are imported on first use: the gateway shares the schema rules with the client, but needs none
-of the modules that transfer records.
+Names are imported on first use: the gateway shares the client's schema rules without loading
+pyarrow or Kafka.
 """
 
 from importlib import import_module
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from sluiceway.writer import ChannelWriter
 
 _MODULES = {
+    "Heartbeat": "rest.models",
     "Channel": "channel",
     "ChannelReader": "reader",
     "ChannelWriter": "writer",
     "Connection": "rest.models",
     "Endpoint": "rest.endpoint_models",
     "Gateway": "gateway",
-    "Heartbeat": "rest.models",
     "InputPort": "ports",
     "OutputPort": "ports",
     "Position": "rest.endpoint_models",
@@ -63,6 +63,7 @@ if not TYPE_CHECKING:  # Type checkers see only the imports above.
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        # Later lookups find the attribute.
         globals()[name] = found
         return found
 

@@ -1,44 +1,136 @@
 """Channel: a named, typed, partitioned stream of records."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Literal, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Literal, Self
 
 from sluiceway import offsets
-from sluiceway.channel_state import ChannelFacts
+from sluiceway.channel_state import ChannelState, ResourceField, spec_json
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.endpoint.stop_condition import OnLostWriter
-from sluiceway.endpoint.waiting import Meeting, WaitedState
-from sluiceway.errors import ChannelNotFound, Conflict, OptionError
-from sluiceway.group_reader import OnPartitions, maker
+from sluiceway.endpoint.waiting import WaitedState, missing_endpoints, wait_for_endpoints
+from sluiceway.errors import ChannelNotFound, OptionError
+from sluiceway.group_reader import DynamicGroupReader, OnPartitions
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.channels import Access, Control
+from sluiceway.rest.channels import MIN_INTERVAL_S, Access, Control, watch_status
 from sluiceway.rest.endpoint_models import Endpoint, Membership, Mode, Position, Role, membership
-from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.rest.models import ChannelResource, Connection, Heartbeat, Retention, SchemaVersion
+from sluiceway.rest.models import (
+    ChannelResource,
+    ChannelStatus,
+    Connection,
+    Heartbeat,
+    Retention,
+    SchemaVersion,
+)
+from sluiceway.rest.status import StatusReport
 from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
 
+__all__ = ["Channel"]
 
-class ChannelLife(ChannelFacts):
-    """A channel that can be closed and deleted."""
+
+class Channel:
+    """One incarnation of a channel; opened by `Gateway.channel` and `Gateway.channels`.
+
+    Its properties are as of the last answer; `refresh()` requests them again. When the channel was
+    deleted, calls raise ChannelNotFound, or Conflict if another one has its name now.
+    """
+
+    def __init__(
+        self, control: Control, resource: ChannelResource, schema: Schema | None = None
+    ) -> None:
+        """Hold a channel; writers and readers use `schema`, by default the newest."""
+        self._control = control
+        self._state = ChannelState(control, resource)
+        self._schema = schema
+
+    name = ResourceField[str]("The channel's name.")
+    uid = ResourceField[str]("The incarnation's uid, 32 hexadecimal digits.")
+    generation = ResourceField[int]("The number of changes of spec and labels.")
+    created_at = ResourceField[datetime]("When the channel was created.")
+    labels = ResourceField[Mapping[str, str]]("The channel's labels.")
+    format = ResourceField[str]("The format of messages: avro, arrow or bytes.")
+    partitions = ResourceField[int]("The wanted partitions; the topic's own are in `status`.")
+    pinned = ResourceField[bool]("Whether the number of partitions may never change.")
+    replication = ResourceField[int | None]("The wanted replication; None: the broker's default.")
+    retention = ResourceField[Retention]("How long records are kept.")
+    heartbeat = ResourceField[Heartbeat]("The heartbeat interval and timeout of endpoints.")
+    mirrored = ResourceField[bool]("Whether positions are also written to Kafka's group offsets.")
+    idle = ResourceField[timedelta | None](
+        "How long it may be unused before it is closed, and then removed; None: forever."
+    )
+    config = ResourceField[Mapping[str, str]]("Further topic settings, by Kafka's names.")
+    compatibility = ResourceField[str](
+        "The rule for new versions of the schema: none, backward, forward or full."
+    )
+    status = ResourceField[ChannelStatus]("Phase, conditions and topic.")
+
+    @property
+    def adopted(self) -> bool:
+        """Whether the topic existed before the channel, and is never deleted or changed."""
+        return self._state.resource.adopted_topic is not None
+
+    @property
+    def schema(self) -> Schema:
+        """The schema that writers and readers use: the given one, else the channel's newest."""
+        return self._schema or Schema.parse(self._state.resource.schema_definition)
+
+    def schemas(self) -> tuple[SchemaVersion, ...]:
+        """Request all schemas that the channel's records may have, the oldest first."""
+        return self._control.schemas(self.name)
+
+    def refresh(self) -> Self:
+        """Request the channel's state again and return this channel."""
+        self._state.refresh()
+        return self
+
+    def report(self) -> StatusReport:
+        """Request the channel's writers and readers, and each group's lag and progress.
+
+        Leaves no trace in the channel. Raises Conflict for another incarnation of it.
+        """
+        found = self._control.status(self.name)
+        assert found is not None  # noqa: S101 - only a conditional request has no answer
+        self._state.check_uid(found.uid)
+        return found
+
+    def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[StatusReport]:
+        """Yield the current `report`, and each further one that differs, at most every `every_s`.
+
+        Ends only with ChannelNotFound, when the channel is deleted. Leaves no trace in the
+        channel. Raises Conflict for another incarnation of it, and GatewayUnavailable when the
+        gateway does not answer in time: watch again then.
+        """
+        for found in watch_status(self._control, self.name, every_s=every_s, sleep=time.sleep):
+            self._state.check_uid(found.uid)
+            yield found
+
+    def wait_until_ready(self, wait_s: float = 60.0) -> Self:
+        """Wait until the channel can be used, if only for reading as it closes; return it.
+
+        Raises ChannelNotReady for a channel that failed or is being deleted, and SluicewayTimeout
+        after `wait_s`; both have the gateway's reason.
+        """
+        self._state.wait_until_ready(time.monotonic() + wait_s)
+        return self
 
     def close(self, *, force: bool = False, wait_s: float | None = None) -> None:
-        """Let nobody open a writer any more; the records stay readable. There is no way back.
+        """Refuse new writers; records stay readable. A closed channel cannot be opened again.
 
-        Writers that are open are asked to finish, and readers go on: the channel is `closing`
-        until every writer has ended, or is lost, and every group has committed all there is. It
-        returns at once, or with `wait_s` when that is done, else raises SluicewayTimeout, which
-        says who is waited for. `force` waits for nobody.
+        Attached writers are requested to finish, and readers go on: the channel is `closing` until
+        every writer has ended or is lost, and every group has committed everything. Returns at
+        once; with `wait_s` when that is done, or raises SluicewayTimeout with what is missing.
+        `force` closes the channel regardless of attached endpoints.
 
-        Raises Conflict for another incarnation of the channel, ChannelNotReady for one that has
-        no topic.
+        Raises Conflict for another incarnation of the channel, ChannelNotReady for one without a
+        topic.
         """
-        self._take(self._control.close_channel(self.name, uid=self.uid, force=force))
+        self._state.update(self._control.close_channel(self.name, uid=self.uid, force=force))
         if wait_s is not None:
             self.wait_until_closed(wait_s)
 
@@ -47,17 +139,17 @@ class ChannelLife(ChannelFacts):
     ) -> None:
         """Delete the channel and, unless `keep_topic`, its topic with all records.
 
-        A topic that was adopted always stays. Raises Conflict `endpoints_live` while somebody
-        writes or reads, and where the topic goes `unread_data` if a group has not committed all of
-        it, and GatewayUnavailable if Kafka does not tell; not with `force`. Those who are at work
-        then get EndpointClosed or TopicGone.
+        An adopted topic always stays. Without `force`, raises Conflict `endpoints_live` while
+        writers or readers are attached; if the topic is to be deleted, Conflict `unread_data`
+        unless all groups have committed all of it, and GatewayUnavailable if Kafka does not
+        answer. With `force`, attached endpoints get EndpointClosed or TopicGone.
 
-        Returns when it is gone. Raises SluicewayTimeout, with the gateway's reason, when that
-        takes longer than `wait_s`; the gateway goes on with it.
+        Returns when it is gone. Raises SluicewayTimeout, with the gateway's reason, after
+        `wait_s`; the gateway continues.
         """
         deadline_s = time.monotonic() + wait_s
         try:
-            self._take(
+            self._state.update(
                 self._control.delete(self.name, uid=self.uid, keep_topic=keep_topic, force=force)
             )
         except ChannelNotFound:
@@ -65,36 +157,69 @@ class ChannelLife(ChannelFacts):
         self.wait_until_gone(deadline_s - time.monotonic())
 
     def wait_until_closed(self, wait_s: float = 60.0) -> Self:
-        """Wait until all is written and read of a channel that is closing; return it.
+        """Wait until everything in a closing channel is written and read; return it.
 
-        Raises SluicewayTimeout, which says who is waited for, and ChannelNotFound for one that was
-        deleted meanwhile.
+        Raises SluicewayTimeout with what is missing, and ChannelNotFound if it was deleted.
         """
-        deadline_s = time.monotonic() + wait_s
-        while self.status.phase != "closed":
-            self._await_change(deadline_s, f"the channel {self.name!r} is not closed yet")
+        self._state.wait_until(
+            lambda resource: resource.status.phase == "closed",
+            time.monotonic() + wait_s,
+            f"the channel {self.name!r} is not closed yet",
+        )
         return self
 
     def wait_until_gone(self, wait_s: float = 60.0) -> None:
         """Wait until a channel that is being deleted is gone. Raises SluicewayTimeout."""
-        deadline_s = time.monotonic() + wait_s
-        try:
-            while True:
-                self._await_change(deadline_s, f"the channel {self.name!r} is still there")
-        except ChannelNotFound:
-            return
-        except Conflict as error:
-            # Gone, and its name is taken again.
-            if error.code != "uid_mismatch":
-                raise
+        self._state.wait_until_gone(time.monotonic() + wait_s)
 
+    def update(
+        self,
+        *,
+        schema: object = None,
+        compatibility: str | None = None,
+        partitions: int | None = None,
+        pinned: bool | None = None,
+        labels: Mapping[str, str] | None = None,
+        retention: Retention | None = None,
+        heartbeat: Heartbeat | None = None,
+        mirrored: bool | None = None,
+        idle: timedelta | None = None,
+        config: Mapping[str, str] | None = None,
+        wait_s: float = 60.0,
+    ) -> None:
+        """Change what is given and wait until Kafka has it.
 
-class ChannelCompany(ChannelLife):
-    """A channel with its writers and readers."""
+        `schema` becomes the channel's newest version, also if it was an older one, and what this
+        object's writers and readers use. `labels` and `config` replace all previous ones.
+        `idle=timedelta(0)` keeps an unused channel. Raises Conflict if the channel does not allow
+        the change (`schema_incompatible` lists each broken rule), and SluicewayTimeout, with the
+        gateway's reason, if an accepted change did not reach Kafka within `wait_s`.
+        """
+        wanted = None if schema is None else Schema.of(schema)
+        spec = spec_json(
+            {
+                "schema": wanted,
+                "compatibility": compatibility,
+                "partitions": partitions,
+                "pinned": pinned,
+                "retention": retention,
+                "heartbeat": heartbeat,
+                "mirrored": mirrored,
+                "idle": idle,
+                "config": config,
+            }
+        )
+        self._state.update(self._control.update(self.name, uid=self.uid, spec=spec, labels=labels))
+        self._schema = self._schema if wanted is None else wanted
+        self._state.wait_until(
+            lambda resource: resource.status.observed_generation >= resource.generation,
+            time.monotonic() + wait_s,
+            "the change is accepted, but not in Kafka yet",
+        )
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Ask for all writers and readers, the latest instance of each place."""
-        return self._meeting().endpoints()
+        """Request all writers and readers, the latest instance of each place."""
+        return self._control.endpoints.endpoints(self.name)[0] or ()
 
     def wait_for(
         self,
@@ -104,136 +229,86 @@ class ChannelCompany(ChannelLife):
         state: WaitedState = "opened",
         timeout_s: float = 60.0,
     ) -> tuple[Endpoint, ...]:
-        """Return the endpoints once so many writers and readers have come to `state`.
+        """Return the endpoints once so many writers and readers have reached `state`.
 
-        "opened" waits until they have come at all, "started" until they work, "closed" until
-        they, and all others of their role, have finished. Raises SluicewayTimeout, which says who
-        is missing.
+        "opened" waits until they have attached, "started" until they work, "closed" until they,
+        and all others of their role, have finished. Raises SluicewayTimeout with those missing.
         """
-        return self._meeting().wait_for(
-            writers=writers, readers=readers, state=state, timeout_s=timeout_s
+        return self.wait_until(
+            lambda present: [
+                *missing_endpoints(present, "writer", writers, state),
+                *missing_endpoints(present, "reader", readers, state),
+            ],
+            timeout_s=timeout_s,
         )
 
     def wait_until(
         self,
-        absent: Callable[[Sequence[Endpoint]], list[str]],
+        missing: Callable[[Sequence[Endpoint]], list[str]],
         *,
         timeout_s: float = 60.0,
         every_s: float = 20.0,
     ) -> tuple[Endpoint, ...]:
-        """Return the endpoints once `absent`, which is given them, names nobody any more.
+        """Return the endpoints once `missing`, which is given them, returns no names any more.
 
-        `absent` is called when an endpoint changes, and every `every_s`, 20 s at most. Raises
+        `missing` is called when an endpoint changes, and at least every `every_s` or 20 s. Raises
         SluicewayTimeout with the names.
         """
-        return self._meeting().wait_until(absent, timeout_s=timeout_s, every_s=every_s)
+        return wait_for_endpoints(
+            self._control.endpoints, self.name, missing, timeout_s=timeout_s, every_s=every_s
+        )
 
     def dismiss(self, *endpoint_ids: str) -> None:
-        """Take endpoints away: they count no more, and what they ask is refused as fenced.
+        """Remove endpoints: they no longer count, and their requests are refused as fenced.
 
-        Readers take a writer that failed, or was lost, for one that finished, with all that is in
-        the channel now; so they read what it wrote, and raise no WriterFailed or WriterLost for
-        it: `channel.dismiss(*error.endpoints)`. Repeated, it changes nothing. Needs the scope
-        `manage`. Raises Conflict for an id that is none of the channel's, and GatewayUnavailable,
-        also while Kafka does not tell where the writer's records end.
+        Readers take a failed or lost writer for one that finished with everything the channel
+        holds now; so they read what it wrote and raise no WriterFailed or WriterLost for it:
+        `channel.dismiss(*error.endpoints)`. May be repeated. Needs the scope `manage`. Raises
+        Conflict for an id that is not the channel's, and GatewayUnavailable, also while Kafka
+        does not return the channel's end offsets.
         """
         for each in endpoint_ids:
             self._control.endpoints.remove(self.name, each, uid=self.uid)
 
-    def _meeting(self) -> Meeting:
-        return Meeting(self._control.endpoints, self.name)
-
-
-class Groups:
-    """The groups of one incarnation of a channel, asked for without being in one."""
-
-    def __init__(
-        self, calls: EndpointCalls, channel: str, uid: str, *, topic_id: str | None
-    ) -> None:
-        self._calls = calls
-        self._channel = channel
-        self._uid = uid
-        self._topic_id = topic_id
-
-    def committed(self, group: str, index: int | None) -> dict[int, Position]:
-        """Return what a group has committed, or one member of a broadcast group."""
-        return self._calls.committed(self._channel, group, index=index)
+    def committed(self, group: str, index: int | None = None) -> dict[int, Position]:
+        """Request a group's committed positions; with `index` those of a broadcast member."""
+        return self._control.endpoints.committed(self.name, group, index=index)
 
     def reset(
         self,
         group: str,
-        positions: Mapping[int, Position | int] | None,
+        positions: Mapping[int, Position | int] | None = None,
         *,
         reason: str,
-        index: int | None,
-        force: bool,
+        index: int | None = None,
+        force: bool = False,
     ) -> None:
-        """Put a group's positions elsewhere."""
+        """Set a group's committed positions, or delete them (None); `reason` is recorded.
+
+        Raises Conflict `members_open` while members are open, unless `force`, which ends their
+        commits.
+        """
         body: dict[str, object] = {
-            "uid": self._uid,
-            "topic_id": self._topic_id,
+            "uid": self.uid,
+            "topic_id": self.status.topic.id,
             "reason": reason,
             "force": force,
+            **({} if index is None else {"index": index}),
         }
-        places = None
+        wanted = None
         if positions is not None:
-            places = {
-                partition: place if isinstance(place, Position) else Position(offset=place)
-                for partition, place in positions.items()
-            }
-        if index is not None:
-            body["index"] = index
-        self._calls.reset(self._channel, group, body, positions=places)
+            wanted = {p: Position.of(given) for p, given in positions.items()}
+        self._control.endpoints.reset(self.name, group, body, positions=wanted)
 
-
-_SHORTEST, _LONGEST = timedelta(minutes=1), timedelta(days=3650)
-
-
-def checked_idle(idle: timedelta) -> timedelta | None:
-    """Return what a channel has that may be idle for so long: None for 0. Raises OptionError."""
-    if not isinstance(idle, timedelta) or not (
-        idle == timedelta(0) or _SHORTEST <= idle <= _LONGEST
-    ):
-        raise OptionError(
-            f"idle is {idle!r}; it takes a timedelta from a minute to ten years, or 0 for never"
-        )
-    return idle or None
-
-
-def idle_ms(idle: timedelta | None) -> int | None:
-    """Return it in milliseconds, None for never. Raises OptionError."""
-    checked = None if idle is None else checked_idle(idle)
-    return None if checked is None else checked // timedelta(milliseconds=1)
-
-
-class Channel(ChannelCompany):
-    """One incarnation of a channel; made by `Gateway.channel` and `Gateway.channels`.
-
-    Its properties are those of the last answer; `refresh()` asks again. When the channel was
-    deleted, and also when another one has its name now, calls raise ChannelNotFound or Conflict.
-    """
-
-    def __init__(
-        self, control: Control, resource: ChannelResource, schema: Schema | None = None
-    ) -> None:
-        """Hold the channel; `schema` is what writers and readers use, None the newest."""
-        super().__init__(control, resource)
-        self._schema = schema
-
-    @property
-    def schema(self) -> Schema:
-        """The schema that writers and readers use: the one given, else the channel's newest."""
-        return self._schema or Schema.parse(self._resource.schema_definition)
-
-    def schemas(self) -> tuple[SchemaVersion, ...]:
-        """Ask for all schemas that the channel's records may have, the oldest first."""
-        return self._control.schemas(self.name)
+    def resize(self, group: str, size: int) -> None:
+        """Change the size of a running group: its members are Fenced, its positions stay."""
+        self._control.endpoints.resize(self.name, group, uid=self.uid, size=size)
 
     def connection(self, access: Access) -> Connection:
-        """Return what `read` or `write` access takes; a value that other processes can use.
+        """Return the connection for `read` or `write` access, which other processes can use.
 
-        Raises ChannelClosed for `write` where the channel is closed, SchemaMismatch where it was
-        opened with a schema that does not go with it.
+        Raises ChannelClosed for `write` to a closed channel, SchemaMismatch if the schema with
+        which the channel was opened does not fit.
         """
         connection = self._connection(access)
         if self._schema is None:
@@ -257,11 +332,11 @@ class Channel(ChannelCompany):
         close_timeout_s: float = 600.0,
         config: Mapping[str, object] | None = None,
     ) -> ChannelWriter:
-        """Open a writer; ChannelWriter says what the other arguments mean.
+        """Open a writer; see ChannelWriter for the other arguments.
 
-        With a group, the writer has the place `index` of `size` in it (0 of 1 where both are left
-        out), and an instance that is still there is superseded. A job that may be started again
-        needs that, as nobody takes the place of a writer without a group.
+        With a group, the writer has the place `index` of `size` in it (by default 0 of 1), and
+        supersedes an instance that is still attached there. A job that may be restarted needs a
+        group, as a writer without one cannot be replaced.
         """
         member = membership(group, index, size)
         config = MaskedProperties(config or {})
@@ -298,31 +373,39 @@ class Channel(ChannelCompany):
         share_connection: bool = False,
         config: Mapping[str, object] | None = None,
     ) -> ChannelReader:
-        """Open a reader; ChannelReader says what the other arguments mean.
+        """Open a reader; see ChannelReader for the other arguments.
 
-        With a group, the reader has the place `index` of `size` in it (0 of 1 where both are left
-        out), begins where its partitions were committed last, else at `start`, and supersedes an
-        instance that is still there. In `shared` mode partition p belongs to the member
-        p mod size, and a channel with fewer partitions than members gets more; in `broadcast`
-        mode every member has all. Index 0 is closed last, and waits for it over `close_timeout_s`.
-        With `dynamic` members come and go: SharingReader says how, and what `on_assign` and
-        `on_revoke` are. Without a group and until="now" or None, it leaves no trace.
+        With a group, the reader has the place `index` of `size` in it (by default 0 of 1), starts
+        at its partitions' committed positions, else at `start`, and supersedes an instance that is
+        still attached there. In `shared` mode partition p belongs to the member p mod size, and a
+        channel with fewer partitions than members grows; in `broadcast` mode every member has all
+        partitions. Index 0 closes last, and waits for the others for `close_timeout_s`. A
+        `dynamic` group has changing members; see DynamicGroupReader, also for `on_assign` and
+        `on_revoke`. Without a group and with until="now" or None, the reader is not attached.
         """
         member = membership(group, index, size, mode, dynamic=dynamic)
-        made = maker(dynamic=dynamic, on_assign=on_assign, on_revoke=on_revoke)
+        open_reader: Callable[..., ChannelReader] = ChannelReader
+        if dynamic:
+            open_reader = partial(DynamicGroupReader, on_assign=on_assign, on_revoke=on_revoke)
+        elif on_assign is not None or on_revoke is not None:
+            raise OptionError("on_assign and on_revoke are of dynamic groups: give dynamic=True")
         config = MaskedProperties(config or {})
         if member is not None and partitions is not None:
             raise OptionError("partitions and group exclude each other: a group assigns them")
         if until == "finished" and self.adopted:
             raise OptionError(
-                f"the topic of the channel {self.name!r} was there before it, so nobody knows all "
-                "who write to it: give until='now' or until=None (never)"
+                f"the topic of the channel {self.name!r} existed before it, so its writers are "
+                "unknown: give until='now' or until=None (never)"
             )
-        seen = until == "finished" or member is not None
-        attachment = self._attach("reader", member, timeout_s, close_timeout_s) if seen else None
+        handle, connection = None, None
+        if until == "finished" or member is not None:
+            handle = self._attach("reader", member, timeout_s, close_timeout_s)
+            connection = handle.attached.connection
         try:
-            return made(
-                self._readable(attachment),
+            if connection is not None and self._schema is not None:
+                connection = connection.for_reading(self._schema)
+            return open_reader(
+                self.connection("read") if connection is None else connection,
                 until=until,
                 start=start,
                 partitions=partitions,
@@ -330,93 +413,23 @@ class Channel(ChannelCompany):
                 timeout_s=timeout_s,
                 config=config,
                 refresh=lambda: self._connection("read"),
-                attachment=attachment,
+                handle=handle,
                 writers=writers,
                 on_lost_writer=on_lost_writer,
                 share_connection=share_connection,
             )
         except BaseException as error:
-            if attachment is not None:
-                attachment.fail(error)
+            if handle is not None:
+                handle.fail(error)
             raise
 
-    def committed(self, group: str, index: int | None = None) -> dict[int, Position]:
-        """Ask for a group's committed positions; a broadcast group's are those of one member."""
-        return self._groups().committed(group, index)
-
-    def reset(
-        self,
-        group: str,
-        positions: Mapping[int, Position | int] | None = None,
-        *,
-        reason: str,
-        index: int | None = None,
-        force: bool = False,
-    ) -> None:
-        """Put a group's committed positions elsewhere, or forget them, which is written down.
-
-        Raises Conflict `members_open` while members live, unless `force`, which ends their commits.
-        """
-        self._groups().reset(group, positions, reason=reason, index=index, force=force)
-
-    def resize(self, group: str, size: int) -> None:
-        """Give a running group another size: its members are Fenced, its positions stay."""
-        self._control.endpoints.resize(self.name, group, uid=self.uid, size=size)
-
-    def update(
-        self,
-        *,
-        schema: object = None,
-        compatibility: str | None = None,
-        partitions: int | None = None,
-        pinned: bool | None = None,
-        labels: Mapping[str, str] | None = None,
-        retention: Retention | None = None,
-        heartbeat: Heartbeat | None = None,
-        mirrored: bool | None = None,
-        idle: timedelta | None = None,
-        config: Mapping[str, str] | None = None,
-        wait_s: float = 60.0,
-    ) -> None:
-        """Change what is given and wait until Kafka has it.
-
-        `schema` becomes the channel's newest version, and what this object's writers and readers
-        use; an older version's becomes the newest again. `labels` and `config` replace all that
-        were there. `idle=timedelta(0)` lets the channel stay, used or not. Raises Conflict where
-        the channel does not allow it (`schema_incompatible` lists each rule that is broken), and
-        SluicewayTimeout, with the gateway's reason, when the change was taken but did not reach
-        Kafka within `wait_s`.
-        """
-        wanted = None if schema is None else Schema.of(schema)
-        given: dict[str, Any] = {
-            "schema": None if wanted is None else wanted.definition,
-            "compatibility": compatibility,
-            "partitions": partitions,
-            "pinned": pinned,
-            "retention": None if retention is None else retention.to_json(),
-            "heartbeat": None if heartbeat is None else heartbeat.to_json(),
-            "mirrored": mirrored,
-            "config": None if config is None else dict(config),
-        }
-        spec = {field: value for field, value in given.items() if value is not None}
-        if idle is not None:
-            spec["idle_ms"] = idle_ms(idle)
-        self._take(self._control.update(self.name, uid=self.uid, spec=spec, labels=labels))
-        self._schema = self._schema if wanted is None else wanted
-        deadline_s = time.monotonic() + wait_s
-        while self.status.observed_generation < self.generation:
-            self._await_change(deadline_s, "the change is taken, but not in Kafka yet")
-
-    def _readable(self, attachment: EndpointHandle | None) -> Connection:
-        if attachment is None:
-            return self.connection("read")
-        connection = attachment.attached.connection
-        return connection if self._schema is None else connection.for_reading(self._schema)
+    def __repr__(self) -> str:
+        return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"
 
     def _attach(
         self, role: Role, member: Membership | None, timeout_s: float, close_timeout_s: float
     ) -> EndpointHandle:
-        return EndpointHandle.open(
+        return EndpointHandle(
             HeartbeatSession.of(self._control.endpoints, grace_s=self._control.grace_s),
             channel=self.name,
             uid=self.uid,
@@ -426,15 +439,7 @@ class Channel(ChannelCompany):
             close_timeout_s=close_timeout_s,
         )
 
-    def _groups(self) -> Groups:
-        topic = self.status.topic
-        return Groups(self._control.endpoints, self.name, self.uid, topic_id=topic.id)
-
     def _connection(self, access: Access) -> Connection:
         connection = self._control.connection(self.name, access)
-        if connection.channel_uid != self.uid:
-            raise self._replaced(connection.channel_uid)
+        self._state.check_uid(connection.channel_uid)
         return connection
-
-
-__all__ = ["Channel", "ChannelCompany", "ChannelLife", "Groups", "checked_idle", "idle_ms"]

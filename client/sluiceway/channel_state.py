@@ -1,171 +1,141 @@
-"""The state of a channel as of the gateway's last answer, and waiting for the next one."""
+"""The state of a channel as of the gateway's last answer, and the JSON of its spec."""
 
 import time
-from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
-from typing import Self
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
-from sluiceway.errors import ChannelNotReady, Conflict, SluicewayTimeout
-from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_status
-from sluiceway.rest.models import ChannelResource, ChannelStatus, Heartbeat, Retention
-from sluiceway.rest.status import StatusReport
+from sluiceway.errors import (
+    ChannelNotFound,
+    ChannelNotReady,
+    Conflict,
+    OptionError,
+    SluicewayTimeout,
+)
+from sluiceway.rest.channels import Control
+from sluiceway.rest.models import ChannelResource
 
-__all__ = ["ChannelFacts"]
+__all__ = ["ChannelState", "ResourceField", "checked_idle", "spec_json"]
+
+T = TypeVar("T")
+
+_MAX_WAIT_S = 20.0
+_MIN_IDLE, _MAX_IDLE = timedelta(minutes=1), timedelta(days=3650)
 
 
-class ChannelFacts:
-    """A channel as it was when the gateway was asked last."""
+class ChannelState:
+    """One incarnation of a channel; answers about another incarnation raise Conflict."""
 
     def __init__(self, control: Control, resource: ChannelResource) -> None:
         self._control = control
-        self._resource = resource
+        self.resource = resource
 
-    @property
-    def name(self) -> str:
-        """The channel's name."""
-        return self._resource.name
+    def refresh(self) -> None:
+        """Request the channel."""
+        self.update(self._control.channel(self.resource.name))
 
-    @property
-    def uid(self) -> str:
-        """The incarnation's uid, 32 hexadecimal digits."""
-        return self._resource.uid
+    def update(self, resource: ChannelResource) -> None:
+        """Take the gateway's answer."""
+        self.check_uid(resource.uid)
+        self.resource = resource
 
-    @property
-    def generation(self) -> int:
-        """Counts the changes of spec and labels."""
-        return self._resource.generation
+    def wait_until(
+        self, done: Callable[[ChannelResource], bool], deadline_s: float, unfinished: str
+    ) -> None:
+        """Wait until `done`; after the deadline raise SluicewayTimeout beginning `unfinished`."""
+        while not done(self.resource):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise SluicewayTimeout(f"{unfinished}: {self.resource.status.explain()}")
+            self.update(self._control.wait_for_change(self.resource, min(left_s, _MAX_WAIT_S)))
 
-    @property
-    def created_at(self) -> datetime:
-        """When the channel was made."""
-        return self._resource.created_at
+    def wait_until_ready(self, deadline_s: float) -> None:
+        """Wait until the channel can be used. Raises ChannelNotReady and SluicewayTimeout."""
 
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The channel's labels."""
-        return self._resource.labels
-
-    @property
-    def format(self) -> str:
-        """How records lie in messages: avro, arrow or bytes."""
-        return self._resource.format
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions that is wanted; the topic's own is in `status`."""
-        return self._resource.partitions
-
-    @property
-    def pinned(self) -> bool:
-        """Whether the number of partitions may never change."""
-        return self._resource.pinned
-
-    @property
-    def replication(self) -> int | None:
-        """The replication factor that is wanted; None: the broker's default."""
-        return self._resource.replication
-
-    @property
-    def retention(self) -> Retention:
-        """How long records are kept."""
-        return self._resource.retention
-
-    @property
-    def heartbeat(self) -> Heartbeat:
-        """Heartbeat interval of writers and readers, and the timeout after which one is lost."""
-        return self._resource.heartbeat
-
-    @property
-    def mirrored(self) -> bool:
-        """Whether its groups' positions are written to Kafka's own group offsets too."""
-        return self._resource.mirrored
-
-    @property
-    def idle(self) -> timedelta | None:
-        """How long nobody may use it before it is closed, and then removed; None: for ever."""
-        return self._resource.idle
-
-    @property
-    def config(self) -> Mapping[str, str]:
-        """Further topic settings, by Kafka's names."""
-        return self._resource.config
-
-    @property
-    def compatibility(self) -> str:
-        """The rule for new versions of the schema: none, backward, forward or full."""
-        return self._resource.compatibility
-
-    @property
-    def adopted(self) -> bool:
-        """Whether the topic was there before the channel, and is never deleted or changed."""
-        return self._resource.adopted_topic is not None
-
-    @property
-    def status(self) -> ChannelStatus:
-        """Phase, conditions and topic."""
-        return self._resource.status
-
-    def refresh(self) -> Self:
-        """Ask the gateway again and return this channel."""
-        self._take(self._control.channel(self.name))
-        return self
-
-    def report(self) -> StatusReport:
-        """Ask who writes and reads the channel, how far each group is, and how it gets on.
-
-        Who looks leaves no trace. Raises Conflict for another incarnation of the channel.
-        """
-        found = self._control.status(self.name)
-        assert found is not None  # noqa: S101 - no state was named that it could be in still
-        if found.uid != self.uid:
-            raise self._replaced(found.uid)
-        return found
-
-    def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[StatusReport]:
-        """Give what `report` gives: now, and whenever it is another, at most every `every_s`.
-
-        There is no end to it but ChannelNotFound, when the channel is gone; who watches leaves no
-        trace, and stops by leaving the loop. Raises Conflict for another incarnation of the
-        channel, GatewayUnavailable when the gateway does not answer in time: watch again then.
-        """
-        for found in watch_status(self._control, self.name, every_s=every_s, sleep=time.sleep):
-            if found.uid != self.uid:
-                raise self._replaced(found.uid)
-            yield found
-
-    def wait_until_ready(self, wait_s: float = 60.0) -> Self:
-        """Wait until the channel can be used, if it closes for reading alone; return it.
-
-        Raises ChannelNotReady for a channel that failed or is being deleted, SluicewayTimeout
-        after `wait_s`; both say what the gateway gave as the reason.
-        """
-        deadline_s = time.monotonic() + wait_s
-        while self.status.phase not in ("ready", "closing", "closed"):
-            if self.status.phase != "provisioning":
+        def ready(resource: ChannelResource) -> bool:
+            phase = resource.status.phase
+            if phase not in ("provisioning", "ready", "closing", "closed"):
                 raise ChannelNotReady(
-                    f"the channel {self.name!r} is {self.status.phase}: {self.status.explain()}",
+                    f"the channel {resource.name!r} is {phase}: {resource.status.explain()}",
                     retriable=False,
                 )
-            self._await_change(deadline_s, f"the channel {self.name!r} is not ready")
-        return self
+            return phase != "provisioning"
 
-    def __repr__(self) -> str:
-        return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"
+        self.wait_until(ready, deadline_s, f"the channel {self.resource.name!r} is not ready")
 
-    def _await_change(self, deadline_s: float, what: str) -> None:
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise SluicewayTimeout(f"{what}: {self.status.explain()}")
-        self._take(self._control.wait_for_change(self._resource, min(left_s, 20.0)))
+    def wait_until_gone(self, deadline_s: float) -> None:
+        """Wait until the channel is deleted. Raises SluicewayTimeout."""
+        unfinished = f"the channel {self.resource.name!r} is still there"
+        try:
+            self.wait_until(lambda _: False, deadline_s, unfinished)
+        except ChannelNotFound:
+            return
+        except Conflict as error:
+            # A mismatch means that it is gone, and another channel has its name.
+            if error.code != "uid_mismatch":
+                raise
 
-    def _take(self, resource: ChannelResource) -> None:
-        if resource.uid != self.uid:
-            raise self._replaced(resource.uid)
-        self._resource = resource
+    def check_uid(self, uid: str) -> None:
+        """Raise Conflict `uid_mismatch` for another incarnation."""
+        name, own = self.resource.name, self.resource.uid
+        if uid != own:
+            raise Conflict(
+                f"the channel {name!r} was deleted and created again: this one was {own}, the "
+                f"current one is {uid}. Open it again with gateway.channel({name!r})",
+                code="uid_mismatch",
+            )
 
-    def _replaced(self, uid: str) -> Conflict:
-        return Conflict(
-            f"the channel {self.name!r} was deleted and made anew: this one was {self.uid}, that "
-            f"name is {uid} now. Open it again with gateway.channel({self.name!r})",
-            code="uid_mismatch",
+
+class HasState(Protocol):
+    """An object with the state of a channel."""
+
+    _state: ChannelState
+
+
+class ResourceField(Generic[T]):
+    """A read-only attribute: a field of the channel's resource, as of the last answer."""
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, channel: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, channel: HasState, owner: type) -> T: ...
+    def __get__(self, channel: HasState | None, owner: type) -> Self | T:
+        if channel is None:
+            return self
+        value: T = getattr(channel._state.resource, self._name)  # noqa: SLF001
+        return value
+
+    def __set__(self, channel: HasState, value: object) -> None:
+        raise AttributeError(f"{self._name} is read-only; use the channel's update()")
+
+
+def checked_idle(idle: timedelta) -> timedelta | None:
+    """Return how long a channel may be idle; None (forever) for 0. Raises OptionError."""
+    if not isinstance(idle, timedelta) or not (
+        idle == timedelta(0) or _MIN_IDLE <= idle <= _MAX_IDLE
+    ):
+        raise OptionError(
+            f"idle is {idle!r}; it takes a timedelta from a minute to ten years, or 0 for never"
         )
+    return idle or None
+
+
+def spec_json(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of the fields of a channel's spec that are not None. Raises OptionError."""
+    spec = {name: value for name, value in fields.items() if value is not None}
+    for name in spec.keys() & {"retention", "heartbeat"}:
+        spec[name] = spec[name].to_json()
+    if "schema" in spec:
+        spec["schema"] = spec["schema"].definition
+    if "config" in spec:
+        spec["config"] = dict(spec["config"])
+    if "idle" in spec:
+        idle = checked_idle(spec.pop("idle"))
+        spec["idle_ms"] = None if idle is None else idle // timedelta(milliseconds=1)
+    return spec

@@ -1,4 +1,4 @@
-"""A lock that threads get in the order in which they asked for it."""
+"""A lock that threads get in the order in which they request it."""
 
 import math
 import threading
@@ -13,7 +13,7 @@ __all__ = ["FairLock"]
 
 
 class _Waiter:
-    """A thread in the queue, and the lock that it sleeps on until its turn."""
+    """A queued thread, and the lock that blocks it until its turn."""
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
@@ -24,16 +24,16 @@ class _Waiter:
 class FairLock:
     """A reentrant lock, first come, first served; urgent requests go before the others.
 
-    Who holds it for long looks at `wanted` now and then, and gives way. In a process that was
-    forked it begins anew: the threads that held it do not exist there.
+    A long-running holder checks `contended` from time to time, and yields. In a forked child the
+    lock is free, as the threads that held it do not exist there.
     """
 
     def __init__(self) -> None:
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._fork_guard = ForkGuard()
-        # Guards the fields, and is held for a few instructions only.
+        # Guards the fields for a few instructions.
         self._guard = threading.Lock()
         self._owner: int | None = None
         self._depth = 0
@@ -41,19 +41,19 @@ class FairLock:
         self._ordinary: deque[_Waiter] = deque()
 
     @property
-    def wanted(self) -> bool:
+    def contended(self) -> bool:
         """Whether other threads wait for it."""
         return bool(self._urgent or self._ordinary)
 
     @property
-    def wanted_urgently(self) -> bool:
-        """Whether there is an urgent request among those that wait."""
+    def urgently_contended(self) -> bool:
+        """Whether a thread with an urgent request waits for it."""
         return bool(self._urgent)
 
     def acquire(self, urgent_from_s: float = math.inf) -> None:
-        """Wait for it; the request becomes urgent at a time of the monotonic clock."""
+        """Wait for the lock; the request becomes urgent at a time of the monotonic clock."""
         if self._fork_guard.forked:
-            self._begin()
+            self._reset()
         me = threading.get_ident()
         if self._owner == me:
             self._depth += 1
@@ -64,9 +64,9 @@ class FairLock:
                 return
             waiter = _Waiter(me)
             self._ordinary.append(waiter)
-        patience_s = min(max(0.0, urgent_from_s - time.monotonic()), threading.TIMEOUT_MAX)
+        wait_s = min(max(0.0, urgent_from_s - time.monotonic()), threading.TIMEOUT_MAX)
         try:
-            if not waiter.granted.acquire(timeout=patience_s):
+            if not waiter.granted.acquire(timeout=wait_s):
                 with self._guard:
                     if waiter in self._ordinary:
                         self._ordinary.remove(waiter)
@@ -77,22 +77,22 @@ class FairLock:
             raise
 
     def release(self) -> None:
-        """Hand it to the next thread. Raises RuntimeError in a thread that does not have it."""
+        """Hand the lock to the next thread. Raises RuntimeError in a thread that has it not."""
         if self._owner != threading.get_ident():
             raise RuntimeError("this thread does not hold the lock")
         if self._depth > 1:
             self._depth -= 1
             return
         with self._guard:
-            self._pass_on()
+            self._grant_next()
 
-    def give_way(self, urgent_from_s: float) -> None:
-        """Let the threads that wait go first, and have it again after them."""
+    def yield_to_waiters(self, urgent_from_s: float) -> None:
+        """Release the lock, and acquire it again after the threads that wait."""
         self.release()
         try:
             self.acquire(urgent_from_s)
         except BaseException:
-            # Whoever holds it releases it.
+            # The caller expects to hold it, to release it.
             self.acquire(-math.inf)
             raise
 
@@ -104,7 +104,7 @@ class FairLock:
 
     @contextmanager
     def urgently(self) -> Iterator[None]:
-        """Hold it in the block, before all threads whose requests are not urgent."""
+        """Hold the lock in the block, with an urgent request."""
         self.acquire(-math.inf)
         try:
             yield
@@ -112,15 +112,15 @@ class FairLock:
             self.release()
 
     def _withdraw(self, waiter: _Waiter) -> None:
-        """Leave the queue after an interrupt, or pass on what was granted meanwhile."""
+        """Leave the queue after an interrupt, or hand over a lock that was granted meanwhile."""
         with self._guard:
             for queue in (self._urgent, self._ordinary):
                 if waiter in queue:
                     queue.remove(waiter)
                     return
-            self._pass_on()
+            self._grant_next()
 
-    def _pass_on(self) -> None:
+    def _grant_next(self) -> None:
         queue = self._urgent or self._ordinary
         if not queue:
             self._owner = None

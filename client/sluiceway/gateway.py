@@ -1,14 +1,15 @@
-"""The way in: a gateway and its channels."""
+"""Gateway: the client's entry point, which opens channels."""
 
 import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from sluiceway.channel import Channel, checked_idle, idle_ms
+from sluiceway.channel import Channel
+from sluiceway.channel_endpoint import ClosesOnExit
+from sluiceway.channel_state import checked_idle, spec_json
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_summaries
@@ -20,15 +21,15 @@ from sluiceway.schema import Schema
 __all__ = ["Gateway"]
 
 
-class Gateway:
-    """A gateway; nothing is sent before the first call.
+class Gateway(ClosesOnExit):
+    """A gateway; no request is sent before the first call.
 
-    `url`, `token` and `ca` (a file of certificates to trust) default to SLUICEWAY_URL (and that
-    to http://127.0.0.1:8900), SLUICEWAY_TOKEN or the content of SLUICEWAY_TOKEN_FILE, and
-    SLUICEWAY_CA_FILE. `listener` names the way to Kafka where the gateway knows several; it
-    defaults to SLUICEWAY_LISTENER, and that to the gateway's choice. A call is repeated for
-    `timeout_s` while the gateway does not answer. Writers and readers bear it for
-    `control_grace_s` that it is away, before what cannot be done without it fails.
+    `url`, `token` and `ca` (a file of trusted certificates) default to SLUICEWAY_URL (or
+    http://127.0.0.1:8900), SLUICEWAY_TOKEN or the content of SLUICEWAY_TOKEN_FILE, and
+    SLUICEWAY_CA_FILE. `listener` names the Kafka listener to connect to where the gateway knows
+    several; it defaults to SLUICEWAY_LISTENER, or to the gateway's choice. Requests are retried
+    for `timeout_s` while the gateway does not answer. Writers and readers tolerate an outage of
+    the gateway for `control_grace_s`, before operations that need it fail.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Gateway:
         schema: object = None,
         *,
         partitions: int | None = None,
-        format: str | None = None,  # noqa: A002 - the wire's word
+        format: str | None = None,  # noqa: A002 - the API's name
         compatibility: str | None = None,
         topic: str | None = None,
         pinned: bool | None = None,
@@ -72,24 +73,23 @@ class Gateway:
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
     ) -> Channel:
-        """Open the channel, made first if it is absent, and wait until it is ready.
+        """Open a channel, creating it if it does not exist, and wait until it is ready.
 
-        `schema` is a dataclass, a pyarrow.Schema, Avro JSON or a Schema. Where a channel that is
-        there keeps it as one of its versions, writers and readers use that one; else it must be
-        able to read records of all versions, or SchemaMismatch is raised, and serves readers
-        alone until `Channel.update` registers it. Where the channel differs in what else is
-        given, a warning says so, and nothing is changed. A channel that is absent needs a schema,
-        or `format="bytes"`, or ChannelNotFound is raised; left out, the rest is: 1 partition,
-        format avro, not pinned, compatibility backward, the broker's replication and retention, a
-        heartbeat of 2 s, and not `mirrored`: the positions of its groups are not written to Kafka's
-        own group offsets.
+        `schema` is a dataclass, a pyarrow.Schema, Avro JSON or a Schema. If it is one of an
+        existing channel's versions, writers and readers use that version. Otherwise it must be
+        able to read records of all versions, or SchemaMismatch is raised; it serves readers only,
+        until `Channel.update` registers it. If an existing channel differs in another argument, a
+        warning is issued, and nothing is changed. A new channel needs a schema or
+        `format="bytes"`, or ChannelNotFound is raised. Its defaults are 1 partition, format avro,
+        not pinned, compatibility backward, the broker's replication and retention, a heartbeat of
+        2 s, and not `mirrored`: positions of groups are not written to Kafka's own group offsets.
 
-        `idle` lets a channel that nobody has used for so long (a minute at least) be closed, and
-        after as long again be removed with its records; left out, it stays.
+        `idle` is how long (a minute at least) the channel may be unused before it is closed, and
+        then removed with its records after the same time; by default it stays.
 
-        `topic` names a topic of Kafka's that a new channel adopts: it is never deleted and never
-        changed. One that another channel had before brings its schemas with it. Raises Conflict
-        `topic_not_found` or `topic_taken`, and `immutable_field` where the channel is there with
+        `topic` names an existing Kafka topic that a new channel adopts: it is never deleted or
+        changed. If another channel had it before, its schemas are taken over. Raises Conflict
+        `topic_not_found` or `topic_taken`, and `immutable_field` if the channel exists with
         another topic.
 
         Raises GatewayError, SchemaError, ChannelNotReady, and SluicewayTimeout after `wait_s`.
@@ -112,9 +112,9 @@ class Gateway:
         while True:
             resource = self._opened(name, wanted, given, labels, topic)
             channel = Channel(self._control, resource, wanted)
-            if resource.status.phase != "deleting" or not _can_make(wanted, format, topic):
+            if resource.status.phase != "deleting" or not _can_create(wanted, format, topic):
                 break
-            # The name is free again when the channel before is gone.
+            # The name is free once the previous channel is gone.
             channel.wait_until_gone(deadline_s - time.monotonic())
         if wanted is not None and Schema.parse(resource.schema_definition) != wanted:
             require_readable(name, wanted, channel.schemas())
@@ -123,49 +123,38 @@ class Gateway:
         return channel.wait_until_ready(deadline_s - time.monotonic())
 
     def channels(self, selector: str | None = None) -> Iterator[Channel]:
-        """Give the channels that the token may see, by name.
+        """Yield the channels that the token may see, by name.
 
-        `selector` chooses by labels, in Kubernetes' form: `team=fares,stage!=test,owner`.
+        `selector` filters by labels in Kubernetes' syntax: `team=fares,stage!=test,owner`.
         """
         for resource in self._control.channels(selector):
             yield Channel(self._control, resource)
 
     def report(self) -> tuple[ChannelSummary, ...]:
-        """Ask how all channels stand that the token may see: a line each, by name.
+        """Request the status of all channels that the token may see: a line each, by name.
 
-        Who looks leaves no trace.
+        Leaves no trace in the channels.
         """
         return tuple(self._control.statuses())
 
     def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[tuple[ChannelSummary, ...]]:
-        """Give what `report` gives: now, and whenever a line is another, at most every `every_s`.
+        """Yield the current `report`, and each further one that differs, at most every `every_s`.
 
-        There is no end to it; who watches leaves no trace, and stops by leaving the loop. Raises
-        GatewayUnavailable when the gateway does not answer in time: watch again then.
+        Never ends by itself, and leaves no trace in the channels. Raises GatewayUnavailable when
+        the gateway does not answer in time: watch again then.
         """
         return watch_summaries(self._control, every_s=every_s, sleep=time.sleep)
 
     def close(self) -> None:
         """Close the connections to the gateway; later calls raise EndpointClosed.
 
-        Writers and readers have their own for what they report and commit; readers need these
-        when they meet a schema that came after them.
+        Writers and readers have their own for heartbeats and commits; readers use these to
+        request schemas that were registered after they were opened.
         """
         self._control.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
-        # Shown, too, where it could not be made.
+        # Also for an instance whose constructor failed.
         return f"<Gateway {getattr(self, 'url', None)}>"
 
     def _opened(
@@ -179,26 +168,19 @@ class Gateway:
         try:
             return self._control.channel(name)
         except ChannelNotFound as error:
-            if not _can_make(schema, given.get("format"), topic):
+            if not _can_create(schema, given.get("format"), topic):
                 raise ChannelNotFound(
-                    f"there is no channel {name!r}; give a schema to make it, or format='bytes'",
+                    f"there is no channel {name!r}; give a schema to create it, or format='bytes'",
                     status=404,
                 ) from error
-        spec = dict(given)
-        if schema is not None:
-            spec["schema"] = schema.definition
-        if topic is not None:
-            spec["topic"] = {"name": topic}
-        for field in spec.keys() & {"retention", "heartbeat"}:
-            spec[field] = spec[field].to_json()
-        if "idle" in spec:
-            spec["idle_ms"] = idle_ms(spec.pop("idle"))
+        adopted = None if topic is None else {"name": topic}
+        spec = spec_json({**given, "schema": schema, "topic": adopted})
         try:
             return self._control.create(name, spec=spec, labels=labels or {})
         except Conflict as error:
             if error.code != "precondition_failed":
                 raise
-        # Somebody else made it in between.
+        # It was created meanwhile.
         return self._control.channel(name)
 
     def _warn_of_differences(
@@ -213,13 +195,17 @@ class Gateway:
             if present != value:
                 warnings.warn(
                     f"the channel {resource.name!r} has {field}={present!r}, given was {value!r}; "
-                    "it stays as it is: channel.update() changes what can be changed",
+                    "it is not changed: use channel.update()",
                     stacklevel=3,
                 )
 
 
-def _can_make(schema: Schema | None, format: str | None, topic: str | None) -> bool:  # noqa: A002
-    """Whether a channel can be made with that; the gateway may know the schemas of a topic."""
+def _can_create(
+    schema: Schema | None,
+    format: str | None,  # noqa: A002
+    topic: str | None,
+) -> bool:
+    """Whether a channel can be created; the gateway may know the schemas of an adopted topic."""
     return schema is not None or topic is not None or format == "bytes"
 
 
@@ -227,7 +213,7 @@ def _require_topic(resource: ChannelResource, topic: str | None) -> None:
     present = resource.status.topic.name
     if topic not in (None, present):
         raise Conflict(
-            f"the channel {resource.name!r} is there with the topic {present!r} and cannot have "
-            f"{topic!r}: take another name for the channel, or leave the topic out",
+            f"the channel {resource.name!r} exists with the topic {present!r} and cannot have "
+            f"{topic!r}: choose another name for the channel, or leave the topic out",
             code="immutable_field",
         )

@@ -17,7 +17,7 @@ Until = Literal["finished", "now"] | Mapping[int, int] | None
 
 
 def chosen_partitions(partitions: Sequence[int] | None, count: int) -> tuple[int, ...]:
-    """Return the partitions to read, in order: all of `count`, or those named. OptionError."""
+    """Return the partitions to read, in order; all of `count` by default. Raises OptionError."""
     if partitions is None:
         return tuple(range(count))
     chosen = tuple(sorted(set(partitions)))
@@ -37,12 +37,13 @@ def start_positions(
     stream: MessageStream,
     committed: Mapping[int, Position] | None = None,
 ) -> dict[int, Position]:
-    """Return where each partition starts: where it is `committed`, else at `start`.
+    """Return the start position of each partition: `committed`, or else `start`.
 
-    Partitions that a mapping leaves out start earliest. Raises OptionError and OffsetOutOfRange.
+    Partitions missing from a mapping start at the earliest. Raises OptionError and
+    OffsetOutOfRange.
     """
     if start == "earliest" and not committed:
-        # Nothing to hold against the ends: one question less.
+        # No offset to check against the end offsets: one request less.
         return {p: Position(offset=begin) for p, begin in stream.begins(partitions).items()}
     marks = stream.watermarks(partitions)
     try:
@@ -53,7 +54,7 @@ def start_positions(
             offset=error.offset,
             begin=error.begin,
             end=error.end,
-            advice="It was committed: put the group elsewhere with channel.reset(group, …)",
+            advice="It was committed: reset the group's positions with channel.reset(group, …)",
         ) from error
     return _starts(start, partitions, stream, marks) | resumed
 
@@ -81,14 +82,19 @@ def _starts(
 
 
 def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int, Position]:
-    """Return `wanted` as positions, each within its partition's watermarks.
+    """Return `wanted` as positions, checked against the watermarks.
 
-    Raises OptionError for partitions that are not read, OffsetOutOfRange for offsets outside.
+    Raises OptionError for partitions that are not read, and OffsetOutOfRange.
     """
     positions = {}
-    for partition, place in wanted.items():
-        mark = _mark(partition, marks)
-        position = place if isinstance(place, Position) else Position(offset=place)
+    for partition, given in wanted.items():
+        if partition not in marks:
+            raise OptionError(
+                f"partition {partition!r} is not read here; this reader has "
+                f"{', '.join(map(str, sorted(marks)))}"
+            )
+        mark = marks[partition]
+        position = Position.of(given)
         last = mark.end - 1 if position.records else mark.end
         if not mark.begin <= position.offset <= last:
             raise OffsetOutOfRange(
@@ -101,7 +107,7 @@ def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int
 def end_offsets(
     until: Until, partitions: Collection[int], stream: MessageStream
 ) -> dict[int, int] | None:
-    """Return the offset before which each partition's reading ends; None: it never ends.
+    """Return the end offset of each partition; None if reading never ends.
 
     Raises OptionError and OffsetOutOfRange.
     """
@@ -110,25 +116,15 @@ def end_offsets(
     if until != "now" and not isinstance(until, Mapping):
         raise OptionError(
             f"until is {until!r}; it takes 'now', None (never), an offset for each partition, or "
-            "'finished' where the gateway knows the reader: channel.reader() makes such a one"
+            "'finished' for a reader opened with channel.reader()"
         )
     marks = stream.watermarks(partitions)
     if until == "now":
         return {p: marks[p].end for p in partitions}
     missing = sorted(set(partitions) - set(until))
     if missing:
-        raise OptionError(f"until says nothing about partition {missing[0]}; give its end offset")
-    return {p: place.offset for p, place in positions_at(until, marks).items()}
-
-
-def _mark(partition: int, marks: Mapping[int, Watermarks]) -> Watermarks:
-    try:
-        return marks[partition]
-    except KeyError:
-        raise OptionError(
-            f"partition {partition!r} is not read here; this reader has "
-            f"{', '.join(map(str, sorted(marks)))}"
-        ) from None
+        raise OptionError(f"until lacks partition {missing[0]}; give its end offset")
+    return {p: at.offset for p, at in positions_at(until, marks).items()}
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -1,17 +1,18 @@
-"""Ports of a job: one that writes to many channels, and one that reads what many have written."""
+"""Ports of a job: writing to many channels, and reading from many writers."""
 
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 
 from sluiceway.channel import Channel
-from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, outcome
-from sluiceway.endpoint.waiting import missing
+from sluiceway.channel_endpoint import ClosesOnExit
+from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, writers_outcome
+from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader
 from sluiceway.records import to_batches
@@ -22,19 +23,18 @@ __all__ = ["InputPort", "OutputPort"]
 
 LOGGER = logging.getLogger("sluiceway.ports")
 
-_LONG_S = 30.0
+_LOG_AFTER_S = 30.0
 _CLOSES = ("closing", "closed")
 
 
-class OutputPort:
+class OutputPort(ClosesOnExit):
     """Writes each record to all of its channels.
 
-    The writers are opened together, or not at all. What fails for one channel is tried for the
-    others, and then raised as PortError, which names it. Leaving `with` by an exception tells all
-    channels that their writer failed.
+    Either all writers are opened or none. An operation that fails for one channel is still
+    performed for the others; then PortError names the channels that failed. Leaving `with` by an
+    exception reports the failure to all channels.
 
-    Thread-safe, as its writers are. Writes of several threads may come in another order in each
-    channel.
+    Thread-safe. Writes of several threads may have a different order in each channel.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class OutputPort:
     ) -> None:
         """Open a writer of each channel, with the `options` of `Channel.writer`.
 
-        Before the first record it waits until each channel has so many `readers`, for as long as
-        it takes, or for `open_timeout_s`. Raises OptionError and PortError.
+        Before the first record it waits until each channel has so many `readers`, without end or
+        for `open_timeout_s`. Raises OptionError and PortError.
         """
         given = list(channels)
         names = [each.name for each in given]
         if not given or len(set(names)) < len(given):
-            raise OptionError(f"an output port has channels, each once; given: {names or 'none'}")
+            raise OptionError(f"an output port needs different channels; given: {names or 'none'}")
         self._channels = {each.name: each for each in given}
         self._readers = readers
         self._timeout_s = _checked_timeout(open_timeout_s)
@@ -66,28 +66,28 @@ class OutputPort:
         try:
             self._try_all("opening", open_)
         except BaseException as error:
-            self._fail(error)
+            self.abort(error)
             raise
 
     @property
     def writers(self) -> Mapping[str, ChannelWriter]:
-        """The writers by their channels' names, for what concerns one of them."""
+        """The writers by their channels' names."""
         return MappingProxyType(self._writers)
 
     @property
     def finish_requested(self) -> bool:
-        """Whether one of the channels is closing, or being deleted: the job should end."""
+        """Whether a channel is closing or being deleted: the job should finish."""
         return any(each.finish_requested for each in self._writers.values())
 
     def wait(self) -> None:
-        """Wait for the readers now; SluicewayTimeout says whom each channel lacks."""
+        """Wait for the readers now. Raises SluicewayTimeout with those that each channel lacks."""
         deadline_s = time.monotonic() + self._timeout_s
         late: list[str] = []
         for channel in () if self._waited else self._channels.values():
             try:
                 _await(
                     channel,
-                    lambda present: missing(present, "reader", self._readers, "opened"),
+                    lambda present: missing_endpoints(present, "reader", self._readers, "opened"),
                     deadline_s,
                 )
             except SluicewayTimeout as error:
@@ -97,10 +97,10 @@ class OutputPort:
         self._waited = True
 
     def write(self, records: Any) -> int:
-        """Write one or many records to every channel and return how many they were.
+        """Write one or many records to every channel and return their number.
 
-        They are checked against the schemas of all channels before any is sent: RecordError and
-        SchemaError mean that no channel has one of them.
+        They are validated against the schemas of all channels before any is sent: after
+        RecordError and SchemaError no channel has one of them.
         """
         self.wait()
         prepared = self._prepared(records)
@@ -108,27 +108,20 @@ class OutputPort:
         return int(next(iter(prepared.values())).num_rows)
 
     def flush(self) -> None:
-        """Return when Kafka has acknowledged every record, in all channels."""
+        """Return when Kafka has acknowledged every record in all channels."""
         self._try_all("flushing", lambda name: self._writers[name].flush())
 
     def close(self) -> None:
         """Close every writer. May be repeated."""
         self._try_all("closing", lambda name: self._writers[name].close())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close; after an exception let it pass when all channels were told."""
-        if error is None:
-            self.close()
-        else:
-            self._fail(error)
+    def abort(self, error: BaseException) -> None:
+        """Abort every writer; `error` is reported to all channels."""
+        for name, writer in self._writers.items():
+            try:
+                writer.abort(error)
+            except SluicewayError as other:
+                LOGGER.warning("the writer of the channel %r was not closed: %s", name, other)
 
     def _prepared(self, records: Any) -> dict[str, pa.Table]:
         if isinstance(records, Iterator):
@@ -154,21 +147,12 @@ class OutputPort:
             first = next(iter(errors.values()))
             raise PortError(doing, errors=errors, channels=len(self._channels)) from first
 
-    def _fail(self, error: BaseException) -> None:
-        for name, writer in self._writers.items():
-            try:
-                writer.__exit__(type(error), error, error.__traceback__)
-            except SluicewayError as other:
-                LOGGER.warning("the writer of the channel %r was not closed: %s", name, other)
 
-
-class InputPort:
-    """Reads a channel that many writers write to, when they have come, or have finished.
+class InputPort(ClosesOnExit):
+    """Reads a channel of many writers, once they have attached, or have finished.
 
     Records of one writer keep their order within a partition; between writers there is none.
-    `reader` is the ChannelReader itself, for all else.
-
-    Thread-safe, as its reader is.
+    `reader` is the ChannelReader, for everything else. Thread-safe.
     """
 
     def __init__(
@@ -185,15 +169,15 @@ class InputPort:
         """Open the reader, with the `options` of `Channel.reader`, so that writers see it.
 
         Before the first record it waits for a writer, with `all_open` until all `writers` have
-        come, with `sequential` until they have finished; for as long as that takes, or for
-        `open_timeout_s`. A channel that closes is waited for no more.
+        attached, with `sequential` until they have finished; without end or for `open_timeout_s`.
+        The wait ends when the channel closes.
         """
         self._channel = channel
         self._writers = writers
         self._wanted = writers if all_open or sequential else 1
         self._sequential = sequential
-        self._patience_s = channel.heartbeat.timeout_ms / 1000
-        self._policy = LostWriterPolicy(on_lost_writer, patience_s=self._patience_s)
+        self._every_s = channel.heartbeat.timeout_ms / 1000
+        self._policy = LostWriterPolicy(on_lost_writer, heartbeat_timeout_s=self._every_s)
         self._timeout_s = _checked_timeout(open_timeout_s)
         self._waited = False
         self.reader: ChannelReader = channel.reader(
@@ -201,29 +185,29 @@ class InputPort:
         )
 
     def wait(self) -> None:
-        """Wait for the writers now; SluicewayTimeout says who is missing, and may be met again."""
+        """Wait for the writers now. Raises SluicewayTimeout with those missing; may be repeated."""
         if not self._waited:
             deadline_s = time.monotonic() + self._timeout_s
-            _await(self._channel, self._absent, deadline_s, every_s=self._patience_s)
+            _await(self._channel, self._missing, deadline_s, every_s=self._every_s)
             self._waited = True
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Give record after record, as ChannelReader does."""
+        """Yield record after record, as ChannelReader does."""
         self.wait()
         return iter(self.reader)
 
     def read(self, max_records: int, timeout: float | None = 1.0) -> list[dict[str, Any]]:
-        """Return up to `max_records` records; `timeout` counts from when the writers are there."""
+        """Return up to `max_records` records; `timeout` begins after the wait for writers."""
         self.wait()
         return self.reader.read(max_records, timeout)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Give the records as RecordBatches, as large as they come."""
+        """Yield the records as RecordBatches, as large as they arrive."""
         self.wait()
         return self.reader.batches()
 
     def commit(self, positions: Mapping[int, Position | int] | None = None) -> None:
-        """Keep these positions with the gateway; without any, where the reader stands."""
+        """Store positions with the gateway; by default the current ones."""
         self.reader.commit(positions)
 
     @property
@@ -232,56 +216,49 @@ class InputPort:
         return self._waited and self.reader.finished
 
     def close(self) -> None:
-        """Leave the channel. May be repeated; index 0 of a group closes last."""
+        """Close the reader. May be repeated; index 0 of a group closes last."""
         self.reader.close()
 
-    def __enter__(self) -> Self:
-        return self
+    def abort(self, error: BaseException) -> None:
+        """Close the reader, and report to the gateway that `error` ended it."""
+        self.reader.abort(error)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.reader.__exit__(kind, error, trace)
-
-    def _absent(self, present: Sequence[Endpoint]) -> list[str]:
+    def _missing(self, present: Sequence[Endpoint]) -> list[str]:
         own = self.reader.endpoint_id
         if own is not None and all(each.id != own for each in present):
-            # Fenced, or lost: then this heartbeat brings it back.
-            self.reader.attachment.inquire()
-        come = [each for each in present if each.role == "writer" and not each.wrote_nothing]
+            # It is fenced, or lost; in that case this heartbeat revives it.
+            self.reader.handle.heartbeat_now()
+        attached = [each for each in present if each.role == "writer" and not each.wrote_nothing]
         closes = self._channel.refresh().status.phase in _CLOSES
-        if len(come) < self._wanted and not closes:
-            return missing(present, "writer", self._wanted, "opened")
-        over = not self._sequential or outcome(
+        if len(attached) < self._wanted and not closes:
+            return missing_endpoints(present, "writer", self._wanted, "opened")
+        over = not self._sequential or writers_outcome(
             present,
             self._policy,
             channel=self._channel.name,
             writers=self._writers,
             complete=closes,
         )
-        return [] if over else missing(present, "writer", len(come), "closed")
+        return [] if over else missing_endpoints(present, "writer", len(attached), "closed")
 
 
 def _await(
     channel: Channel,
-    absent: Callable[[Sequence[Endpoint]], list[str]],
+    missing: Callable[[Sequence[Endpoint]], list[str]],
     deadline_s: float,
     *,
     every_s: float = math.inf,
 ) -> None:
-    """Wait until nobody is absent any more; one that has no end says in the log for whom."""
+    """Wait until no endpoint is missing; a wait without end is logged after a while."""
     if deadline_s == math.inf:
         try:
-            channel.wait_until(absent, timeout_s=_LONG_S, every_s=every_s)
+            channel.wait_until(missing, timeout_s=_LOG_AFTER_S, every_s=every_s)
         except SluicewayTimeout as error:
-            LOGGER.warning("%s; it is waited for", error)
+            LOGGER.warning("%s; still waiting", error)
         else:
             return
     left_s = max(0.0, deadline_s - time.monotonic())
-    channel.wait_until(absent, timeout_s=left_s, every_s=every_s)
+    channel.wait_until(missing, timeout_s=left_s, every_s=every_s)
 
 
 def _checked_timeout(timeout_s: float | None) -> float:

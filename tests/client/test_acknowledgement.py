@@ -51,7 +51,7 @@ def test_a_timeout_names_group_partition_and_how_much_is_missing(new_channel: Ne
         missing = "the group 'delays': partition 1: 15 messages missing (5 of 20)"
         with pytest.raises(SluicewayTimeout, match=re.escape(missing)):
             writer.wait_acknowledged(["delays"], timeout_s=0.1)
-        with pytest.raises(SluicewayTimeout, match="'later': nobody has been in it yet"):
+        with pytest.raises(SluicewayTimeout, match="'later': it has had no members yet"):
             writer.wait_acknowledged(["later"], timeout_s=0.1)
 
 

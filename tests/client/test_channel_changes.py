@@ -181,7 +181,7 @@ def test_adopting_is_refused_by_name(gateway: Gateway, name: str, topic: str) ->
     with pytest.raises(Conflict) as taken:
         gateway.channel(f"{name}-2", First, topic=topic)
     assert taken.value.code == "topic_taken"
-    with pytest.raises(Conflict, match="take another name") as other:
+    with pytest.raises(Conflict, match="choose another name") as other:
         gateway.channel(name, topic="another")
     assert other.value.code == "immutable_field"
     with pytest.raises(Conflict) as grown:

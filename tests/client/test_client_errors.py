@@ -20,7 +20,7 @@ from sluiceway.errors import (
     TopicGone,
     UnsupportedType,
 )
-from sluiceway.kafka.errors import translated
+from sluiceway.kafka.errors import translate_error
 from sluiceway.rest.transport import BY_CODE
 from sluiceway_gateway import errors as gateway_errors
 from sluiceway_gateway.kafka.client import rejection
@@ -86,7 +86,7 @@ def test_every_code_of_the_gateway_has_an_exception() -> None:
     ],
 )
 def test_kafka_errors_are_distinguished_by_code(code: int, kind: type[KafkaFailure]) -> None:
-    error = translated(KafkaError(code), doing="reading", topic="t")
+    error = translate_error(KafkaError(code), doing="reading", topic="t")
     assert type(error) is kind
     assert "topic t" in str(error)
 
@@ -144,7 +144,7 @@ def test_every_local_code_of_librdkafka_is_classified_once() -> None:
 @pytest.mark.parametrize("name", CODES)
 def test_every_code_is_retriable_gone_or_lasting(name: str) -> None:
     kind = TopicGone if name in GONE else KafkaUnavailable if name in RETRIABLE else KafkaFailure
-    error = translated(KafkaError(CODES[name]), doing="reading", topic="t")
+    error = translate_error(KafkaError(CODES[name]), doing="reading", topic="t")
     assert type(error) is kind
     assert error.retriable is (name in RETRIABLE)
 

@@ -105,8 +105,8 @@ def test_a_member_that_is_not_heard_of_any_more_is_replaced(
         assert silent.partitions == (0, 1)
         with channel.reader(group="d", dynamic=True, until=None) as reader:
             assert reader.partitions == ()
-            assert silent._attachment is not None
-            silent._attachment._present = False
+            assert silent._handle is not None
+            silent._handle._open = False
             read_until(reader, lambda: reader.partitions == (0, 1))
         del silent
 

@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, Outcome, outcome
+from sluiceway.endpoint.stop_condition import (
+    LostWriterPolicy,
+    OnLostWriter,
+    WritersOutcome,
+    writers_outcome,
+)
 from sluiceway.errors import WriterFailed, WriterLost
 from sluiceway.rest.endpoint_models import Endpoint
 
@@ -18,11 +23,11 @@ class Reader:
         self.now_s = 0.0
         self.writers = writers
         self.policy = LostWriterPolicy(
-            on_lost_writer, patience_s=PATIENCE_S, monotonic=lambda: self.now_s
+            on_lost_writer, heartbeat_timeout_s=PATIENCE_S, monotonic=lambda: self.now_s
         )
 
-    def judges(self, *present: Endpoint, complete: bool = False) -> Outcome | None:
-        return outcome(
+    def judges(self, *present: Endpoint, complete: bool = False) -> WritersOutcome | None:
+        return writers_outcome(
             present, self.policy, channel="flights", writers=self.writers, complete=complete
         )
 
@@ -42,7 +47,7 @@ def writer(number: int, state: str = "closed", health: str = "healthy", **facts:
 
 def judged(
     *present: Endpoint, writers: int = 1, on_lost_writer: OnLostWriter = "raise"
-) -> Outcome | None:
+) -> WritersOutcome | None:
     """Return what a reader that has had all patience makes of these."""
     reader = Reader(on_lost_writer, writers=writers)
     reader.policy.observe(present)
@@ -60,63 +65,63 @@ def test_as_many_writers_as_were_asked_for_have_to_come() -> None:
     assert judged() is None
     assert judged(writer(0, role="reader")) is None
     assert judged(writer(0, ends={0: 5}), writers=2) is None
-    assert judged(writer(0, ends={0: 5}), writer(1), writers=2) == Outcome(ends={0: 5})
+    assert judged(writer(0, ends={0: 5}), writer(1), writers=2) == WritersOutcome(ends={0: 5})
 
 
 def test_the_last_word_of_all_writers_is_the_end() -> None:
     found = judged(writer(0, ends={0: 5, 1: 9}), writer(1, ends={0: 7}), writer(2))
-    assert found == Outcome(ends={0: 7, 1: 9})
+    assert found == WritersOutcome(ends={0: 7, 1: 9})
 
 
 @pytest.mark.parametrize(("state", "health"), [("error", "healthy"), ("error", "lost")])
 def test_a_writer_that_failed_is_named_when_all_is_read(state: str, health: str) -> None:
     found = judged(writer(0, ends={0: 5}), writer(1, state, health, cause="ValueError: no"))
     assert found is not None
-    assert isinstance(found.fault, WriterFailed)
-    assert found.fault.endpoints == (f"{1:032x}",)
-    assert "load[1] (ValueError: no) failed" in str(found.fault)
-    assert found.silent == {f"{1:032x}"}
+    assert isinstance(found.error, WriterFailed)
+    assert found.error.endpoints == (f"{1:032x}",)
+    assert "load[1] (ValueError: no) failed" in str(found.error)
+    assert found.unreported == {f"{1:032x}"}
 
 
 @pytest.mark.parametrize("state", ["opened", "started", "stopped"])
 def test_a_lost_writer_is_named_and_ends_where_it_was_lost(state: str) -> None:
     found = judged(writer(0, ends={0: 5}), writer(1, state, "lost", lost_at={0: 8}))
     assert found is not None
-    assert isinstance(found.fault, WriterLost)
-    assert (found.ends, found.silent) == ({0: 8}, frozenset())
+    assert isinstance(found.error, WriterLost)
+    assert (found.ends, found.unreported) == ({0: 8}, frozenset())
 
 
 @pytest.mark.parametrize(("state", "health"), [("error", "healthy"), ("started", "lost")])
 def test_what_becomes_of_it_can_be_chosen(state: str, health: str) -> None:
     present = [writer(0, ends={0: 5}), writer(1, state, health, lost_at={0: 8})]
     assert judged(*present, on_lost_writer="wait") is None
-    assert judged(*present, on_lost_writer="go_on") == Outcome(ends={0: 8})
+    assert judged(*present, on_lost_writer="go_on") == WritersOutcome(ends={0: 8})
 
 
 def test_a_lost_writer_that_was_closed_is_finished() -> None:
-    assert judged(writer(0, "closed", "lost", ends={0: 5})) == Outcome(ends={0: 5})
+    assert judged(writer(0, "closed", "lost", ends={0: 5})) == WritersOutcome(ends={0: 5})
 
 
 def test_a_writer_that_failed_and_wrote_nothing_does_not_count() -> None:
     empty = writer(1, "error", ends={})
-    assert judged(writer(0, ends={0: 5}), empty) == Outcome(ends={0: 5})
+    assert judged(writer(0, ends={0: 5}), empty) == WritersOutcome(ends={0: 5})
     assert judged(empty) is None, "none has come"
     assert judged(writer(0, ends={0: 5}), empty, writers=2) is None
     # What the topic held when its process died is not its own.
     lost = writer(1, "error", "lost", ends={}, lost_at={0: 9})
-    assert judged(writer(0, ends={0: 5}), lost) == Outcome(ends={0: 5})
+    assert judged(writer(0, ends={0: 5}), lost) == WritersOutcome(ends={0: 5})
 
 
 def test_a_writer_that_failed_where_all_that_was_written_is_known_has_finished() -> None:
     found = judged(writer(0, ends={0: 5}), writer(1, "error", "lost", ends={0: 8}, lost_at={0: 11}))
-    assert found == Outcome(ends={0: 8})
+    assert found == WritersOutcome(ends={0: 8})
 
 
 def test_what_one_wrote_that_was_started_again_and_lost_is_not_what_it_told_before() -> None:
     again = writer(1, "started", "lost", ends={}, lost_at={0: 9})
     found = judged(writer(0, ends={0: 5}), again)
     assert found is not None
-    assert (found.ends, type(found.fault)) == ({0: 9}, WriterLost)
+    assert (found.ends, type(found.error)) == ({0: 9}, WriterLost)
 
 
 @pytest.mark.parametrize("group", ["load", None])
@@ -135,9 +140,9 @@ def test_a_writer_that_failed_is_waited_for_from_when_the_reader_knew_of_it(
     assert reader.policy.is_due()
     found = reader.judges(failed)
     assert found is not None
-    assert isinstance(found.fault, WriterFailed)
+    assert isinstance(found.error, WriterFailed)
     # Somebody started it again in its place after all, and that one finished.
-    assert reader.judges(writer(7, group=group, ends={0: 3})) == Outcome(ends={0: 3})
+    assert reader.judges(writer(7, group=group, ends={0: 3})) == WritersOutcome(ends={0: 3})
 
 
 def test_a_writer_that_was_lost_before_the_reader_came_is_waited_for() -> None:
@@ -146,7 +151,7 @@ def test_a_writer_that_was_lost_before_the_reader_came_is_waited_for() -> None:
     reader.now_s = PATIENCE_S
     found = reader.judges(lost)
     assert found is not None
-    assert isinstance(found.fault, WriterLost)
+    assert isinstance(found.error, WriterLost)
 
 
 def test_a_writer_that_is_lost_while_the_reader_watches_was_waited_for_already() -> None:
@@ -154,7 +159,7 @@ def test_a_writer_that_is_lost_while_the_reader_watches_was_waited_for_already()
     assert reader.judges(writer(0, "started")) is None
     found = reader.judges(writer(0, "started", "lost", lost_at={0: 3}))
     assert found is not None
-    assert isinstance(found.fault, WriterLost)
+    assert isinstance(found.error, WriterLost)
 
 
 def test_each_failure_has_its_own_time() -> None:
@@ -167,8 +172,8 @@ def test_each_failure_has_its_own_time() -> None:
     reader.now_s = 2 * PATIENCE_S - 1
     found = reader.judges(failed, writer(1, "error"))
     assert found is not None
-    assert found.fault is not None
-    assert found.fault.endpoints == (f"{0:032x}", f"{1:032x}")
+    assert found.error is not None
+    assert found.error.endpoints == (f"{0:032x}", f"{1:032x}")
 
 
 def test_a_writer_that_is_at_work_again_has_all_the_time_when_it_fails_again() -> None:
@@ -186,26 +191,26 @@ def test_a_successor_is_waited_for_where_one_that_wrote_nothing_was_just_at_work
     # Nobody can take the place of one without a group.
     ended = [writer(1, "error", ends={}), writer(2, "error", ends={}, group=None)]
     assert reader.judges(done, *ended) is None
-    assert reader.judges(done, ended[1]) == Outcome(ends={0: 5})
+    assert reader.judges(done, ended[1]) == WritersOutcome(ends={0: 5})
     reader.now_s = PATIENCE_S
-    assert reader.judges(done, *ended) == Outcome(ends={0: 5})
+    assert reader.judges(done, *ended) == WritersOutcome(ends={0: 5})
 
 
 @pytest.mark.parametrize("on_lost_writer", ["raise", "wait"])
 def test_nobody_is_waited_for_when_the_channel_closes(on_lost_writer: OnLostWriter) -> None:
     found = Reader(on_lost_writer).judges(writer(0, "error"), complete=True)
     assert found is not None
-    assert isinstance(found.fault, WriterFailed)
-    assert "no writer can take its place any more" in str(found.fault)
-    assert "start it again" not in str(found.fault).lower()
+    assert isinstance(found.error, WriterFailed)
+    assert "no writer can take its place any more" in str(found.error)
+    assert "start it again" not in str(found.error).lower()
 
 
 def test_the_error_says_what_can_really_be_done() -> None:
     def told(*present: Endpoint) -> str:
         found = judged(*present)
         assert found is not None
-        assert found.fault is not None
-        return str(found.fault)
+        assert found.error is not None
+        return str(found.error)
 
     grouped = told(writer(0, "error"))
     assert "Start it again in its place (the same group and index), and read on" in grouped

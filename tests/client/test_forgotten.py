@@ -70,7 +70,7 @@ def test_the_channel_hears_of_it_though_its_process_goes_on(
             found = failed(channel, role)
         finally:
             gc.enable()
-        assert (found.health, str(found.cause)[:10]) == ("healthy", "forgotten:")
+        assert (found.health, str(found.cause)[:10]) == ("healthy", "abandoned:")
         assert other.endpoint_id is not None
 
 
@@ -81,7 +81,7 @@ def test_who_reads_from_a_forgotten_writer_is_told_that_it_failed(new_channel: N
         made.flush()
         assert len(waiting.read(3, timeout=None)) == 3
         del made
-        with pytest.raises(WriterFailed, match="forgotten"):
+        with pytest.raises(WriterFailed, match="abandoned"):
             waiting.read(1, timeout=None)
 
 
@@ -130,29 +130,29 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name.startswith("sluiceway")]
 
 
-def forget(forgotten: AbandonedEndpoints) -> None:
+def forget(abandoned: AbandonedEndpoints) -> None:
     thing = Thing()
-    forgotten.mind(thing, FAREWELL)
+    abandoned.track(thing, FAREWELL)
     del thing
 
 
 def test_it_is_told_once_and_when_the_gateway_is_back(
     script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forgotten = AbandonedEndpoints()
-    forget(forgotten)
+    abandoned = AbandonedEndpoints()
+    forget(abandoned)
     for _ in range(30):
         script.problem(503, "database_unavailable", retriable=True)
-    forgotten.tell(calls)
-    assert forgotten.any_left
+    abandoned.detach_all(calls)
+    assert abandoned.pending
     assert said(caplog) == []
     script.answers.clear()
     script.requests.clear()
     script.answer(200, {})
     with caplog.at_level(logging.WARNING):
-        forgotten.tell(calls)
-        forgotten.tell(calls)
-    assert not forgotten.any_left
+        abandoned.detach_all(calls)
+        abandoned.detach_all(calls)
+    assert not abandoned.pending
     assert [path for _, path, _ in script.requests] == [
         f"/v1/channels/a/endpoints/{'1' * 32}/detach"
     ]
@@ -164,21 +164,23 @@ def test_it_is_told_once_and_when_the_gateway_is_back(
 def test_the_first_of_a_group_that_has_read_all_is_told_of_when_the_others_have_left(
     script: Script, calls: EndpointCalls
 ) -> None:
-    forgotten = AbandonedEndpoints()
+    abandoned = AbandonedEndpoints()
     things = [Thing(), Thing()]
     for number, thing in enumerate(things):
-        forgotten.mind(thing, replace(FAREWELL, id=str(number)))
-        forgotten.amend(str(number), done=True)
-    forgotten.amend("another", done=True)
+        abandoned.track(thing, replace(FAREWELL, id=str(number)))
+        request = abandoned.request(str(number))
+        assert request is not None
+        request.complete = True
+    assert abandoned.request("another") is None
     del thing
     things.clear()
     script.problem(409, "members_open")
     for _ in range(2):
         script.answer(200, {})
-    forgotten.tell(calls)
-    assert forgotten.any_left
-    forgotten.tell(calls)
-    assert not forgotten.any_left
+    abandoned.detach_all(calls)
+    assert abandoned.pending
+    abandoned.detach_all(calls)
+    assert not abandoned.pending
     told = [path.split("/")[-2] for _, path, _ in script.requests]
     assert told == [told[0], told[1], told[0]]
     assert {body["state"] for body in script.bodies} == {"closed"}
@@ -188,32 +190,32 @@ def test_the_first_of_a_group_that_has_read_all_is_told_of_when_the_others_have_
 def test_one_that_had_ended_before_is_nobodys_trouble(
     script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
-    forgotten = AbandonedEndpoints()
-    forget(forgotten)
+    abandoned = AbandonedEndpoints()
+    forget(abandoned)
     script.problem(409, code)
-    forgotten.tell(calls)
-    assert not forgotten.any_left
+    abandoned.detach_all(calls)
+    assert not abandoned.pending
     assert said(caplog) == []
 
 
 def test_one_that_has_left_is_not_told_of() -> None:
-    forgotten = AbandonedEndpoints()
+    abandoned = AbandonedEndpoints()
     thing = Thing()
-    forgotten.mind(thing, FAREWELL)
-    forgotten.release(FAREWELL.id)
+    abandoned.track(thing, FAREWELL)
+    abandoned.release(FAREWELL.id)
     del thing
-    assert not forgotten.any_left
-    forgotten.release(FAREWELL.id)
+    assert not abandoned.pending
+    abandoned.release(FAREWELL.id)
 
 
 def test_what_a_forked_process_inherited_is_the_parents_to_tell(
     script: Script, calls: EndpointCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forgotten = AbandonedEndpoints()
+    abandoned = AbandonedEndpoints()
     thing = Thing()
-    forgotten.mind(thing, FAREWELL)
+    abandoned.track(thing, FAREWELL)
     here = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: here + 1)
     del thing
-    forgotten.tell(calls)
+    abandoned.detach_all(calls)
     assert script.requests == []

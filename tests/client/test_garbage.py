@@ -2,20 +2,20 @@ import gc
 
 import pytest
 
-from sluiceway.garbage import nothing_to_collect
+from sluiceway.garbage import gc_paused
 
 
 def test_the_collector_waits_for_the_end_of_the_block() -> None:
-    with nothing_to_collect():
+    with gc_paused():
         assert not gc.isenabled()
-        with nothing_to_collect():
+        with gc_paused():
             pass
         assert not gc.isenabled(), "the outer block goes on"
     assert gc.isenabled()
 
 
 def test_a_block_that_fails_lets_the_collector_go_on() -> None:
-    with pytest.raises(KeyError), nothing_to_collect():
+    with pytest.raises(KeyError), gc_paused():
         raise KeyError
     assert gc.isenabled()
 
@@ -23,7 +23,7 @@ def test_a_block_that_fails_lets_the_collector_go_on() -> None:
 def test_a_collector_that_was_off_stays_off() -> None:
     gc.disable()
     try:
-        with nothing_to_collect():
+        with gc_paused():
             pass
         assert not gc.isenabled()
     finally:

@@ -64,7 +64,7 @@ def test_opening_again_gives_the_same_channel_and_defaults_hold(
 def test_an_absent_channel_without_a_schema_is_an_error_that_says_what_to_do(
     gateway: Gateway, name: str
 ) -> None:
-    with pytest.raises(ChannelNotFound, match="give a schema to make it"):
+    with pytest.raises(ChannelNotFound, match="give a schema to create it"):
         gateway.channel(name)
 
 

@@ -95,7 +95,7 @@ def test_work_goes_on_while_the_gateway_is_away_and_commits_are_made_up_for(
             assert "lost" not in [event["health"] for event in httpx.get(path).json()["events"]]
     told = [each.message for each in caplog.records if each.name == "sluiceway.endpoint.heartbeat"]
     assert any("Reading and writing go on" in each for each in told)
-    assert any("takes beats again" in each for each in told)
+    assert any("takes heartbeats again" in each for each in told)
 
 
 def test_a_reader_that_only_the_gateway_can_end_says_so_after_the_grace(fragile: Fragile) -> None:

@@ -290,5 +290,5 @@ def test_a_reader_without_a_group_leaves_no_trace_and_commits_nothing(channel: C
 def test_a_reader_of_a_connection_alone_cannot_know_when_writers_have_finished(
     channel: Channel,
 ) -> None:
-    with pytest.raises(OptionError, match=r"channel\.reader\(\) makes such a one"):
+    with pytest.raises(OptionError, match=r"'finished' for a reader opened with channel"):
         ChannelReader(channel.connection("read"), until="finished")

@@ -20,8 +20,13 @@ def test_the_time_that_a_channel_may_be_idle_is_set_told_and_taken_back(
     channel = new_channel(idle=WEEK)
     assert channel.idle == WEEK
     deadline_s = time.monotonic() + 180
-    while (told := channel.status.condition("Idle")) is None:
-        channel._await_change(deadline_s, "nothing is said")
+    channel._state.wait_until(
+        lambda resource: resource.status.condition("Idle") is not None,
+        deadline_s,
+        "no condition",
+    )
+    told = channel.status.condition("Idle")
+    assert told is not None
     assert "nobody uses it for 7 days it is closed" in told.message
     channel.update(idle=2 * WEEK)
     assert channel.idle == 2 * WEEK

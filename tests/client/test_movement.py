@@ -1,11 +1,11 @@
-"""What beats tell of an endpoint's movement."""
+"""What beats tell of an endpoint's metrics."""
 
 import weakref
 
 import pytest
 
 from sluiceway import Position
-from sluiceway.endpoint.handle import EndpointMetrics
+from sluiceway.endpoint.metrics import EndpointMetrics
 
 
 class Clock:
@@ -17,14 +17,14 @@ class Clock:
 
 def test_counters_have_pypzs_names_and_averages_over_the_last_ten_cycles() -> None:
     clock = Clock()
-    movement = EndpointMetrics("reader", monotonic=clock)
-    movement.turn(0)
-    assert movement.counters() == {"records": 0, "receivedRecordCount": 0}
+    metrics = EndpointMetrics("reader", monotonic=clock)
+    metrics.record_cycle(0)
+    assert metrics.counters() == {"records": 0, "receivedRecordCount": 0}
     # Slow ones first, which are not counted any more after ten quick ones.
     for records, seconds in ((1, 60.0), *((4 * each, 0.5) for each in range(1, 11))):
         clock.now_s += seconds
-        movement.turn(records)
-    assert movement.counters() == {
+        metrics.record_cycle(records)
+    assert metrics.counters() == {
         "records": 40,
         "receivedRecordCount": 40,
         "averageTimePerReadCycleMs": 500.0,
@@ -35,12 +35,12 @@ def test_counters_have_pypzs_names_and_averages_over_the_last_ten_cycles() -> No
 
 def test_a_writers_counters_are_of_its_output() -> None:
     clock = Clock()
-    movement = EndpointMetrics("writer", monotonic=clock)
-    movement.turn(5)
+    metrics = EndpointMetrics("writer", monotonic=clock)
+    metrics.record_cycle(5)
     clock.now_s += 0.25
-    movement.turn(5)
+    metrics.record_cycle(5)
     # Nothing was written in the cycle: there is no time per record.
-    assert movement.counters() == {
+    assert metrics.counters() == {
         "records": 5,
         "sentRecordCount": 5,
         "averageTimePerOutputCycleMs": 250.0,
@@ -59,35 +59,39 @@ class Place:
 
 
 def test_positions_are_told_until_they_are_heard_and_when_they_change() -> None:
-    movement, place = EndpointMetrics("reader"), Place()
+    metrics, place = EndpointMetrics("reader"), Place()
     takes = {"positions"}
-    assert "positions" not in movement.news(takes)
-    movement.follow(place.look)
+    assert "positions" not in metrics.heartbeat_fields(takes)
+    metrics.observe(place.look)
     told = {"0": [5, 2], "2": [7, 0]}
-    assert movement.news(takes)["positions"] == told
+    assert metrics.heartbeat_fields(takes)["positions"] == told
     # No answer: once more.
-    assert movement.news(takes)["positions"] == told
-    movement.heard()
-    assert movement.news(takes) == {"counters": {"records": 12, "receivedRecordCount": 12}}
+    assert metrics.heartbeat_fields(takes)["positions"] == told
+    metrics.mark_delivered()
+    assert metrics.heartbeat_fields(takes) == {
+        "counters": {"records": 12, "receivedRecordCount": 12}
+    }
     place.positions = {0: Position(offset=5, records=3)}
-    assert movement.news(takes)["positions"] == {"0": [5, 3]}
-    movement.heard()
+    assert metrics.heartbeat_fields(takes)["positions"] == {"0": [5, 3]}
+    metrics.mark_delivered()
     place.positions = {0: Position(offset=6)}
-    assert movement.last_word(takes)["positions"] == {"0": [6, 0]}
+    assert metrics.final_fields(takes)["positions"] == {"0": [6, 0]}
 
 
 def test_what_was_forgotten_is_not_kept_alive_and_its_last_place_is_known() -> None:
-    movement, place = EndpointMetrics("reader"), Place()
-    movement.follow(place.look)
-    movement.heard()
-    assert movement.news(())["counters"]["records"] == 12
+    metrics, place = EndpointMetrics("reader"), Place()
+    metrics.observe(place.look)
+    metrics.mark_delivered()
+    assert metrics.heartbeat_fields(())["counters"]["records"] == 12
     gone = weakref.ref(place)
     del place
     assert gone() is None
-    assert movement.news({"positions"})["positions"] == {"0": [5, 2], "2": [7, 0]}
+    assert metrics.heartbeat_fields({"positions"})["positions"] == {"0": [5, 2], "2": [7, 0]}
 
 
 def test_an_older_gateway_is_told_nothing_that_it_would_refuse() -> None:
-    movement, place = EndpointMetrics("reader"), Place()
-    movement.follow(place.look)
-    assert movement.news(()) == movement.last_word(()) == {"counters": movement.counters()}
+    metrics, place = EndpointMetrics("reader"), Place()
+    metrics.observe(place.look)
+    assert (
+        metrics.heartbeat_fields(()) == metrics.final_fields(()) == {"counters": metrics.counters()}
+    )

@@ -81,9 +81,9 @@ def test_more_keys_than_are_hashed_together_keep_their_places() -> None:
 
 
 def test_turns_take_every_partition_alike_from_one_drawn_by_lot() -> None:
-    turns = [next(place().turns) for _ in range(200)]
+    turns = [next(place().round_robin) for _ in range(200)]
     assert set(turns) == {0, 1, 2, 3}
-    going = place().turns
+    going = place().round_robin
     twice = [next(going) for _ in range(8)]
     assert Counter(twice) == dict.fromkeys(range(4), 2)
     assert [(b - a) % 4 for a, b in itertools.pairwise(twice)] == [1] * 7
@@ -92,8 +92,8 @@ def test_turns_take_every_partition_alike_from_one_drawn_by_lot() -> None:
 def test_turns_begin_where_they_are_told_to() -> None:
     chosen = place()
     for first in range(4):
-        chosen.begin(first)
-        assert [next(chosen.turns) for _ in range(5)] == [(first + n) % 4 for n in range(5)]
+        chosen.start_round_robin_at(first)
+        assert [next(chosen.round_robin) for _ in range(5)] == [(first + n) % 4 for n in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -108,23 +108,23 @@ def test_turns_begin_where_they_are_told_to() -> None:
 def test_a_key_field_becomes_what_javas_serializers_make(
     field: str, expected: list[bytes | None]
 ) -> None:
-    assert place(key=field).places(batch("a", None), 0).keys == expected
+    assert place(key=field).assign(batch("a", None), 0).keys == expected
 
 
 def test_a_key_function_gives_str_bytes_int_or_none() -> None:
     given: list[Any] = ["ä", b"\1", -1, None]
-    keys = place(key=lambda record: given[record["id"]]).places(batch(*"abcd"), 0).keys
+    keys = place(key=lambda record: given[record["id"]]).assign(batch(*"abcd"), 0).keys
     assert keys == ["ä".encode(), b"\1", b"\xff" * 8, None]
 
 
 def test_a_key_chooses_among_the_partitions_that_the_writer_knows() -> None:
-    places = place(key="text").places(batch("a", None, "b"), 0)
+    places = place(key="text").assign(batch("a", None, "b"), 0)
     assert places.partitions == [partition_of(b"a", 4), None, partition_of(b"b", 4)]
 
 
 def test_grouping_keeps_the_order_within_each_partition_and_knows_the_records_numbers() -> None:
     names = ["a", "b", None, "a", "b", "c"]
-    groups = place(key="text").groups(batch(*names), 10)
+    groups = place(key="text").split(batch(*names), 10)
     seen = {}
     for target, rows, numbers in groups:
         texts = rows.column("text").to_pylist()
@@ -156,7 +156,7 @@ def test_wishes_that_make_no_sense_are_refused(wishes: dict[str, Any], message: 
 @pytest.mark.parametrize("given", [4, -1, 1.0, "1", None, True])
 def test_a_partitioners_nonsense_names_the_record(given: Any) -> None:
     with pytest.raises(OptionError, match=r"for record 12; it gives a partition from 0 to 3"):
-        place(partitioner=lambda record, _: given if record["id"] == 2 else 0).places(
+        place(partitioner=lambda record, _: given if record["id"] == 2 else 0).assign(
             batch(*"abc"), 10
         )
 
@@ -164,11 +164,11 @@ def test_a_partitioners_nonsense_names_the_record(given: Any) -> None:
 @pytest.mark.parametrize("given", [1.5, 2**63, ["a"], True])
 def test_a_key_functions_nonsense_names_the_record(given: Any) -> None:
     with pytest.raises(OptionError, match="for record 1;"):
-        place(key=lambda record: given if record["id"] == 1 else None).places(batch("a", "b"), 0)
+        place(key=lambda record: given if record["id"] == 1 else None).assign(batch("a", "b"), 0)
 
 
 def test_what_is_drawn_by_lot_is_not_what_a_job_seeded() -> None:
     random.seed(7)
     before = random.getstate()
-    assert {next(place().turns) for _ in range(200)} == {0, 1, 2, 3}
+    assert {next(place().round_robin) for _ in range(200)} == {0, 1, 2, 3}
     assert random.getstate() == before

@@ -62,7 +62,7 @@ def is_lost(channel: Channel, id_: str) -> bool:
 @contextmanager
 def lost(channel: Channel, attachment: EndpointHandle) -> Iterator[None]:
     """Let no heartbeat out, as of a process that is stopped, until the endpoint is lost."""
-    with attachment.session._turn:
+    with attachment.session._in_flight:
         until(lambda: is_lost(channel, attachment.id))
         yield
 
@@ -93,7 +93,7 @@ def test_a_member_of_a_dynamic_group_reads_on_from_what_is_committed(
         half = {p: at.offset // 2 for p, at in reader.position().items()}
         reader.commit(half)
         before = reader.position()
-        with lost(channel, reader.attachment):
+        with lost(channel, reader.handle):
             pass
         with pytest.raises(StaleGeneration, match="was not waited for any longer"):
             reader.commit()
@@ -119,10 +119,10 @@ def test_a_commit_on_revoke_that_comes_too_late_does_not_end_the_reading(
         for record in reader:
             found.append(record["id"])
             if len(found) == 5:
-                with lost(channel, reader.attachment):
+                with lost(channel, reader.handle):
                     pass
                 # Else it could be at its end before the next heartbeat, and fail to commit there.
-                reader.attachment.inquire()
+                reader.handle.heartbeat_now()
         assert sorted(found[5:]) == list(range(20))
         assert "on_revoke came too late to commit" in caplog.text
 
@@ -134,7 +134,7 @@ def test_what_another_has_committed_meanwhile_is_not_read_again(
     options: dict[str, Any] = {"group": "d", "dynamic": True, "until": None}
     with elsewhere.channel(channel.name).reader(**options) as reader:
         records_of(reader, 20)
-        with lost(channel, reader.attachment), channel.reader(**options) as other:
+        with lost(channel, reader.handle), channel.reader(**options) as other:
             records_of(other, 20)
             other.commit()
         with pytest.raises(StaleGeneration):
@@ -148,7 +148,7 @@ def test_a_member_that_was_removed_meanwhile_is_fenced_and_hears_by_whom(
     channel: Channel, elsewhere: Gateway
 ) -> None:
     reader = elsewhere.channel(channel.name).reader(group="d", dynamic=True, until=None)
-    with lost(channel, reader.attachment):
+    with lost(channel, reader.handle):
         channel.dismiss(str(reader.endpoint_id))
     with pytest.raises(Fenced, match="loopback removed it at 20"):
         records_of(reader, 1)
@@ -164,11 +164,11 @@ def test_a_reader_with_a_place_goes_on_where_it_was(
     mine = elsewhere.channel(channel.name)
     with mine.reader(group="g", mode=mode, until=None) as reader:
         first = records_of(reader, 5)
-        with lost(channel, reader.attachment):
+        with lost(channel, reader.handle):
             pass
         reader.commit()
         assert ids(first + records_of(reader, 15)) == list(range(20))
-        until(lambda: health(channel, reader.attachment.id) == "healthy")
+        until(lambda: health(channel, reader.handle.id) == "healthy")
 
 
 def test_a_reader_whose_place_was_taken_is_fenced_and_hears_by_whom(
@@ -177,7 +177,7 @@ def test_a_reader_whose_place_was_taken_is_fenced_and_hears_by_whom(
     write(channel, 20)
     reader = elsewhere.channel(channel.name).reader(group="g", until=None)
     records_of(reader, 5)
-    with lost(channel, reader.attachment), channel.reader(group="g", until=None) as other:
+    with lost(channel, reader.handle), channel.reader(group="g", until=None) as other:
         taken_by = f"the instance {other.endpoint_id} took that place"
         with pytest.raises(Fenced, match=taken_by):
             reader.commit()
@@ -191,7 +191,7 @@ def test_a_reader_whose_place_was_taken_is_fenced_and_hears_by_whom(
 def test_a_writer_goes_on(channel: Channel, elsewhere: Gateway, place: dict[str, Any]) -> None:
     with elsewhere.channel(channel.name).writer(**place) as writer:
         writer.write(readings(5))
-        with lost(channel, writer.attachment):
+        with lost(channel, writer.handle):
             pass
         writer.write(readings(5, 5))
     with channel.reader() as reader:
@@ -203,9 +203,9 @@ def test_a_writer_whose_place_was_taken_is_fenced_and_hears_by_whom(
 ) -> None:
     place: dict[str, Any] = {"group": "w", "index": 0, "size": 1}
     writer = elsewhere.channel(channel.name).writer(**place)
-    with lost(channel, writer.attachment), channel.writer(**place) as other:
+    with lost(channel, writer.handle), channel.writer(**place) as other:
         taken_by = f"the instance {other.endpoint_id} took that place"
-    until(lambda: writer.attachment._failure is not None)
+    until(lambda: writer.handle._failure is not None)
     with pytest.raises(Fenced, match=taken_by):
         writer.write(readings(1))
     with pytest.raises(Fenced, match=taken_by):
@@ -219,11 +219,11 @@ def test_a_port_that_waits_for_its_writers_goes_on_waiting(
     channel: Channel, elsewhere: Gateway, place: dict[str, Any]
 ) -> None:
     with InputPort(elsewhere.channel(channel.name), **place) as port:
-        with lost(channel, port.reader.attachment):
+        with lost(channel, port.reader.handle):
             seen = channel.endpoints()
         # It wakes, and sees the list of when it was lost.
-        assert port._absent(seen)
-        until(lambda: health(channel, port.reader.attachment.id) == "healthy")
+        assert port._missing(seen)
+        until(lambda: health(channel, port.reader.handle.id) == "healthy")
         write(channel, 10)
         assert ids(list(port)) == list(range(10))
 
@@ -232,7 +232,7 @@ def test_a_port_whose_readers_place_was_taken_is_fenced_and_hears_by_whom(
     channel: Channel, elsewhere: Gateway
 ) -> None:
     port = InputPort(elsewhere.channel(channel.name), group="g")
-    with lost(channel, port.reader.attachment):
+    with lost(channel, port.reader.handle):
         other = channel.reader(group="g")
     with other, pytest.raises(Fenced, match=f"the instance {other.endpoint_id} took that place"):
         port.wait()
@@ -248,7 +248,7 @@ def name(site: Facade) -> str:
 
 def attachment_of(consumer: Consumer) -> EndpointHandle:
     (reader,) = consumer._assignment.members.values()
-    return reader.attachment
+    return reader.handle
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -354,7 +354,7 @@ def test_a_pause_is_no_silence_of_kafka(topics: Topics, monkeypatch: pytest.Monk
     )
     with ChannelReader(connection, until="now", timeout_s=1) as reader:
         with monkeypatch.context() as nothing_comes:
-            nothing_comes.setattr(OwnStream, "_got", lambda *_: ())
+            nothing_comes.setattr(OwnStream, "_poll", lambda *_: ())
             assert reader.read(1, timeout=0.1) == []
             ahead_s = 3600.0
             # It has waited for a moment only, whatever the clock says; and then long enough.

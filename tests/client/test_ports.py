@@ -118,7 +118,7 @@ def test_a_port_opens_all_of_its_channels_or_none(pair: tuple[Channel, Channel])
     assert isinstance(raised.value.errors[pair[1].name], ChannelClosed)
     assert states(pair[0]) == ["error"]
     for wrong in ([], [pair[0], pair[0]]):
-        with pytest.raises(OptionError, match="each once"):
+        with pytest.raises(OptionError, match="needs different channels"):
             OutputPort(wrong)
 
 

@@ -115,8 +115,8 @@ def test_a_reader_whose_ends_cannot_be_had_while_partitions_come_loses_nothing(
     with ChannelReader(connection, until="now") as reader:
         found = reader.read(10, timeout=None)
         with monkeypatch.context() as patched:
-            patched.setattr(reader._ending, "ends", fail)
+            patched.setattr(reader._stop_condition, "ends", fail)
             with pytest.raises(KafkaUnavailable):
-                reader._intake.reassign()
+                reader._fetcher.reassign()
         found += list(reader)
     assert found == readings(100)

@@ -164,8 +164,8 @@ FORKING = """
             # Leaving in the child is not the end of the parent's reader.
             reader.close()
             sharing.close()
-            reader._attachment.fail(ValueError("the child's"))
-            assert reader._attachment._present
+            reader._handle.fail(ValueError("the child's"))
+            assert reader._handle._open
             inherited = gateway._control._transport._http
             channel.refresh()
             assert gateway._control._transport._http is not inherited

@@ -34,7 +34,7 @@ def test_writers_and_readers_go_on_with_a_broker_that_kept_its_data(
 
         with kafka.another(tmp_path, port=first.port) as second:
             writer.write(readings(10, 10))
-            writer._delivery.flush()
+            writer._producer.flush()
             assert [each.end_offsets() for each in askers] == [{0: 20}] * 3
             writer.flush()
             for reader in (own, sharing):

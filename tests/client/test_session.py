@@ -24,14 +24,14 @@ class Told:
 
     def __init__(self, number: int) -> None:
         self.id = f"{number:032x}"
-        self.heard: list[HeartbeatResult] = []
+        self.results: list[HeartbeatResult] = []
         self.silent = False
 
     def report(self) -> dict[str, Any] | None:
         return None if self.silent else {"id": self.id, "epoch": 1, "state": "opened"}
 
-    def hear(self, heard: HeartbeatResult) -> None:
-        self.heard.append(heard)
+    def on_heartbeat(self, result: HeartbeatResult) -> None:
+        self.results.append(result)
 
 
 class Clock:
@@ -71,7 +71,7 @@ def test_one_request_a_beat_tells_of_all_members_and_each_hears_its_word(
     first, second, silent = members = [Told(1), Told(2), Told(3)]
     silent.silent = True
     for member in members:
-        session.enter(member)
+        session.register(member)
     for revision in (4, 5):
         script.answer(
             200,
@@ -83,18 +83,18 @@ def test_one_request_a_beat_tells_of_all_members_and_each_hears_its_word(
                 ],
             },
         )
-        session.beat(calls)
+        session.send(calls)
     assert [path for _, path, _ in script.requests] == ["/v1/heartbeats"] * 2
     assert [(body["session"], body["beat"]) for body in script.bodies] == [
         (session.id, 1),
         (session.id, 2),
     ]
     assert {each["id"] for each in script.bodies[0]["endpoints"]} == {first.id, second.id}
-    assert [(each.revision, each.asked) for each in first.heard] == [(4, "finish"), (5, "finish")]
-    assert [(each.status, each.reason) for each in second.heard] == [
+    assert [(each.revision, each.asked) for each in first.results] == [(4, "finish"), (5, "finish")]
+    assert [(each.status, each.reason) for each in second.results] == [
         ("fenced", "it is another's")
     ] * 2
-    assert silent.heard == []
+    assert silent.results == []
 
 
 def test_more_members_than_a_request_may_name_take_several(
@@ -102,10 +102,10 @@ def test_more_members_than_a_request_may_name_take_several(
 ) -> None:
     members = [Told(number) for number in range(1001)]
     for member in members:
-        session.enter(member)
+        session.register(member)
     for _ in range(2):
         script.answer(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
-    session.beat(calls)
+    session.send(calls)
     assert [(body["beat"], len(body["endpoints"])) for body in script.bodies] == [(1, 1000), (2, 1)]
 
 
@@ -119,10 +119,10 @@ def test_a_request_is_no_larger_than_a_gateway_reads(
 
     members = [Wide(number) for number in range(50)]
     for member in members:
-        session.enter(member)
+        session.register(member)
     for _ in range(9):
         script.answer(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
-    session.beat(calls)
+    session.send(calls)
     assert [body["beat"] for body in script.bodies] == list(range(1, 10))
     assert sum(len(body["endpoints"]) for body in script.bodies) == 50
     assert max(int(sent["Content-Length"]) for _, _, sent in script.requests) < 1024 * 1024
@@ -140,17 +140,17 @@ def test_a_last_word_waits_for_the_beat_that_is_on_its_way(
             return super().report()
 
     member = Slow(1)
-    session.enter(member)
+    session.register(member)
     script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
-    beating = threading.Thread(target=session.beat, args=(calls,))
+    beating = threading.Thread(target=session.send, args=(calls,))
     beating.start()
     assert begun.wait(60)
-    assert not session.settle(0.05)
+    assert not session.wait_idle(0.05)
     go_on.set()
-    assert session.settle(60)
+    assert session.wait_idle(60)
     assert len(script.requests) == 1
     beating.join(60)
-    assert session.settle(0)
+    assert session.wait_idle(0)
 
 
 def test_the_gateways_absence_is_told_once_and_is_trouble_after_the_grace(
@@ -161,38 +161,38 @@ def test_the_gateways_absence_is_told_once_and_is_trouble_after_the_grace(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     member = Told(1)
-    session.enter(member)
+    session.register(member)
     caplog.set_level(logging.INFO, "sluiceway")
     for now_s in (0, 60):
         clock.now_s = now_s
         # More than a beat's repeats take.
         for _ in range(60):
             script.problem(503, "database_unavailable", retriable=True)
-        session.beat(calls)
+        session.send(calls)
         script.answers.clear()
-        assert session.trouble is None
+        assert session.outage is None
     clock.now_s = 60.5
-    assert isinstance(session.trouble, GatewayUnavailable)
+    assert isinstance(session.outage, GatewayUnavailable)
     script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
-    session.beat(calls)
-    assert session.trouble is None
+    session.send(calls)
+    assert session.outage is None
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        "the gateway takes no beats",
-        "the gateway takes beats again, after 60.5 s",
+        "the gateway takes no heartbeats",
+        "the gateway takes heartbeats again, after 60.5 s",
     ]
-    assert len(member.heard) == 1
+    assert len(member.results) == 1
 
 
 def test_a_member_that_the_program_forgot_beats_no_more(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     kept, forgotten = Told(1), Told(2)
-    session.enter(kept)
-    session.enter(forgotten)
+    session.register(kept)
+    session.register(forgotten)
     del forgotten
     gc.collect()
     script.answer(200, {"next_ms": 700, "endpoints": [word(kept)]})
-    session.beat(calls)
+    session.send(calls)
     assert [each["id"] for each in script.bodies[0]["endpoints"]] == [kept.id]
 
 
@@ -200,10 +200,10 @@ def test_a_member_that_is_forgotten_while_the_gateway_is_away_is_held_by_nobody(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     member = Told(1)
-    session.enter(member)
+    session.register(member)
     for _ in range(60):
         script.problem(503, "database_unavailable", retriable=True)
-    session.beat(calls)
+    session.send(calls)
     gone = weakref.ref(member)
     del member
     gc.collect()
@@ -227,11 +227,11 @@ def test_who_leaves_while_a_beat_connects_leaves_no_connection(
     before = set(threading.enumerate())
     member = Told(1)
     session = HeartbeatSession(EndpointCalls(Transport(gateway_url)), grace_s=60)
-    session.enter(member)
-    session.hurry()
+    session.register(member)
+    session.wake()
     assert connects.wait(20)
     (beating,) = set(threading.enumerate()) - before
-    session.leave(member)
+    session.unregister(member)
     left.set()
     beating.join(20)
     assert not beating.is_alive()
@@ -256,13 +256,13 @@ class Along:
         self.heard: list[Any] = []
         self.refusals: list[GatewayError] = []
 
-    def told(self) -> Mapping[str, Any]:
+    def fields(self) -> Mapping[str, Any]:
         return self.tells
 
-    def answered(self, answer: JsonNode) -> None:
+    def on_answer(self, answer: JsonNode) -> None:
         self.heard.append(answer.value)
 
-    def refused(self, error: GatewayError) -> None:
+    def on_rejected(self, error: GatewayError) -> None:
         self.refusals.append(error)
 
 
@@ -270,54 +270,54 @@ def test_companions_tell_along_with_the_members_and_without_them(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along = Along()
-    session.accompany(along)
+    session.add_extension(along)
     answer = {"next_ms": 700, "endpoints": [], "tasks": []}
     script.answer(200, answer)
-    session.beat(calls)
+    session.send(calls)
     member = Told(1)
-    session.enter(member)
+    session.register(member)
     script.answer(200, answer | {"endpoints": [word(member)]})
-    session.beat(calls)
+    session.send(calls)
     along.tells = {}
     script.answer(200, answer | {"endpoints": [word(member)]})
-    session.beat(calls)
-    session.leave(member)
-    session.beat(calls)
+    session.send(calls)
+    session.unregister(member)
+    session.send(calls)
     assert [(len(body["endpoints"]), body.get("tasks")) for body in script.bodies] == [
         (0, [1]),
         (1, [1]),
         (1, None),
     ]
     assert along.heard == [answer, answer | {"endpoints": [word(member)]}]
-    assert len(member.heard) == 2
+    assert len(member.results) == 2
 
 
 def test_what_an_older_gateway_refuses_is_not_told_again_and_members_beat_on(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along, member = Along(), Told(1)
-    session.accompany(along)
-    session.enter(member)
+    session.add_extension(along)
+    session.register(member)
     script.problem(422, "invalid_request")
-    session.beat(calls)
+    session.send(calls)
     script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
-    session.beat(calls)
+    session.send(calls)
     assert [error.code for error in along.refusals] == ["invalid_request"]
     assert "tasks" not in script.bodies[1]
-    assert (len(member.heard), session.trouble) == (1, None)
+    assert (len(member.results), session.outage) == (1, None)
 
 
 def test_a_companion_goes_on_while_the_gateway_is_away(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along = Along()
-    session.accompany(along)
+    session.add_extension(along)
     for _ in range(60):
         script.problem(503, "database_unavailable", retriable=True)
-    session.beat(calls)
+    session.send(calls)
     script.answers.clear()
     script.answer(200, {"next_ms": 700, "endpoints": []})
-    session.beat(calls)
+    session.send(calls)
     assert (along.refusals, len(along.heard)) == ([], 1)
 
 
@@ -325,8 +325,8 @@ def test_beats_go_on_above_the_newest_one_that_the_gateway_took(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     member = Told(1)
-    session.enter(member)
+    session.register(member)
     for newest in (500, 501):
         script.answer(200, {"next_ms": 700, "beat": newest, "endpoints": [word(member)]})
-        session.beat(calls)
+        session.send(calls)
     assert [body["beat"] for body in script.bodies] == [1, 501]

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from real_topics import Topics, readings
 
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
-from sluiceway.kafka import shared_consumer as carriers
+from sluiceway.kafka import shared_consumer
 from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer
 from sluiceway.kafka.shared_stream import SharedStream
 from sluiceway.reader import ChannelReader
@@ -41,12 +41,12 @@ def stream_of(reader: ChannelReader) -> SharedStream:
     return stream
 
 
-def carrier_of(reader: ChannelReader) -> SharedConsumer:
-    return stream_of(reader)._carrier()
+def consumer_of(reader: ChannelReader) -> SharedConsumer:
+    return stream_of(reader)._consumer()
 
 
-def seat_of(reader: ChannelReader) -> SharedPartitionBuffer:
-    return stream_of(reader)._seat
+def buffer_of(reader: ChannelReader) -> SharedPartitionBuffer:
+    return stream_of(reader)._buffer
 
 
 class Between:
@@ -72,8 +72,8 @@ def test_readers_of_several_topics_fetch_by_one_consumer_until_the_last_is_close
 ) -> None:
     several = [written(topics, count, partitions=2) for count in (30, 32, 34)]
     readers = [shared(each, until="now", partitions=[p]) for each in several for p in (0, 1)]
-    carrier = carrier_of(readers[0])
-    assert {carrier_of(each) for each in readers} == {carrier}
+    consumer = consumer_of(readers[0])
+    assert {consumer_of(each) for each in readers} == {consumer}
     found = [len(list(each)) for each in readers]
     assert found == [15, 15, 16, 16, 17, 17]
     assert all(each.finished for each in readers)
@@ -82,7 +82,7 @@ def test_readers_of_several_topics_fetch_by_one_consumer_until_the_last_is_close
         each.close()
     readers[0].seek({0: 10})
     assert len(list(readers[0])) == 5
-    consumer = carrier._consumer
+    consumer = consumer._consumer
     readers[0].close()
     with pytest.raises(RuntimeError, match="closed"):
         consumer.consume(1, 0)
@@ -97,7 +97,7 @@ def test_who_reads_a_partition_that_another_reads_has_another_consumer(topics: T
         shared(connection, until="now") as two,
         shared(written(topics, 5), until="now") as three,
     ):
-        assert carrier_of(three) is carrier_of(one) is not carrier_of(two)
+        assert consumer_of(three) is consumer_of(one) is not consumer_of(two)
         assert list(two) == list(one) == readings(50)
         assert list(three) == readings(5)
         # Its partition is read to the end, and free.
@@ -112,7 +112,7 @@ def test_other_properties_are_another_consumer(topics: Topics) -> None:
         shared(connection, until="now", partitions=[0]) as one,
         shared(connection, until="now", partitions=[1], config={"fetch.min.bytes": 1}) as two,
     ):
-        assert carrier_of(one) is not carrier_of(two)
+        assert consumer_of(one) is not consumer_of(two)
         assert len(list(one)) + len(list(two)) == 5
     with pytest.raises(OptionError, match="bites"):
         shared(connection, until="now", config={"fetch.min.bites": 1})
@@ -121,28 +121,28 @@ def test_other_properties_are_another_consumer(topics: Topics) -> None:
 def test_a_reader_that_stands_still_is_held_and_reads_all_of_its_own_afterwards(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carriers, "_ALL_BYTES", 2_000_000)
-    monkeypatch.setattr(carriers, "_SEAT_BYTES", 500_000)
+    monkeypatch.setattr(shared_consumer, "_TOTAL_BYTES", 2_000_000)
+    monkeypatch.setattr(shared_consumer, "_BUFFER_BYTES", 500_000)
     connection = topics.connect("avro", partitions=2)
     write(connection, 200_000, partitioner=lambda record, _: record["id"] % 2)
     with (
         shared(connection, until="now", partitions=[0]) as still,
         shared(connection, until="now", partitions=[1]) as busy,
     ):
-        assert carrier_of(still) is carrier_of(busy)
+        assert consumer_of(still) is consumer_of(busy)
         assert [still.read(1, timeout=None)[0]["id"] for _ in range(3)] == [0, 2, 4]
         most = 0
         ids = []
         for batch in busy.batches():
             ids += batch["id"].to_pylist()
-            most = max(most, seat_of(still).size)
+            most = max(most, buffer_of(still).size)
         assert ids == list(range(1, 200_000, 2))
-        assert seat_of(still).held
+        assert buffer_of(still).paused
         # What came in the round in which it was too much is kept as well.
         assert most < 2_000_000 + 8192 * 400
         rest = [id_ for batch in still.batches() for id_ in batch["id"].to_pylist()]
         assert rest == list(range(6, 200_000, 2))
-        assert not seat_of(still).held
+        assert not buffer_of(still).paused
 
 
 def test_whoever_waits_consumes_for_all_and_another_goes_on_when_it_has_its_own(
@@ -150,7 +150,7 @@ def test_whoever_waits_consumes_for_all_and_another_goes_on_when_it_has_its_own(
 ) -> None:
     connection = topics.connect("avro", partitions=8)
     readers = [shared(connection, until=None, partitions=[p]) for p in range(8)]
-    assert len({carrier_of(each) for each in readers}) == 1
+    assert len({consumer_of(each) for each in readers}) == 1
     with ThreadPoolExecutor(8) as threads, ChannelWriter(connection) as writer:
         waiting = [threads.submit(each.read, 3, None) for each in readers]
         for round_ in range(3):
@@ -167,13 +167,13 @@ def test_who_has_what_it_waited_for_leaves_consuming_to_another_at_once(topics: 
     streams = [stream_of(shared(connection, until=None, partitions=[p])) for p in (0, 1)]
     for each in streams:
         # The ends of both, which are events.
-        until(lambda each=each: each.take(1, 1).ends)  # type: ignore[misc]
-    carrier = streams[0]._carrier()
+        until(lambda each=each: each.poll(1, 1).ends)  # type: ignore[misc]
+    consumer = streams[0]._consumer()
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(streams[0].take, 1, 60)
-        until(lambda: carrier._consuming)
-        second = threads.submit(streams[1].take, 1, 60)
-        until(lambda: carrier._waiting)
+        first = threads.submit(streams[0].poll, 1, 60)
+        until(lambda: consumer._polling)
+        second = threads.submit(streams[1].poll, 1, 60)
+        until(lambda: consumer._waiting)
         write(connection, 1, partition=0)
         assert len(first.result(20).messages) == 1
         write(connection, 1, partition=1)
@@ -201,11 +201,11 @@ def test_what_others_consumed_while_a_reader_went_elsewhere_is_dropped(topics: T
     connection = written(topics, 100)
     idle = topics.connect("avro", partitions=1)
     with shared(idle, until=None) as other, shared(connection, until="now") as reader:
-        carrier = carrier_of(reader)
+        consumer = consumer_of(reader)
         assert other.read(1, timeout=0.05) == []
         reader.seek({0: 5})
-        moves = Between(carrier._consumer, lambda _: reader.seek({0: 60}))
-        carrier._consumer = moves  # type: ignore[assignment]
+        moves = Between(consumer._consumer, lambda _: reader.seek({0: 60}))
+        consumer._consumer = moves  # type: ignore[assignment]
         until(lambda: other.read(1, timeout=0.01) or reader.position()[0].offset == 60)
         assert reader.read(100, timeout=None) == readings(40, 60)
 
@@ -218,10 +218,10 @@ def test_an_interrupt_loses_nothing_for_anybody(topics: Topics) -> None:
 
     with shared(one, until="now") as first, shared(two, until="now") as second:
         assert first.read(5, timeout=None) == readings(5)
-        carrier = carrier_of(first)
+        consumer = consumer_of(first)
         for reader in (first, second):
             reader.seek({0: 5})
-        carrier._consumer = Between(carrier._consumer, interrupt)  # type: ignore[assignment]
+        consumer._consumer = Between(consumer._consumer, interrupt)  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
             second.read(1, timeout=None)
         assert list(first) == list(second) == readings(15, 5)
@@ -236,8 +236,8 @@ def test_an_error_of_no_partition_is_told_to_everyone_once_and_loses_nothing(
         got.append(Message(error=KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)))
 
     with shared(one, until=None) as first, shared(two, until=None) as second:
-        carrier = carrier_of(first)
-        carrier._consumer = Between(carrier._consumer, fail)  # type: ignore[assignment]
+        consumer = consumer_of(first)
+        consumer._consumer = Between(consumer._consumer, fail)  # type: ignore[assignment]
         for reader in (first, second):
             found, told = [], []
             deadline_s = time.monotonic() + 20
@@ -265,18 +265,18 @@ def test_partitions_that_a_topic_got_since_are_known_to_the_consumer_that_is_the
         until(lambda: len(admin.list_topics(name).topics[name].partitions) == 3)
         write(replace(connection, partitions=3), 30)
         with shared(replace(connection, partitions=3), until="now", partitions=[2]) as new:
-            assert carrier_of(new) is carrier_of(old)
+            assert consumer_of(new) is consumer_of(old)
             assert len(new.read(10, timeout=20)) == 10
 
 
-def test_the_seat_of_a_reader_that_was_let_go_of_is_free(topics: Topics) -> None:
+def test_the_buffer_of_a_reader_that_was_let_go_of_is_free(topics: Topics) -> None:
     connection = written(topics, 10, partitions=2)
     keeper = shared(connection, until=None, partitions=[1])
     forgotten = shared(connection, until=None, partitions=[0])
-    carrier = carrier_of(keeper)
+    consumer = consumer_of(keeper)
     del forgotten
     with shared(connection, until=None, partitions=[0]) as reader, keeper:
-        assert carrier_of(reader) is carrier
+        assert consumer_of(reader) is consumer
         assert len(reader.read(5, timeout=None)) == 5
 
 
@@ -288,5 +288,5 @@ def test_a_topic_made_anew_is_read_by_another_consumer(topics: Topics) -> None:
         anew = replace(connection, topic_id=topics.create(connection.topic_name, 1))
         write(anew, 7)
         with shared(anew, until="now") as new:
-            assert carrier_of(new) is not carrier_of(old)
+            assert consumer_of(new) is not consumer_of(old)
             assert list(new) == readings(7)

@@ -61,9 +61,9 @@ def test_a_task_is_reported_while_it_runs_and_its_end_once(
         script.answer(200, answer())
     with reporting(task) as report:
         assert [*report.counted([ROWS])] == [ROWS]
-        session.beat(calls)
-    session.beat(calls)
-    session.beat(calls)
+        session.send(calls)
+    session.send(calls)
+    session.send(calls)
     assert reported(script) == [[("4", "running", 3)], [("4", "done", 3)]]
 
 
@@ -75,7 +75,7 @@ def test_a_failed_task_is_reported_as_failed_and_an_abandoned_one_as_done(
     with pytest.raises(GeneratorExit), reporting(task):
         raise GeneratorExit
     script.answer(200, answer())
-    reports[0].session.beat(reports[1])
+    reports[0].session.send(reports[1])
     assert reported(script) == [[("4", "failed", 0), ("4", "done", 0)]]
 
 
@@ -84,8 +84,8 @@ def test_tasks_of_an_ended_endpoint_are_not_reported(
 ) -> None:
     script.answer(200, answer("closed"))
     with reporting(task):
-        reports[0].session.beat(reports[1])
-        reports[0].session.beat(reports[1])
+        reports[0].session.send(reports[1])
+        reports[0].session.send(reports[1])
     assert reported(script) == [[("4", "running", 0)]]
 
 
@@ -97,9 +97,9 @@ def test_a_worker_without_a_token_continues_and_warns_once(
 ) -> None:
     script.problem(401, "unauthenticated")
     with reporting(task):
-        reports[0].session.beat(reports[1])
+        reports[0].session.send(reports[1])
     with reporting(task):
-        reports[0].session.beat(reports[1])
+        reports[0].session.send(reports[1])
     assert len(script.requests) == 1
     (line,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert "not reported to the gateway" in line.getMessage()

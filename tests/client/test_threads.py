@@ -23,7 +23,7 @@ from sluiceway import (
 )
 from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
 from sluiceway.fair_lock import FairLock
-from sluiceway.kafka.consumer import OwnStream, Taken
+from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.rest.models import Connection
 from waiting import until
 
@@ -290,7 +290,7 @@ def test_records_that_a_read_has_in_hand_are_not_committed_by_another_thread(
         with channel.reader(group="g", index=0, size=1) as reader:
             found = reader.read(4, timeout=None)
             waiting = Threads(lambda _: found.extend(reader.read(20, timeout=None)), 1)
-            until(lambda: reader._intake.lent)
+            until(lambda: reader._fetcher.reading)
             reader.commit()
             assert reader.committed() == {0: Position(offset=4)}
             with pytest.raises(CommitBeyondRead):
@@ -369,21 +369,21 @@ def test_a_message_that_comes_while_another_thread_seeks_is_not_lost(
     with ChannelWriter(connection) as writer:
         writer.write(readings(10))
     took, go_on = threading.Event(), threading.Event()
-    take = OwnStream.take
+    poll = OwnStream.poll
 
-    def slow(stream: OwnStream, limit: int, wait_s: float) -> Taken:
-        taken = take(stream, limit, wait_s)
+    def slow(stream: OwnStream, limit: int, wait_s: float) -> FetchedMessages:
+        taken = poll(stream, limit, wait_s)
         took.set()
         assert go_on.wait(60)
         return taken
 
-    monkeypatch.setattr(OwnStream, "take", slow)
+    monkeypatch.setattr(OwnStream, "poll", slow)
     found: list[dict[str, Any]] = []
     with ChannelReader(connection, until="now") as reader:
         reading = Threads(lambda _: found.extend(reader.read(10, timeout=None)), 1)
         assert took.wait(60)
         seeking = Threads(lambda _: reader.seek({0: 5}), 1)
-        until(lambda: reader._intake.turn.wanted_urgently)
+        until(lambda: reader._fetcher.turn.urgently_contended)
         assert reader.position() == {0: Position(offset=0)}
         go_on.set()
         seeking.join()
@@ -407,11 +407,11 @@ def test_the_lock_goes_to_urgent_requests_first_and_then_in_order() -> None:
         for number, name in enumerate(("a", "b", "c!", "d!"), 1):
             asked.append(ask(name, urgent=name.endswith("!")))
             until(lambda: len(lock._ordinary) + len(lock._urgent) == number)  # noqa: B023
-        assert lock.wanted_urgently
+        assert lock.urgently_contended
     for each in asked:
         each.join()
     assert order == ["c!", "d!", "a", "b"]
-    assert not lock.wanted
+    assert not lock.contended
 
 
 def test_a_request_becomes_urgent_at_its_time_and_a_thread_that_gives_way_comes_after_it() -> None:
@@ -424,8 +424,8 @@ def test_a_request_becomes_urgent_at_its_time_and_a_thread_that_gives_way_comes_
 
     lock.acquire()
     other = Threads(work, 1)
-    until(lambda: lock.wanted_urgently)
-    lock.give_way(float("-inf"))
+    until(lambda: lock.urgently_contended)
+    lock.yield_to_waiters(float("-inf"))
     order.append("first")
     lock.release()
     other.join()

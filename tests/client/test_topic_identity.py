@@ -38,13 +38,13 @@ def test_a_look_counts_for_all_who_bear_with_its_age(topics: Topics) -> None:
 def test_of_many_who_come_at_once_one_looks_for_all(topics: Topics) -> None:
     connection = topics.connect()
     crowd = [TopicIdentity(connection) for _ in range(8)]
-    inquiry, together = crowd[0]._inquiry, threading.Barrier(8)
+    admin, together = crowd[0]._admin, threading.Barrier(8)
     moments = set()
 
     def verify(identity: TopicIdentity) -> None:
         together.wait(30)
         identity.verify(timeout_s=30, max_age_s=60)
-        moments.add(inquiry.looks[connection.topic_name].at_s)
+        moments.add(admin.descriptions[connection.topic_name].at_s)
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(verify, crowd))
@@ -54,7 +54,7 @@ def test_of_many_who_come_at_once_one_looks_for_all(topics: Topics) -> None:
 def test_who_waits_for_a_look_in_vain_looks_alone_for_as_long_as_is_left(topics: Topics) -> None:
     nowhere = replace(topics.connect(), kafka={"bootstrap.servers": "127.0.0.1:1"})
     identity = TopicIdentity(nowhere)
-    with identity._inquiry.turn, pytest.raises(KafkaUnavailable):
+    with identity._admin.lock, pytest.raises(KafkaUnavailable):
         identity.verify(timeout_s=0.3, max_age_s=60)
 
 

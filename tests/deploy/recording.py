@@ -67,7 +67,7 @@ class Recorder:
     def note(self, response: httpx.Response) -> None:
         """Take one exchange, when its answer has come."""
         request = response.request
-        if threading.current_thread().name == "sluiceway-beat":
+        if threading.current_thread().name == "sluiceway-heartbeat":
             return
         response.read()
         answer = response.json() if response.content else None
@@ -180,8 +180,8 @@ def work_together(gateway: Gateway) -> None:
     with channel.reader(group="boards", index=0, size=2, until="now") as reader:
         assert len(list(reader)) == 1
         reader.commit()
-        session = reader._attachment.session  # type: ignore[union-attr]
-        session.beat(session.calls)
+        session = reader._handle.session  # type: ignore[union-attr]
+        session.send(session.calls)
         assert len(reader.committed()) == 1
     with suppress(ZeroDivisionError), channel.writer(group="load"):
         raise ZeroDivisionError

@@ -60,7 +60,7 @@ def test_a_channel_is_made_written_read_and_deleted(bench: Bench) -> None:
     assert not bench.writer().invoke_open_channel()
 
 
-def test_records_go_round_from_the_first_partition_and_replicas_share_them(bench: Bench) -> None:
+def test_round_robin_starts_at_the_first_partition_and_replicas_share_them(bench: Bench) -> None:
     group = {"group": bench.name, "size": 3}
     readers = [bench.reader(index=index, **group) for index in range(3)]
     assert readers[0].invoke_resource_creation()
@@ -475,7 +475,7 @@ def test_a_pair_recovers_from_a_silence_beyond_the_timeout(
     assert len(take(reader, 4)) == 4
     assert reader._endpoint is not None
     # No heartbeat is sent, as by a paused process.
-    with reader._endpoint.attachment.session._turn:
+    with reader._endpoint.handle.session._in_flight:
         until(lambda: {each.health for each in channel.endpoints()} == {"lost"})
     reader.invoke_commit_current_read_offset()
     writer.invoke_write_records(demo(2, 4))

@@ -12,7 +12,7 @@ import pytest
 
 import sluiceway.pypz.errors
 from sluiceway import Endpoint, Position
-from sluiceway.endpoint.handle import EndpointMetrics
+from sluiceway.endpoint.metrics import EndpointMetrics
 from sluiceway.errors import (
     ChannelNotFound,
     Forbidden,
@@ -215,7 +215,7 @@ def test_figures_are_averages_of_the_last_calls() -> None:
     assert set(cycle_figures(metrics, "Output").values()) == {0}
     written = 0
     for records, seconds in ((1, 9.0), (10, 1.0), (30, 3.0), (5, 0.5)):
-        metrics.turn(written)
+        metrics.record_cycle(written)
         written += records
         now[0] += seconds
     assert cycle_figures(metrics, "Output") == {

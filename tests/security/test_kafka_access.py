@@ -15,7 +15,7 @@ from secured_kafka import SecuredKafka
 
 from relay import Relay
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
-from sluiceway.kafka import diagnosis as complaints
+from sluiceway.kafka import diagnosis as diagnosis_module
 from sluiceway.kafka.config import admin_config
 from sluiceway.kafka.diagnosis import AccessProblem, ConnectionErrors, diagnosis
 from sluiceway.reader import ChannelReader
@@ -71,11 +71,11 @@ MISFITS: dict[str, tuple[Properties, str]] = {
     ),
     "no certificate of its own": (
         lambda kafka: kafka.tls("MUTUAL"),
-        "wants a client's certificate.*ssl.certificate.pem and ssl.key.pem",
+        "requires a client certificate.*ssl.certificate.pem and ssl.key.pem",
     ),
     "no password": (
         lambda kafka: kafka.tls("SCRAM"),
-        "wants a user and a password, and security.protocol is SSL; set it to SASL_SSL",
+        "requires a user and a password, and security.protocol is SSL; set it to SASL_SSL",
     ),
     "TLS to a port without it": (
         lambda kafka: kafka.tls("SCRAM") | {"bootstrap.servers": kafka.broker.bootstrap_servers},
@@ -171,7 +171,7 @@ def test_one_that_tells_is_heard_after_one_that_hangs(secured: SecuredKafka) -> 
         servers = f"127.0.0.1:{hung.getsockname()[1]},{telling['bootstrap.servers']}"
         found = diagnosis({**telling, "bootstrap.servers": servers})
     assert found is not None
-    assert found.misfit is AccessProblem.CERTIFICATE
+    assert found.problem is AccessProblem.CERTIFICATE
 
 
 def test_a_client_looks_again_at_a_broker_that_was_too_slow_to_tell(
@@ -180,12 +180,12 @@ def test_a_client_looks_again_at_a_broker_that_was_too_slow_to_tell(
     given = secured.tls("FOREIGN")
     with contextlib.closing(Relay(int(given["bootstrap.servers"].rpartition(":")[2]))) as relay:
         heard = ConnectionErrors({**given, "bootstrap.servers": relay.address})
-        heard.note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        heard.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
         with relay.still(), monkeypatch.context() as patched:
-            patched.setattr(complaints, "diagnosis", partial(diagnosis, timeout_s=0.5))
-            heard.refuse("looking", "t")
+            patched.setattr(diagnosis_module, "diagnosis", partial(diagnosis, timeout_s=0.5))
+            heard.raise_refused("looking", "t")
         with pytest.raises(KafkaAccessFailed, match="not signed by a trusted authority"):
-            heard.refuse("looking", "t")
+            heard.raise_refused("looking", "t")
 
 
 @pytest.mark.parametrize(

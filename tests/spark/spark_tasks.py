@@ -70,7 +70,7 @@ def messages_of(connection: Connection) -> list[Message]:
         while not of_partition or of_partition[-1].offset() < end - 1:
             if not end:
                 break
-            of_partition += stream.take(end, 10).messages
+            of_partition += stream.poll(end, 10).messages
         messages += of_partition
     stream.close()
     return messages

@@ -256,7 +256,7 @@ def test_an_ended_application_has_no_connection(
     spark_session: SparkSession, gateway_url: str
 ) -> None:
     application = Application(spark_session, gateway_url)
-    application.session.accompany(application)
+    application.session.add_extension(application)
     application.end()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

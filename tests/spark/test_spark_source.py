@@ -57,7 +57,7 @@ def test_a_second_write_appends_to_the_channel(
     [
         ({"formt": "arrow"}, "there is no option 'formt': did you mean 'format'"),
         ({"token": "slw_1_secret"}, "tokens are never options"),
-        ({"kafka.acks": "0"}, "the Kafka property 'acks' is not one that can be set"),
+        ({"kafka.acks": "0"}, "the Kafka property 'acks' cannot be set"),
         ({"key": "x", "create": "true"}, "key is 'x'; the channel has the fields id, s"),
     ],
 )

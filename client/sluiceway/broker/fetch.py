@@ -27,10 +27,10 @@ from sluiceway.broker.requests import ByName, Message, each_once, in_bytes
 from sluiceway.broker.responses import FetchPartitionResponse, FetchResponse
 from sluiceway.errors import OptionError, SluicewayError
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.garbage import nothing_to_collect
+from sluiceway.garbage import gc_paused
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.consumer import GATHER_S
-from sluiceway.kafka.errors import is_unavailable, made, translated, with_retries
+from sluiceway.kafka.errors import create_client, is_unavailable, translate_error, with_retries
 from sluiceway.rest.models import Connection
 
 __all__ = ["FetchRequests"]
@@ -102,7 +102,7 @@ class _Client:
 
     def __init__(self, properties: MaskedProperties) -> None:
         self._guard = ForkGuard()
-        self._consumer = made(Consumer, properties)
+        self._consumer = create_client(Consumer, properties)
         self._partitions: dict[tuple[str, int], _Partition] = {}
 
     def assign(self, wanted: Mapping[tuple[str, int], tuple[Connection, int]]) -> list[_Partition]:
@@ -139,7 +139,7 @@ class _Client:
         """Buffer the messages of any partition that arrive in time; return whether some did."""
         got = self._consumer.consume(1, min(_SLICE_S, max(0.0, timeout_s)))
         if got:
-            with nothing_to_collect():
+            with gc_paused():
                 got += self._consumer.consume(_MAX_MESSAGES, GATHER_S)
         for message in got:
             partition = self._partitions.get((message.topic(), message.partition()))
@@ -291,7 +291,7 @@ class FetchRequests:
                 )
             return {key: _answer(each) for key, each in requests.items()}
         except KafkaException as error:
-            failure = translated(error.args[0], doing="fetching", topic="several")
+            failure = translate_error(error.args[0], doing="fetching", topic="several")
             raise SocketDisconnectedError(str(failure)) from error
 
     def _assign(
@@ -327,7 +327,7 @@ def _answer(request: _Request) -> FetchPartitionResponse:
             Refusal.of(LeaderNotAvailable, "no broker answers for the partition; try again")
         )
     taken = partition.take(request.asked.max_bytes)
-    with nothing_to_collect():
+    with gc_paused():
         messages = [_message(each) for each in taken]
     fetched = taken[-1].offset() + 1 if taken else request.asked.offset
     group_state().add_fetched(connection.topic_id, partition.number, fetched)

@@ -26,7 +26,7 @@ from sluiceway.broker.responses import (
 )
 from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties, admin_config
-from sluiceway.kafka.errors import made, translated
+from sluiceway.kafka.errors import create_client, translate_error
 from sluiceway.rest.models import Connection
 
 __all__ = ["MetadataRequests"]
@@ -121,13 +121,13 @@ class MetadataRequests:
         try:
             return self._admin(connection).list_topics(name, timeout=self._handler.timeout_s)
         except KafkaException as error:
-            failure = translated(error.args[0], doing="describing the topic", topic=name)
+            failure = translate_error(error.args[0], doing="describing the topic", topic=name)
             raise SocketDisconnectedError(str(failure)) from error
 
     def _admin(self, connection: Connection) -> Any:
         properties = admin_config(connection.kafka)
         return self._admins.get(properties) or self._admins.setdefault(
-            properties, made(AdminClient, properties)
+            properties, create_client(AdminClient, properties)
         )
 
 

@@ -26,7 +26,7 @@ from sluiceway.endpoint.writer_endpoint import WriterEndpoint
 from sluiceway.errors import OptionError, SluicewayError, TopicGone
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties, producer_config
-from sluiceway.kafka.errors import made
+from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
 
 __all__ = ["ProduceRequests"]
@@ -230,7 +230,7 @@ class ProduceRequests:
             max_message_bytes=connection.max_message_bytes,
         ).over({"delivery.report.only.error": False})
         return self._producers.get(properties) or self._producers.setdefault(
-            properties, made(Producer, properties)
+            properties, create_client(Producer, properties)
         )
 
 

@@ -205,7 +205,7 @@ class Assignment:
         for each in list(members):
             self.remove([at for at in self.partitions if at[0] == each.channel])
             del self.members[each.channel]
-            each.attachment.leave()
+            each.attachment.detach()
 
     def exclude(self, member: GroupMember) -> None:
         """Drop a membership that the gateway ended; its channel is not joined again."""
@@ -260,7 +260,7 @@ def leave_all(members: dict[str, ChannelMember], control: Control | None = None)
     """Leave every channel, and ignore failures."""
     for each in list(members.values()):
         try:
-            each.attachment.leave()
+            each.attachment.detach()
         except SluicewayError:
             continue
     members.clear()

@@ -14,7 +14,7 @@ from sluiceway.endpoint.writer_endpoint import WriterEndpoint
 from sluiceway.errors import KafkaFailure, SluicewayError
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import producer_config
-from sluiceway.kafka.errors import made
+from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
 
 __all__ = ["ChannelProducer", "ChannelProducers", "OnDelivery"]
@@ -230,7 +230,7 @@ class ChannelProducers:
             "delivery.report.only.error": not reports_all,
         }
         self.reports_all = reports_all
-        self.producer = made(Producer, config.over({**settings.callbacks, **own}))
+        self.producer = create_client(Producer, config.over({**settings.callbacks, **own}))
         self.created.set()
 
 

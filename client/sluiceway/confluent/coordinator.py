@@ -58,7 +58,7 @@ class ConsumerCoordinator:
     @property
     def rebalancing(self) -> bool:
         """Whether others may wait for partitions, so that messages are to be handed out first."""
-        return any(each.share.due for each in self.assignment.group_members)
+        return any(each.share.rebalance_due for each in self.assignment.group_members)
 
     def serve(self) -> None:
         """Commit, call back and rebalance as far as due."""
@@ -180,14 +180,14 @@ class ConsumerCoordinator:
     def _follow(self, member: GroupMember) -> None:
         """Follow the gateway's assignment."""
         share = member.share
-        if share.due:
-            lost = share.look()
+        if share.rebalance_due:
+            lost = share.find_revoked()
             try:
                 callback = "lost" if share.forfeited else "revoke"
                 self._revoke(member, [p for p in lost if p in member.held], callback)
             finally:
                 share.drop(lost)
-                share.take()
+                share.accept()
         new = [p for p in share.partitions if p not in member.held]
         if new:
             member.learn(new)

@@ -22,9 +22,9 @@ from confluent_kafka import (
 )
 
 from sluiceway.confluent.errors import CONFLICT, UNKNOWN_PARTITION, kafka_exceptions, refused
-from sluiceway.garbage import nothing_to_collect
+from sluiceway.garbage import gc_paused
 from sluiceway.kafka.config import MaskedProperties, consumer_config
-from sluiceway.kafka.errors import made, with_retries
+from sluiceway.kafka.errors import create_client, with_retries
 from sluiceway.rest.models import Connection
 
 __all__ = ["MessageFetcher", "Partition", "partitions_of", "topic_partitions"]
@@ -78,7 +78,7 @@ class MessageFetcher:
         if self._consumer is None:
             with kafka_exceptions():
                 config = consumer_config(connection.kafka, self._config)
-                self._consumer = made(Consumer, config.over(self._own))
+                self._consumer = create_client(Consumer, config.over(self._own))
             self._poll = self._consumer.poll
             self._kafka = connection.kafka
         self._connections[connection.channel_name] = connection
@@ -107,7 +107,7 @@ class MessageFetcher:
         if limit < _LARGE_BATCH:
             messages = consumer.consume(limit, timeout_s)
         else:
-            with nothing_to_collect():
+            with gc_paused():
                 messages = consumer.consume(limit, timeout_s)
         if self._only_name is not None:
             names: Iterable[str] = itertools.repeat(self._only_name)

@@ -28,7 +28,7 @@ class ChannelMember(ABC):
     def __init__(
         self, control: Control, channel: str, group: str, membership: Membership | None
     ) -> None:
-        self.attachment = EndpointHandle.open(
+        self.attachment = EndpointHandle(
             HeartbeatSession.of(control.endpoints, grace_s=control.grace_s),
             channel=channel,
             uid=control.channel(channel).uid,
@@ -43,7 +43,7 @@ class ChannelMember(ABC):
         self._done = 0
         self._starts: dict[int, int] = {}
         self._progress: tuple[int, Mapping[int, Position]] = (0, {})
-        self.attachment.movement.follow(self.progress)
+        self.attachment.metrics.observe(self.progress)
 
     @property
     def channel(self) -> str:
@@ -68,7 +68,7 @@ class ChannelMember(ABC):
         self.track_consumed(offsets)
         self._progress = (self._done + self._count(offsets), positions_at(offsets))
         if self._progress[0]:
-            self.attachment.start(self._progress[0])
+            self.attachment.record_cycle(self._progress[0])
 
     def progress(self) -> tuple[int, Mapping[int, Position]]:
         """Return the number of messages handed out and the positions, as noted last."""
@@ -102,14 +102,14 @@ class GroupMember(ChannelMember):
         try:
             self._commits = OffsetCommitter(attachment, topic_id=self.connection.topic_id)
             self.share = PartitionAssignment(attachment)
-            hear = self.share.hear
+            hear = self.share.on_heartbeat
 
             def on_heartbeat(result: HeartbeatResult) -> None:
                 hear(result)
                 wakeup.set()
 
-            attachment.on_heard = on_heartbeat
-            self.share.begin()
+            attachment.on_result = on_heartbeat
+            self.share.join()
         except BaseException as error:
             attachment.fail(error)
             raise
@@ -124,25 +124,25 @@ class GroupMember(ChannelMember):
         """Add partitions with the offsets at which they begin."""
         super().add(offsets)
         committed = {p: at for p, at in self._committed.items() if p in offsets}
-        self._commits.begin(positions_at(offsets), committed)
+        self._commits.assign(positions_at(offsets), committed)
 
     def remove(self, offsets: Mapping[int, int]) -> None:
         """Remove partitions, with the next offset of each."""
         super().remove(offsets)
-        self._commits.forget(offsets)
+        self._commits.revoke(offsets)
         for partition in offsets:
             self._committed.pop(partition, None)
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
         """Note that messages before these offsets were handed out, so may be committed."""
-        self._commits.passing(positions_at(offsets))
+        self._commits.track_consumed(positions_at(offsets))
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         """Commit offsets, all or none."""
         try:
             self._commits.commit(positions_at(offsets), dict)
         except StaleGeneration:
-            self.share.hurry()
+            self.share.request_rebalance()
             raise
         self._committed |= positions_at(offsets)
 

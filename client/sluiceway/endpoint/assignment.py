@@ -1,4 +1,4 @@
-"""The partition assignment of a dynamic group's member."""
+"""The partition assignment of a member of a dynamic group."""
 
 import logging
 import threading
@@ -17,161 +17,162 @@ LOGGER = logging.getLogger("sluiceway.endpoint.assignment")
 
 
 class PartitionAssignment:
-    """The share of one reader. Beats, in their thread, say when it is to be taken anew.
+    """The partitions of one member; heartbeat results announce when they change.
 
-    `partitions` are the reader's; `pending` become so when another lets go of them. `positions`
-    are those that the group had committed when it was taken; the channel has `total` partitions.
-    `forfeited`: the share that was looked at last is no longer the reader's, as it was lost, slow
-    to let go, or the group was reset. All its partitions are given up, and take no commit.
+    A rebalance is `find_revoked`, then `drop` of what it returned once the reader has let go of
+    it, then `accept`. `partitions` are assigned now, `pending` after another member has let go of
+    them. `positions` are the group's committed positions as of `accept`, `total` is the channel's
+    number of partitions. `forfeited`: the member was lost, took too long to let go of partitions,
+    or its group was reset, so all its partitions are revoked and take no commit.
     """
 
-    def __init__(self, attachment: EndpointHandle) -> None:
-        self._attachment = attachment
+    def __init__(self, handle: EndpointHandle) -> None:
+        self._handle = handle
         self.partitions: tuple[int, ...] = ()
         self.pending: tuple[int, ...] = ()
         self.positions: Mapping[int, Position] = {}
         self.total = 0
         self.forfeited = False
         self._generation: int | None = None
-        self._heard: int | None = None
-        self._asked: SyncResult | None = None
-        self._again = threading.Event()
-        self._needed = 0
-        hear = weakref.WeakMethod(self.hear)
+        self._announced_generation: int | None = None
+        self._offer: SyncResult | None = None
+        self._heartbeat = threading.Event()
+        self._required_total = 0
+        on_heartbeat = weakref.WeakMethod(self.on_heartbeat)
 
-        def heard(word: HeartbeatResult) -> None:
-            if (told := hear()) is not None:
-                told(word)
+        def on_result(result: HeartbeatResult) -> None:
+            if (method := on_heartbeat()) is not None:
+                method(result)
 
-        # Held weakly: a reader that the program has forgotten is not kept by its own endpoint.
-        attachment.on_heard = heard
+        # Held weakly: an abandoned reader must not be kept alive by its own endpoint.
+        handle.on_result = on_result
 
     @property
-    def due(self) -> bool:
-        """Whether something may be otherwise, and there was a beat since it was asked for."""
-        return self._again.is_set() and (
-            self._generation is None or self._heard != self._generation or not self.settled
+    def rebalance_due(self) -> bool:
+        """Whether the assignment may have changed, and a heartbeat came since the last request."""
+        return self._heartbeat.is_set() and (
+            self._generation is None
+            or self._announced_generation != self._generation
+            or not self.stable
         )
 
     @property
-    def settled(self) -> bool:
-        """Whether no partition is known that may come to it as the group is."""
-        return not self.pending and self._needed <= self.total
+    def stable(self) -> bool:
+        """Whether no further partition is known to come with the group's current members."""
+        return not self.pending and self._required_total <= self.total
 
-    def need(self, partitions: int) -> None:
-        """Note that the channel has so many partitions by now."""
-        self._needed = max(self._needed, partitions)
+    def require_total(self, partitions: int) -> None:
+        """Note that the channel has at least so many partitions."""
+        self._required_total = max(self._required_total, partitions)
 
-    def hurry(self) -> None:
-        """Have it be asked for anew."""
-        self._heard = None
-        self._again.set()
+    def request_rebalance(self) -> None:
+        """Make a rebalance due."""
+        self._announced_generation = None
+        self._heartbeat.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a beat that could bring something."""
-        if not self.due:
-            self._again.clear()
-            self._again.wait(timeout_s)
+        """Wait until a rebalance may be due."""
+        if not self.rebalance_due:
+            self._heartbeat.clear()
+            self._heartbeat.wait(timeout_s)
 
-    def begin(self) -> None:
-        """Take what there is to take for one who comes. Raises GatewayError."""
-        self._asked = self._sync(None)
-        self.total = self._asked.total
-        self._settle(self._sync(self._asked))
+    def join(self) -> None:
+        """Take a new member's first partitions. Raises GatewayError."""
+        offer = self._sync(None)
+        self.total = offer.total
+        self._update(self._sync(offer))
 
-    def look(self) -> tuple[int, ...]:
-        """Ask what is to be let go of; nothing, also while the gateway is away."""
-        self._again.clear()
-        self._asked = None
+    def find_revoked(self) -> tuple[int, ...]:
+        """Request the assignment and return the partitions to let go of; none in an outage."""
+        self._heartbeat.clear()
+        self._offer = None
         try:
-            self._asked = asked = self._sync(None)
+            self._offer = offer = self._sync(None)
         except GatewayUnavailable as error:
-            LOGGER.warning("the share of %s stays as it is: %s", self._attachment.name, error)
+            LOGGER.warning("the assignment of %s stays as it is: %s", self._handle.name, error)
             return ()
-        self.forfeited = asked.has is None and self._generation is not None
+        self.forfeited = offer.has is None and self._generation is not None
         if self.forfeited and self.partitions:
             LOGGER.warning(
-                "%s was not waited for any longer, and gives up its partitions %s: what it has not "
-                "committed of them is read again. It goes on with a new share",
-                self._attachment.name,
+                "%s took too long and loses its partitions %s: what it has not committed of them "
+                "is read again. It continues with a new assignment",
+                self._handle.name,
                 ", ".join(map(str, self.partitions)),
             )
-        stays = set(asked.held) & set(asked.partitions)
-        return tuple(p for p in self.partitions if p not in stays)
+        kept = set(offer.held) & set(offer.partitions)
+        return tuple(p for p in self.partitions if p not in kept)
 
-    def drop(self, lost: tuple[int, ...]) -> None:
-        """Read these partitions no more."""
-        self.partitions = tuple(p for p in self.partitions if p not in lost)
+    def drop(self, revoked: tuple[int, ...]) -> None:
+        """Remove partitions."""
+        self.partitions = tuple(p for p in self.partitions if p not in revoked)
 
-    def take(self) -> None:
-        """Take what was looked at; when the group has changed again, that is to be looked at."""
-        asked, self._asked = self._asked, None
-        if asked is None:
+    def accept(self) -> None:
+        """Take the assignment that was requested last, unless the group has changed again."""
+        offer, self._offer = self._offer, None
+        if offer is None:
             return
         try:
-            told = asked if asked.taken else self._sync(asked)
+            self._update(offer if offer.taken else self._sync(offer))
         except GatewayUnavailable as error:
-            LOGGER.warning("%s has not taken its new share: %s", self._attachment.name, error)
-            return
-        self._settle(told)
+            LOGGER.warning("%s has not taken its new assignment: %s", self._handle.name, error)
 
-    def _settle(self, told: SyncResult) -> None:
-        self.total = told.total
-        if not told.taken:
-            self.hurry()
+    def on_heartbeat(self, result: HeartbeatResult) -> None:
+        """Note a generation that a heartbeat announced, in the heartbeat thread."""
+        if result.generation is not None:
+            self._announced_generation = result.generation
+        self._heartbeat.set()
+
+    def _update(self, taken: SyncResult) -> None:
+        self.total = taken.total
+        if not taken.taken:
+            self.request_rebalance()
             return
-        attachment = self._attachment
-        attachment.attached = replace(
-            attachment.attached,
-            generation=told.generation,
-            partitions=told.partitions,
-            positions=told.positions,
+        self._handle.attached = replace(
+            self._handle.attached,
+            generation=taken.generation,
+            partitions=taken.partitions,
+            positions=taken.positions,
         )
-        self._generation = told.generation
-        self._heard = max(self._heard or 0, told.generation)
-        self.partitions, self.pending = told.partitions, told.pending
-        self.positions = told.positions
+        self._generation = taken.generation
+        self._announced_generation = max(self._announced_generation or 0, taken.generation)
+        self.partitions, self.pending = taken.partitions, taken.pending
+        self.positions = taken.positions
 
-    def _sync(self, asked: SyncResult | None) -> SyncResult:
-        attachment = self._attachment
-        body = {"uid": attachment.uid, "epoch": attachment.attached.epoch}
-        wish = {} if asked is None else {"take": asked.generation, "has": asked.has}
-        calls = attachment.session.calls
+    def _sync(self, offer: SyncResult | None) -> SyncResult:
+        handle = self._handle
+        body: dict[str, object] = {"uid": handle.uid, "epoch": handle.attached.epoch}
+        if offer is not None:
+            body |= {"take": offer.generation, "has": offer.has}
+        calls = handle.session.calls
         try:
-            return calls.sync(attachment.channel, attachment.id, {**body, **wish})
+            return calls.sync(handle.channel, handle.id, body)
         except StaleGeneration:
-            # It was lost, and no heartbeat has brought it back yet.
-            attachment.inquire()
-        return calls.sync(attachment.channel, attachment.id, {**body, **wish})
-
-    def hear(self, heard: HeartbeatResult) -> None:
-        """Take what a beat brought; called in the thread of the beats."""
-        if heard.generation is not None:
-            self._heard = heard.generation
-        self._again.set()
+            # The member was lost, and no heartbeat has revived it yet.
+            handle.heartbeat_now()
+        return calls.sync(handle.channel, handle.id, body)
 
 
 class StopAtAssignmentEnd(StopCondition):
-    """Ends where another ending does, for the partitions that are the reader's at the moment."""
+    """Another stop condition, for the partitions that are assigned at the moment."""
 
-    def __init__(self, whole: StopCondition, share: PartitionAssignment) -> None:
+    def __init__(self, whole: StopCondition, assignment: PartitionAssignment) -> None:
         super().__init__(None)
         self._whole = whole
-        self._share = share
+        self._assignment = assignment
 
     def ends(self) -> Mapping[int, int] | None:
-        """Return the ends of the share."""
+        """Return the end offsets of the assigned partitions."""
         ends = self._whole.ends()
         if ends is None:
             return None
-        self._share.need(max(ends, default=-1) + 1)
-        return {p: ends.get(p, 0) for p in self._share.partitions}
+        self._assignment.require_total(max(ends, default=-1) + 1)
+        return {p: ends.get(p, 0) for p in self._assignment.partitions}
 
-    def idle(self) -> None:
-        """Raise if the ends cannot be known."""
-        self._whole.idle()
+    def on_idle(self) -> None:
+        """Raise if the end offsets cannot be known."""
+        self._whole.on_idle()
 
-    def confirm(self) -> None:
-        """Raise if that was not all there should be, once nothing more is to come from others."""
-        if self._share.settled:
-            self._whole.confirm()
+    def verify_complete(self) -> None:
+        """Raise if records are missing, once no further partition is to come."""
+        if self._assignment.stable:
+            self._whole.verify_complete()

@@ -1,4 +1,4 @@
-"""Offset committer: positions of a group, kept by the gateway."""
+"""Offset committer: stores a group's positions with the gateway."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -9,117 +9,116 @@ from sluiceway.rest.endpoint_models import Position
 
 __all__ = ["OffsetCommitter"]
 
-Places = Mapping[int, Position | int]
-
 
 class OffsetCommitter:
-    """The commits of one reader, numbered, so that one that is late undoes none that came after.
+    """Commits the positions of one reader for its group.
 
-    A commit that heard no answer may count or not; the next one makes up for it.
+    Commits carry a sequence number, so a delayed commit cannot overwrite a newer one. A commit
+    without an answer may or may not have been stored; the next one includes its positions.
 
-    Thread-safe: one commit after the other, as a position that is sent later must not be lower.
-    What else there is waits for no commit: reading goes on while the gateway is away.
+    For facades: `assign` and `revoke` follow the assignment, `track_consumed` raises the limit
+    up to which positions may be committed, `commit` and `committed` need a group.
+
+    Thread-safe. Commits are sent one after the other, as positions must not go back. Nothing else
+    waits for a commit: reading goes on during an outage of the gateway.
     """
 
-    def __init__(self, attachment: EndpointHandle | None, *, topic_id: str | None) -> None:
-        self._attachment = attachment
+    def __init__(self, handle: EndpointHandle | None, *, topic_id: str | None) -> None:
+        self._handle = handle
         self._topic_id = topic_id
-        self._number = 0
-        self._known = {} if attachment is None else dict(attachment.attached.positions)
-        self._furthest: dict[int, Position] = {}
-        self._turn = threading.Lock()
-        # Guards the two maps; it is taken after `_turn`, and nobody waits while holding it.
+        self._sequence = 0
+        self._committed = {} if handle is None else dict(handle.attached.positions)
+        self._consumed: dict[int, Position] = {}
+        self._commit_lock = threading.Lock()
+        # Guards the two maps for a few instructions; taken after `_commit_lock`.
         self._lock = threading.RLock()
 
-    def passing(self, positions: Mapping[int, Position]) -> None:
-        """Note that records up to these positions were handed out; they may be committed."""
+    def track_consumed(self, positions: Mapping[int, Position]) -> None:
+        """Allow commits up to these positions: the records before them were handed out."""
         with self._lock:
             for partition, position in positions.items():
-                self._furthest[partition] = max(position, self._furthest.get(partition, position))
+                self._consumed[partition] = max(position, self._consumed.get(partition, position))
 
-    def begin(self, places: Mapping[int, Position], committed: Mapping[int, Position]) -> None:
-        """Note partitions that have come, where they begin, and what is committed of them."""
+    def assign(self, start: Mapping[int, Position], committed: Mapping[int, Position]) -> None:
+        """Add partitions with their start positions, and what is committed of them."""
         with self._lock:
-            self._furthest.update(places)
-            self._known.update(committed)
+            self._consumed.update(start)
+            self._committed.update(committed)
 
-    def forget(self, partitions: Collection[int]) -> None:
-        """Note that these partitions are another's."""
+    def revoke(self, partitions: Collection[int]) -> None:
+        """Remove partitions."""
         with self._lock:
             for partition in partitions:
-                self._furthest.pop(partition, None)
-                self._known.pop(partition, None)
+                self._consumed.pop(partition, None)
+                self._committed.pop(partition, None)
 
     def commit(
-        self, places: Places | None, handed_out: Callable[[], Mapping[int, Position]]
-    ) -> None:
-        """Commit `places`, all or none; None: all that was handed out by the commit's turn."""
-        attachment, group = self._group()
-        with self._turn:
-            self._commit(attachment, group, places, handed_out())
-
-    def _commit(
         self,
-        attachment: EndpointHandle,
-        group: str,
-        places: Places | None,
-        handed_out: Mapping[int, Position],
+        positions: Mapping[int, Position | int] | None,
+        consumed: Callable[[], Mapping[int, Position]],
     ) -> None:
-        with self._lock:
-            self.passing(handed_out)
-            wanted = dict(handed_out) if places is None else self._checked(places)
-            changed = {p: place for p, place in wanted.items() if self._known.get(p) != place}
-        if not changed:
-            return
-        self._number += 1
-        body = {
-            "uid": attachment.uid,
-            "id": attachment.id,
-            "epoch": attachment.attached.epoch,
-            "generation": attachment.attached.generation,
-            "topic_id": self._topic_id,
-            "number": self._number,
-        }
-        try:
-            attachment.session.calls.commit(attachment.channel, group, body, positions=changed)
-        except Fenced as error:
-            attachment.fence(error)
-            raise
-        with self._lock:
-            self._known |= {p: place for p, place in changed.items() if p in self._furthest}
+        """Commit `positions`, all or none; None commits all that `consumed` returns.
+
+        `consumed` is called once earlier commits are done. Raises CommitBeyondRead, Conflict,
+        Fenced, StaleGeneration, GatewayUnavailable, and OptionError for a reader without a group.
+        """
+        handle, group = self._require_group()
+        with self._commit_lock:
+            current = consumed()
+            with self._lock:
+                self.track_consumed(current)
+                wanted = dict(current) if positions is None else self._checked(positions)
+                changed = {p: at for p, at in wanted.items() if self._committed.get(p) != at}
+            if not changed:
+                return
+            self._sequence += 1
+            body = {
+                "uid": handle.uid,
+                "id": handle.id,
+                "epoch": handle.attached.epoch,
+                "generation": handle.attached.generation,
+                "topic_id": self._topic_id,
+                "number": self._sequence,
+            }
+            try:
+                handle.session.calls.commit(handle.channel, group, body, positions=changed)
+            except Fenced as error:
+                handle.fence(error)
+                raise
+            with self._lock:
+                self._committed |= {p: at for p, at in changed.items() if p in self._consumed}
 
     def committed(self) -> dict[int, Position]:
-        """Ask for what is committed, of the partitions assigned."""
-        attachment, group = self._group()
-        membership = attachment.membership
-        broadcast = membership is not None and membership.mode == "broadcast"
-        index = membership.index if membership is not None and broadcast else None
-        found = attachment.session.calls.committed(attachment.channel, group, index=index)
-        return {p: place for p, place in found.items() if attachment.owns(p)}
+        """Request the committed positions of the assigned partitions."""
+        handle, group = self._require_group()
+        member = handle.membership
+        index = member.index if member is not None and member.mode == "broadcast" else None
+        found = handle.session.calls.committed(handle.channel, group, index=index)
+        return {p: position for p, position in found.items() if handle.owns(p)}
 
-    def _group(self) -> tuple[EndpointHandle, str]:
-        attachment = self._attachment
-        if attachment is None or attachment.membership is None:
+    def _require_group(self) -> tuple[EndpointHandle, str]:
+        handle = self._handle
+        if handle is None or handle.membership is None:
             raise OptionError(
                 "a reader without a group commits nothing: open it with channel.reader(group=…), "
                 "or keep reader.position() with your results and give it as start"
             )
-        attachment.check()
-        return attachment, attachment.membership.group
+        handle.check()
+        return handle, handle.membership.group
 
-    def _checked(self, places: Places) -> dict[int, Position]:
-        wanted = {}
-        for partition, place in places.items():
-            if partition not in self._furthest:
+    def _checked(self, positions: Mapping[int, Position | int]) -> dict[int, Position]:
+        checked = {}
+        for partition, given in positions.items():
+            if partition not in self._consumed:
                 raise OptionError(
                     f"partition {partition!r} is not read here; this reader has "
-                    f"{', '.join(map(str, sorted(self._furthest)))}"
+                    f"{', '.join(map(str, sorted(self._consumed)))}"
                 )
-            position = place if isinstance(place, Position) else Position(offset=place)
-            if position > self._furthest[partition]:
+            position = Position.of(given)
+            if position > self._consumed[partition]:
                 raise CommitBeyondRead(
                     f"partition {partition}: {position} is past what was handed out, which is up "
-                    f"to {self._furthest[partition]}; nothing was committed"
+                    f"to {self._consumed[partition]}; nothing was committed"
                 )
-            wanted[partition] = position
-        return wanted
+            checked[partition] = position
+        return checked

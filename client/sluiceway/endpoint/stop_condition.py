@@ -14,49 +14,49 @@ from sluiceway.rest.endpoint_models import Endpoint
 __all__ = [
     "LostWriterPolicy",
     "OnLostWriter",
-    "Outcome",
     "StopCondition",
     "WhenFinished",
-    "outcome",
+    "WritersOutcome",
+    "writers_outcome",
 ]
 
 LOGGER = logging.getLogger("sluiceway.endpoint.stop_condition")
 
 OnLostWriter = Literal["raise", "wait", "go_on"]
 
-_LONG_S = 30.0
-_NAMED = 10
-_NOBODY: tuple[frozenset[str], bool] = (frozenset(), False)
+_LOG_AFTER_S = 30.0
+_MAX_NAMED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """No writer is at work any more, and none is waited for.
+class WritersOutcome:
+    """The result of writers of which none is open and none is waited for.
 
-    `ends` is the offset up to which each partition holds what they wrote. `silent` are the ids of
-    those that left no word of how far they came, `fault` what to raise when all is read. `short`:
-    fewer came than were waited for, and the channel has closed.
+    `ends` is the offset up to which each partition holds their records. `unreported` has the ids
+    of those whose end offsets are unknown. `error` is to be raised when everything is read.
+    `short`: the channel closed before as many writers as expected had attached.
     """
 
     ends: Mapping[int, int]
     short: bool = False
-    silent: frozenset[str] = frozenset()
-    fault: CounterpartError | None = None
+    unreported: frozenset[str] = frozenset()
+    error: CounterpartError | None = None
 
 
 class LostWriterPolicy:
-    """How long one reader waits for writers that failed or were lost to be started again.
+    """How long a reader waits for a replacement of writers that failed or were lost.
 
-    A writer that failed is waited for, for the channel's heartbeat timeout, from when the reader
-    first knew of it: at the latest from `observe`. One that was lost while the reader watched was
-    silent for that long already. `on_lost_writer` "wait" waits without end, "go_on" not at all.
+    The wait for a failed writer lasts for the channel's heartbeat timeout, from when the reader
+    first saw the failure, at the latest in `observe`. A writer that was lost while the reader
+    watched has been silent for that long already. With `on_lost_writer` "wait" the wait has no
+    end, with "go_on" there is none.
     """
 
     def __init__(
         self,
         on_lost_writer: OnLostWriter,
         *,
-        patience_s: float,
+        heartbeat_timeout_s: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if on_lost_writer not in ("raise", "wait", "go_on"):
@@ -64,34 +64,34 @@ class LostWriterPolicy:
                 f"on_lost_writer is {on_lost_writer!r}; it takes 'raise', 'wait' or 'go_on'"
             )
         self.on_lost_writer: OnLostWriter = on_lost_writer
-        self._patience_s = patience_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._monotonic = monotonic
-        self._at_work: set[str] = set()
+        self._seen_open: set[str] = set()
         self._ended_s: dict[str, float] = {}
         self._due_s = math.inf
 
     def is_due(self) -> bool:
-        """Whether the time that the last `awaits` found has run out; True once."""
+        """Whether the wait that the last `waits_for` found is over; True once."""
         due = self._monotonic() >= self._due_s
         if due:
             self._due_s = math.inf
         return due
 
     def observe(self, endpoints: Iterable[Endpoint]) -> None:
-        """Note which writers are at work, and which are not any more; in any thread."""
+        """Note which writers are open, and which have ended; from any thread."""
         for each in endpoints:
             if each.role == "writer" and each.lives:
-                self._at_work.add(each.id)
+                self._seen_open.add(each.id)
                 self._ended_s.pop(each.id, None)
             elif each.role == "writer" and each.state != "closed":
                 self._ended_s.setdefault(each.id, self._monotonic())
 
-    def watched(self, writer: Endpoint) -> bool:
-        """Whether the writer was at work while this reader was there."""
-        return writer.id in self._at_work
+    def has_seen_open(self, writer: Endpoint) -> bool:
+        """Whether the writer was open while this reader was attached."""
+        return writer.id in self._seen_open
 
-    def awaits(self, writers: Iterable[Endpoint]) -> bool:
-        """Whether one of these, which failed or were lost, may still be started again."""
+    def waits_for(self, writers: Iterable[Endpoint]) -> bool:
+        """Whether one of these failed or lost writers may still be replaced."""
         now_s = self._monotonic()
         ends_s = [each for each in map(self._until_s, writers) if each > now_s]
         self._due_s = min(ends_s, default=math.inf)
@@ -102,91 +102,95 @@ class LostWriterPolicy:
             return -math.inf
         if self.on_lost_writer == "wait":
             return math.inf
-        if writer.state != "error" and self.watched(writer):
+        if writer.state != "error" and self.has_seen_open(writer):
             return -math.inf
-        return self._ended_s.get(writer.id, -math.inf) + self._patience_s
+        return self._ended_s.get(writer.id, -math.inf) + self._heartbeat_timeout_s
 
 
-def outcome(
+def writers_outcome(
     endpoints: Iterable[Endpoint],
     policy: LostWriterPolicy,
     *,
     channel: str,
     writers: int,
     complete: bool = False,
-) -> Outcome | None:
-    """Return what the channel's writers have come to; None while more is to be expected.
+) -> WritersOutcome | None:
+    """Return the result of the channel's writers; None while more records are to be expected.
 
-    `complete`: the channel closes, so no writer comes any more, be they fewer than `writers`, and
-    none takes the place of one that failed. A writer that failed and wrote nothing does not count;
-    but if it was at work while this reader was there, a successor in its place is waited for.
+    `complete`: the channel closes, so no further writer attaches, even if there were fewer than
+    `writers`, and no failed one is replaced. A failed writer that wrote nothing does not count;
+    but if it was open while this reader was attached, its replacement is waited for.
     """
     present = [each for each in endpoints if each.role == "writer"]
     policy.observe(present)
     counted = [each for each in present if not each.wrote_nothing]
     if any(each.lives for each in present) or (len(counted) < writers and not complete):
         return None
-    unclear = [each for each in counted if not each.is_accounted_for]
-    replaced = [e for e in present if e.wrote_nothing and e.group is not None and policy.watched(e)]
-    if not complete and policy.awaits([*unclear, *replaced]):
+    unaccounted = [each for each in counted if not each.is_accounted_for]
+    pristine = [
+        each
+        for each in present
+        if each.wrote_nothing and each.group is not None and policy.has_seen_open(each)
+    ]
+    if not complete and policy.waits_for([*unaccounted, *pristine]):
         return None
     ends: dict[int, int] = {}
     for each in counted:
         known = each.ends if each.is_accounted_for else each.lost_at
-        # One that was closed without ends has written nothing.
+        # A writer that was closed without end offsets has written nothing.
         for partition, end in (known or {}).items():
             ends[partition] = max(end, ends.get(partition, 0))
-    fault = None
-    if unclear and policy.on_lost_writer != "go_on":
-        fault = _fault(unclear, channel, complete=complete)
-    return Outcome(
+    error = None
+    if unaccounted and policy.on_lost_writer != "go_on":
+        error = _error(unaccounted, channel, complete=complete)
+    return WritersOutcome(
         ends=ends,
         short=len(counted) < writers,
-        silent=frozenset(each.id for each in unclear if each.lost_at is None),
-        fault=fault,
+        unreported=frozenset(each.id for each in unaccounted if each.lost_at is None),
+        error=error,
     )
 
 
 class StopCondition:
-    """Ends at offsets that are known from the start, or never (None)."""
+    """Stops at offsets that are known from the start, or never (None)."""
 
     def __init__(
-        self, ends: Mapping[int, int] | None, attachment: EndpointHandle | None = None
+        self, ends: Mapping[int, int] | None, handle: EndpointHandle | None = None
     ) -> None:
         self._ends = ends
-        self._attachment = attachment
+        self._handle = handle
 
     def ends(self) -> Mapping[int, int] | None:
-        """Return the offset before which each partition ends, as far as that is known now.
+        """Return the end offset of each partition; None while they are unknown.
 
-        Asked again and again. Raises Fenced and EndpointClosed for a reader that has to stop.
+        Raises Fenced and EndpointClosed for a reader that has to stop.
         """
-        if self._attachment is not None:
-            self._attachment.check()
+        if self._handle is not None:
+            self._handle.check()
         return self._ends
 
-    def idle(self) -> None:
-        """Nothing comes from Kafka, and the ends are not known: raise if they cannot be."""
+    def on_idle(self) -> None:
+        """Raise if the end offsets cannot be known; called while no messages arrive."""
 
-    def confirm(self) -> None:
-        """Everything up to the ends was handed out: raise if that is not all there should be."""
+    def verify_complete(self) -> None:
+        """Raise if records are missing; called when everything up to the ends was handed out."""
 
 
 class WhenFinished(StopCondition):
-    """Ends when at least `writers` have come, none is at work, and all they wrote is read.
+    """Stops when `writers` have attached, none is open, and their records are read.
 
-    When the channel closes, those that have come are all, and what is in it is all there is. What
-    they are at is known from the beats. A writer that comes before all is read puts the end off.
-    `watermarks` gives the ends of the partitions that this reader has; `mine` tells of a partition
-    whether it is the reader's, since the channel may have grown.
+    When the channel closes, the writers that have attached are all. Heartbeats report their
+    states; a writer that attaches before everything is read postpones the end. `watermarks`
+    returns the ends of this reader's partitions, `owns` whether a partition is one of them, also
+    one that was added since.
     """
 
     def __init__(
         self,
-        attachment: EndpointHandle,
+        handle: EndpointHandle,
         *,
         watermarks: Callable[[], Mapping[int, int]],
-        mine: Callable[[int], bool],
+        owns: Callable[[int], bool],
         writers: int,
         on_lost_writer: OnLostWriter,
         monotonic: Callable[[], float] = time.monotonic,
@@ -195,122 +199,118 @@ class WhenFinished(StopCondition):
             raise OptionError(f"writers is {writers!r}; it takes a number from 1")
         self._policy = LostWriterPolicy(
             on_lost_writer,
-            patience_s=attachment.attached.heartbeat_timeout_ms / 1000,
+            heartbeat_timeout_s=handle.attached.heartbeat_timeout_ms / 1000,
             monotonic=monotonic,
         )
-        super().__init__(None, attachment)
-        self._endpoint = attachment
+        super().__init__(None, handle)
+        self._reader = handle
         self._watermarks = watermarks
-        self._mine = mine
+        self._owns = owns
         self._writers = writers
         self._monotonic = monotonic
-        self._judged: Sequence[Endpoint] | None = None
-        self._complete = False
-        self._outcome: Outcome | None = None
-        self._silent: tuple[object, Mapping[int, int]] = (_NOBODY, {})
+        self._evaluated: tuple[Sequence[Endpoint] | None, bool] = (None, False)
+        self._outcome: WritersOutcome | None = None
+        # Watermarks taken when end offsets were unknown, and for which writers.
+        self._substitute: tuple[object, Mapping[int, int]] = ((frozenset(), False), {})
         self._idle_since_s: float | None = None
-        # By the thread of the beats: a writer's time runs while records are read, too.
-        attachment.listen(self._policy.observe)
+        # In the heartbeat thread: the wait for a writer also runs while records are read.
+        handle.subscribe(self._policy.observe)
 
     def ends(self) -> Mapping[int, int] | None:
-        """Return the ends once all writers have finished; None while they have not."""
+        """Return the end offsets once all writers have finished."""
         super().ends()
-        complete = self._endpoint.finish_requested
-        present = self._endpoint.counterparts
-        news = present is not self._judged or complete != self._complete
-        if present is not None and (news or self._policy.is_due()):
-            found = outcome(
+        complete = self._reader.finish_requested
+        present = self._reader.counterparts
+        changed = present is not self._evaluated[0] or complete != self._evaluated[1]
+        if present is not None and (changed or self._policy.is_due()):
+            found = writers_outcome(
                 present,
                 self._policy,
-                channel=self._endpoint.channel,
+                channel=self._reader.channel,
                 writers=self._writers,
                 complete=complete,
             )
-            self._ends = None if found is None else self._bounds(found)
+            self._ends = None if found is None else self._own_ends(found)
             self._outcome = found
-            self._judged, self._complete = present, complete
+            self._evaluated = present, complete
         return self._ends
 
-    def idle(self) -> None:
-        """Raise what has kept the gateway away for too long; it alone knows of the end."""
-        trouble = self._endpoint.session.trouble
-        if trouble is not None:
-            raise trouble
+    def on_idle(self) -> None:
+        """Raise the outage of the gateway, which alone knows the end; log a long wait."""
+        outage = self._reader.session.outage
+        if outage is not None:
+            raise outage
         now_s = self._monotonic()
         if self._idle_since_s is None:
             self._idle_since_s = now_s
-        elif now_s - self._idle_since_s >= _LONG_S:
+        elif now_s - self._idle_since_s >= _LOG_AFTER_S:
             self._idle_since_s = float("inf")
-            LOGGER.warning("%s", self._explain())
+            LOGGER.warning("%s", self._explanation())
 
-    def confirm(self) -> None:
+    def verify_complete(self) -> None:
         """Raise WriterFailed or WriterLost."""
-        if self._outcome is not None and self._outcome.fault is not None:
-            raise self._outcome.fault
+        if self._outcome is not None and self._outcome.error is not None:
+            raise self._outcome.error
 
-    def _bounds(self, found: Outcome) -> Mapping[int, int]:
-        ends = {p: end for p, end in found.ends.items() if self._mine(p)}
-        unknown = (found.silent, found.short)
-        if unknown != self._silent[0]:
-            # How far they came is not known: what is there now is theirs, and no more.
-            self._silent = (unknown, self._watermarks())
-        for partition, end in self._silent[1].items():
+    def _own_ends(self, found: WritersOutcome) -> Mapping[int, int]:
+        ends = {p: end for p, end in found.ends.items() if self._owns(p)}
+        unknown = (found.unreported, found.short)
+        if unknown != self._substitute[0]:
+            # Their end offsets are unknown: everything in the topic now counts as theirs.
+            self._substitute = (unknown, self._watermarks())
+        for partition, end in self._substitute[1].items():
             ends[partition] = max(end, ends.get(partition, 0))
         return ends
 
-    def _explain(self) -> str:
-        writers = [each for each in self._judged or () if each.role == "writer"]
-        came = [each for each in writers if not each.wrote_nothing]
-        at_work = ", ".join(each.place for each in came if each.state != "closed")
+    def _explanation(self) -> str:
+        writers = [each for each in self._evaluated[0] or () if each.role == "writer"]
+        counted = [each for each in writers if not each.wrote_nothing]
+        unfinished = ", ".join(each.place for each in counted if each.state != "closed")
         failed = _named([each for each in writers if each.wrote_nothing])
         return (
-            f"{self._endpoint.name} has read all there is and waits for the end: {len(came)} of "
-            f"{self._writers} writers have come, not finished: {at_work or 'none'}. "
+            f"{self._reader.name} has read everything and waits for the end: {len(counted)} of "
+            f"{self._writers} writers have attached, not finished: {unfinished or 'none'}. "
             + (f"Failed before they wrote anything, and not counted: {failed}. " if failed else "")
-            + "Writers that nobody knows of (Spark without a driver that was registered, programs "
-            "without the client) are not waited for: read what they write with until='now'"
+            + "Writers without an endpoint (Spark without a registered driver, programs without "
+            "the client) are not waited for: read their records with until='now'"
         )
 
 
-def _fault(unclear: Sequence[Endpoint], channel: str, *, complete: bool) -> CounterpartError:
-    failed = [each for each in unclear if each.state == "error"]
-    kind, which = (WriterFailed, failed) if failed else (WriterLost, list(unclear))
-    said = "failed" if failed else "is lost (no heartbeat for the channel's heartbeat timeout)"
-    grouped = [each for each in which if each.group is not None]
-    ways = []
+def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> CounterpartError:
+    failed = [each for each in unaccounted if each.state == "error"]
+    kind, writers = (WriterFailed, failed) if failed else (WriterLost, list(unaccounted))
+    how = "failed" if failed else "is lost (no heartbeat for the channel's heartbeat timeout)"
+    grouped = [each for each in writers if each.group is not None]
+    pronoun = "it" if len(writers) == 1 else "them"
+    remedies = []
     if grouped and not complete:
-        ways.append("start it again in its place (the same group and index), and read on")
-    ways.append(f"read with on_lost_writer='go_on' to end without {_it(which)}")
-    ids = ", ".join(repr(each.id) for each in which[:_NAMED])
+        remedies.append("start it again in its place (the same group and index), and read on")
+    remedies.append(f"read with on_lost_writer='go_on' to end without {pronoun}")
+    ids = ", ".join(repr(each.id) for each in writers[:_MAX_NAMED])
     command = f"sluiceway channels dismiss {channel}" + (
-        f" --endpoint {which[0].id}" if len(which) == 1 else f" --{'failed' if failed else 'lost'}"
+        f" --endpoint {writers[0].id}"
+        if len(writers) == 1
+        else f" --{'failed' if failed else 'lost'}"
     )
-    ways.append(
-        f"if what is there is all that should be, let readers take {_it(which)} for finished: "
-        f"channel.dismiss({ids}{', …' if len(which) > _NAMED else ''}), or `{command}`"
+    remedies.append(
+        f"if the channel holds all records that it should, let readers take {pronoun} for "
+        f"finished: channel.dismiss({ids}{', …' if len(writers) > _MAX_NAMED else ''}), or "
+        f"`{command}`"
     )
-    why = ""
+    reason = ""
     if complete:
-        why = "The channel closes, so no writer can take its place any more. "
-    elif len(grouped) < len(which):
-        why = "No writer can take the place of one that has no group. "
+        reason = "The channel closes, so no writer can take its place any more. "
+    elif len(grouped) < len(writers):
+        reason = "No writer can take the place of one that has no group. "
+    advice = "; or ".join(remedies)
     return kind(
-        f"not every writer of the channel {channel!r} has finished: {_named(which)} {said}. All "
-        f"that is known of was handed out. {why}{_listed(ways)}",
-        endpoints=tuple(each.id for each in which),
+        f"not every writer of the channel {channel!r} has finished: {_named(writers)} {how}. All "
+        f"known records were handed out. {reason}{advice[0].upper()}{advice[1:]}",
+        endpoints=tuple(each.id for each in writers),
     )
 
 
 def _named(writers: Sequence[Endpoint]) -> str:
-    told = [f"{each.place} ({each.cause})" if each.cause else each.place for each in writers]
-    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
-    return ", ".join(told[:_NAMED]) + more
-
-
-def _it(which: Sequence[Endpoint]) -> str:
-    return "it" if len(which) == 1 else "them"
-
-
-def _listed(ways: Sequence[str]) -> str:
-    text = "; or ".join(ways)
-    return text[0].upper() + text[1:]
+    names = [f"{each.place} ({each.cause})" if each.cause else each.place for each in writers]
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

@@ -8,6 +8,8 @@ from sluiceway.errors import OptionError, SluicewayTimeout
 from sluiceway.rest.endpoint_models import CommitProgress, Endpoint
 from sluiceway.rest.endpoints import EndpointCalls
 
+__all__ = ["WaitedState", "missing_endpoints", "wait_for_commits", "wait_for_endpoints"]
+
 WaitedState = Literal["opened", "started", "closed"]
 
 _REACHED: Mapping[str, frozenset[str]] = {
@@ -15,89 +17,72 @@ _REACHED: Mapping[str, frozenset[str]] = {
     "started": frozenset({"started", "stopped", "closed"}),
     "closed": frozenset({"closed"}),
 }
-_LONGEST_WAIT_S = 20.0
+_MAX_WAIT_S = 20.0
+_MAX_NAMED = 5
 
 
-class Meeting:
-    """The endpoints of one incarnation of a channel, asked for without being one."""
+def wait_for_endpoints(
+    calls: EndpointCalls,
+    channel: str,
+    missing: Callable[[Sequence[Endpoint]], list[str]],
+    *,
+    timeout_s: float,
+    every_s: float = _MAX_WAIT_S,
+) -> tuple[Endpoint, ...]:
+    """Return a channel's endpoints once `missing`, given all of them, returns no name.
 
-    def __init__(self, calls: EndpointCalls, channel: str) -> None:
-        self._calls = calls
-        self._channel = channel
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return all that are there."""
-        return self._calls.endpoints(self._channel)[0] or ()
-
-    def wait_for(
-        self, *, writers: int, readers: int, state: WaitedState, timeout_s: float
-    ) -> tuple[Endpoint, ...]:
-        """Return them once nobody is missing. Raises SluicewayTimeout."""
-        if state not in _REACHED:
-            raise OptionError(f"state is {state!r}; it takes 'opened', 'started' or 'closed'")
-        return self.wait_until(
-            lambda present: [
-                *missing(present, "writer", writers, state),
-                *missing(present, "reader", readers, state),
-            ],
-            timeout_s=timeout_s,
+    `missing` is called when an endpoint changes, and at least every `every_s` or 20 s. Raises
+    SluicewayTimeout with the names.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    etag: str | None = None
+    present: tuple[Endpoint, ...] = ()
+    while True:
+        left_s = min(_MAX_WAIT_S, every_s, deadline_s - time.monotonic())
+        found, etag = calls.endpoints(
+            channel, seen=etag, wait_s=0.0 if etag is None else max(0.0, left_s)
         )
-
-    def wait_until(
-        self,
-        absent: Callable[[Sequence[Endpoint]], list[str]],
-        *,
-        timeout_s: float,
-        every_s: float = _LONGEST_WAIT_S,
-    ) -> tuple[Endpoint, ...]:
-        """Return them once `absent` names nobody of them. Raises SluicewayTimeout with the names.
-
-        It is asked when something changes, and every 20 s, or every `every_s` if that is sooner.
-        """
-        deadline_s = time.monotonic() + timeout_s
-        etag: str | None = None
-        present: tuple[Endpoint, ...] = ()
-        while True:
-            left_s = min(_LONGEST_WAIT_S, every_s, deadline_s - time.monotonic())
-            found, etag = self._calls.endpoints(
-                self._channel, seen=etag, wait_s=0.0 if etag is None else max(0.0, left_s)
+        present = present if found is None else found
+        names = missing(present)
+        if not names:
+            return present
+        if time.monotonic() >= deadline_s:
+            raise SluicewayTimeout(
+                f"after {timeout_s:g} s the channel {channel!r} lacks {'; '.join(names)}"
             )
-            present = present if found is None else found
-            names = absent(present)
-            if not names:
-                return present
-            if time.monotonic() >= deadline_s:
-                raise SluicewayTimeout(
-                    f"after {timeout_s:g} s the channel {self._channel!r} lacks {'; '.join(names)}"
-                )
 
 
-def missing(present: Sequence[Endpoint], role: str, wanted: int, state: WaitedState) -> list[str]:
-    """Say who of `wanted` endpoints of a role has not come to `state`; nobody: an empty list."""
+def missing_endpoints(
+    present: Sequence[Endpoint], role: str, wanted: int, state: WaitedState
+) -> list[str]:
+    """Return a description of the endpoints that have not reached `state`; empty if none lacks."""
+    if state not in _REACHED:
+        raise OptionError(f"state is {state!r}; it takes 'opened', 'started' or 'closed'")
     if wanted == 0:
         return []
     known = [each for each in present if each.role == role]
-    there = [each for each in known if each.state in _REACHED[state]]
-    late = [each for each in known if each not in there]
+    reached = [each for each in known if each.state in _REACHED[state]]
+    late = [each for each in known if each not in reached]
     unfinished = state == "closed" and any(each.lives for each in late)
-    if len(there) >= wanted and not unfinished:
+    if len(reached) >= wanted and not unfinished:
         return []
-    told = [_standing(each) for each in late] + _vacant(known)
+    vacant = _vacant(known)
+    details = [_description(each) for each in late] + vacant
     never = wanted - len(known)
-    if never > 0 and len(_vacant(known)) < never:
-        told.append(f"{never} never came")
-    return [f"{role}s: {len(there)} of {wanted} {state} ({', '.join(told)})"]
+    if never > 0 and len(vacant) < never:
+        details.append(f"{never} never came")
+    return [f"{role}s: {len(reached)} of {wanted} {state} ({', '.join(details)})"]
 
 
-def _standing(endpoint: Endpoint) -> str:
+def _description(endpoint: Endpoint) -> str:
     cause = f": {endpoint.cause}" if endpoint.cause else ""
-    judged = endpoint.state not in ("closed", "error") and endpoint.health != "healthy"
-    health = f", {endpoint.health}" if judged else ""
+    ended = endpoint.state in ("closed", "error")
+    health = "" if ended or endpoint.health == "healthy" else f", {endpoint.health}"
     return f"{endpoint.place} is {endpoint.state}{health}{cause}"
 
 
 def _vacant(known: Sequence[Endpoint]) -> list[str]:
-    """Name the places of groups where nobody has come."""
+    """Name the places of groups without an instance."""
     sizes = {each.group: each.size for each in known if each.group and each.size}
     taken = {(each.group, each.index) for each in known}
     return [
@@ -108,10 +93,7 @@ def _vacant(known: Sequence[Endpoint]) -> list[str]:
     ]
 
 
-_NAMED = 5
-
-
-def wait_until_passed(
+def wait_for_commits(
     calls: EndpointCalls,
     channel: str,
     *,
@@ -121,38 +103,38 @@ def wait_until_passed(
     ends: Mapping[int, int],
     timeout_s: float,
 ) -> None:
-    """Return when all of the groups have committed up to these ends.
+    """Return once all of the groups have committed up to `ends`.
 
-    The gateway holds each question until the answer is yes, or a while is over. Raises
-    SluicewayTimeout, which says of each group what is missing.
+    The gateway holds each request until that is so, or for a while. Raises SluicewayTimeout,
+    which says for each group how much is missing.
     """
     if isinstance(groups, str) or not groups or not all(isinstance(each, str) for each in groups):
         raise OptionError(f"groups is {groups!r}; it takes a list of groups' names")
     if not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= 86_400:
         raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds to 86400")
     deadline_s = time.monotonic() + timeout_s
+    body = {"uid": uid, "topic_id": topic_id, "offsets": {str(p): ends[p] for p in ends}}
     late = []
     for group in dict.fromkeys(groups):
         while True:
-            left_s = max(0.0, min(_LONGEST_WAIT_S, deadline_s - time.monotonic()))
-            body = {"uid": uid, "topic_id": topic_id, "offsets": {str(p): ends[p] for p in ends}}
-            passage = calls.commit_progress(channel, group, body, wait_s=left_s)
-            if passage.passed:
+            left_s = max(0.0, min(_MAX_WAIT_S, deadline_s - time.monotonic()))
+            progress = calls.commit_progress(channel, group, body, wait_s=left_s)
+            if progress.passed:
                 break
             if left_s == 0 or time.monotonic() >= deadline_s:
-                late.append(f"the group {group!r}: {_told(passage)}")
+                late.append(f"the group {group!r}: {_shortfall(progress)}")
                 break
     if late:
         raise SluicewayTimeout(
-            f"after {timeout_s:g} s what was written to the channel {channel!r} is not "
+            f"after {timeout_s:g} s the records written to the channel {channel!r} are not "
             f"acknowledged by {'; '.join(late)}"
         )
 
 
-def _told(passage: CommitProgress) -> str:
-    if not passage.known:
-        return "nobody has been in it yet"
-    parts = [
+def _shortfall(progress: CommitProgress) -> str:
+    if not progress.known:
+        return "it has had no members yet"
+    partitions = [
         (f"member {each.index}, " if each.index is not None else "")
         + f"partition {each.partition}: "
         + (
@@ -161,10 +143,7 @@ def _told(passage: CommitProgress) -> str:
             else f"{each.wanted - each.committed} messages missing ({each.committed} of "
             f"{each.wanted})"
         )
-        for each in passage.missing[:_NAMED]
+        for each in progress.missing[:_MAX_NAMED]
     ]
-    more = passage.lacking - len(parts)
-    return ", ".join([*parts, *([f"and {more} partitions more"] if more > 0 else [])])
-
-
-__all__ = ["Meeting", "WaitedState", "missing", "wait_until_passed"]
+    more = progress.lacking - len(partitions)
+    return ", ".join([*partitions, *([f"and {more} partitions more"] if more > 0 else [])])

@@ -31,7 +31,7 @@ class WriterEndpoint:
         self.records = 0
         self.failures = 0
         self._reason = ""
-        self.handle = EndpointHandle.open(
+        self.handle = EndpointHandle(
             HeartbeatSession.of(control.endpoints, grace_s=control.grace_s),
             channel=channel,
             uid=uid,
@@ -60,7 +60,7 @@ class WriterEndpoint:
 
     def report(self) -> None:
         """Let heartbeats report the count of messages."""
-        self.handle.start(self.records)
+        self.handle.record_cycle(self.records)
 
     def close(self, error: BaseException | None = None, *, timeout_s: float) -> None:
         """Report where the channel's messages end, or that the writer failed.
@@ -78,7 +78,7 @@ class WriterEndpoint:
         if error is not None:
             self.handle.fail(error)
             return
-        self.handle.leave(ends=self._ends(timeout_s) if self.records else None)
+        self.handle.detach(ends=self._ends(timeout_s) if self.records else None)
 
     def _ends(self, timeout_s: float) -> dict[int, int]:
         """Return where each partition ends. Raises KafkaFailure, TopicGone if it was deleted."""

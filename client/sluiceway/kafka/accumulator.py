@@ -15,17 +15,14 @@ from sluiceway.rest.models import Connection
 __all__ = ["Messages", "RecordAccumulator", "record_accumulator"]
 
 _FRAMING_BYTES = 128
-"""What Kafka adds to a lone message: the batch's header of 61 bytes and the record's own."""
+"""Kafka's overhead of a single message: the 61-byte batch header and the record header."""
 _COLUMN_BYTES = 512
-"""More than what an Arrow message spends on a column besides its data."""
+"""An upper bound of an Arrow message's overhead per column."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Messages:
-    """Values in order, with one partition each, and one key and header each where there are some.
-
-    A header is a name and a value.
-    """
+    """Messages in order: values, partitions, and optionally keys and headers (name, value)."""
 
     values: Sequence[bytes | None] = ()
     keys: Sequence[bytes | None] | None = None
@@ -35,40 +32,40 @@ class Messages:
 
 
 class RecordAccumulator(Protocol):
-    """Makes messages of a writer's batches. A call that raises has changed nothing.
+    """Turns a writer's batches into messages. A call that raises changes nothing.
 
-    Not thread-safe: rows wait here, and messages name the partitions in turn.
+    Not thread-safe.
     """
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
-        """Encode one write and return the messages to send now.
+        """Encode one write and return the messages that are full.
 
         Raises RecordTooLarge and OptionError with record numbers of the write.
         """
 
-    def rest(self) -> Messages:
-        """Return the messages of what waits."""
+    def drain(self) -> Messages:
+        """Return the messages of all accumulated records."""
 
     def records_in(self, value: bytes | None) -> int:
-        """Return how many records a message made here holds."""
+        """Return the number of records in one of its messages."""
 
 
 def record_accumulator(
-    codec: Codec, connection: Connection, placement: Partitioning, *, batch_records: int
+    codec: Codec, connection: Connection, partitioning: Partitioning, *, batch_records: int
 ) -> RecordAccumulator:
-    """Return the maker of messages for the connection's format."""
+    """Return the accumulator for the connection's format."""
     limit_bytes = connection.max_message_bytes - _FRAMING_BYTES
     if connection.format == "arrow":
-        return _BatchMessages(codec, placement, limit_bytes, batch_records)
-    return _RecordMessages(codec, placement, limit_bytes)
+        return _BatchMessages(codec, partitioning, limit_bytes, batch_records)
+    return _RecordMessages(codec, partitioning, limit_bytes)
 
 
 class _RecordMessages:
-    """Each record is a message."""
+    """One message per record."""
 
-    def __init__(self, codec: Codec, placement: Partitioning, limit_bytes: int) -> None:
+    def __init__(self, codec: Codec, partitioning: Partitioning, limit_bytes: int) -> None:
         self._codec = codec
-        self._placement = placement
+        self._partitioning = partitioning
         self._limit_bytes = limit_bytes
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
@@ -76,23 +73,23 @@ class _RecordMessages:
         keys: list[bytes | None] | None = None
         targets: list[int | None] | None = None
         for batch in batches:
-            places = self._placement.places(batch, len(values))
+            assigned = self._partitioning.assign(batch, len(values))
             limit_bytes = self._limit_bytes
-            if places.keys is not None:
-                limit_bytes -= max((len(key) for key in places.keys if key), default=0)
-                keys = [*(keys or ()), *places.keys]
-            if places.partitions is not None:
-                targets = [*(targets or ()), *places.partitions]
+            if assigned.keys is not None:
+                limit_bytes -= max((len(key) for key in assigned.keys if key), default=0)
+                keys = [*(keys or ()), *assigned.keys]
+            if assigned.partitions is not None:
+                targets = [*(targets or ()), *assigned.partitions]
             values += _encoded(self._codec, batch, limit_bytes, range(len(values), 2**62))
-        turns = self._placement.turns
+        round_robin = self._partitioning.round_robin
         return Messages(
             values=values,
             keys=keys,
-            partitions=turns if targets is None else _settled(targets, turns),
+            partitions=round_robin if targets is None else _resolved(targets, round_robin),
             records=len(values),
         )
 
-    def rest(self) -> Messages:
+    def drain(self) -> Messages:
         return Messages()
 
     def records_in(self, value: bytes | None) -> int:
@@ -101,15 +98,15 @@ class _RecordMessages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Waiting:
-    """Rows of one target, fewer than a message holds, each known to fit into one."""
+class _Pending:
+    """Rows of one partition, too few for a message, each known to fit into one."""
 
     batches: Sequence[pa.RecordBatch] = ()
     rows: int = 0
     size_bytes: int = 0
 
-    def joined_by(self, batches: Sequence[pa.RecordBatch]) -> "_Waiting":
-        return _Waiting(
+    def extended(self, batches: Sequence[pa.RecordBatch]) -> "_Pending":
+        return _Pending(
             batches=[*self.batches, *batches],
             rows=self.rows + sum(each.num_rows for each in batches),
             size_bytes=self.size_bytes
@@ -118,88 +115,87 @@ class _Waiting:
 
 
 class _BatchMessages:
-    """Rows of one partition share messages of up to `batch_records` rows.
+    """Messages of up to `batch_records` rows of one partition.
 
-    `None` as a target stands for whichever partition is next.
+    The partition None stands for the next one of the round robin.
     """
 
     def __init__(
-        self, codec: Codec, placement: Partitioning, limit_bytes: int, batch_records: int
+        self, codec: Codec, partitioning: Partitioning, limit_bytes: int, batch_records: int
     ) -> None:
         self._codec = codec
-        self._placement = placement
+        self._partitioning = partitioning
         self._limit_bytes = limit_bytes
         self._batch_records = batch_records
-        self._waiting: dict[int | None, _Waiting] = {}
+        self._pending: dict[int | None, _Pending] = {}
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
         added: dict[int | None, list[tuple[pa.RecordBatch, Sequence[int]]]] = {}
         first = 0
         for batch in batches:
-            for target, part, given in self._placement.groups(batch, first):
+            for target, part, given in self._partitioning.split(batch, first):
                 added.setdefault(target, []).append((part, given))
             first += batch.num_rows
         values: list[bytes | None] = []
         targets: list[int | None] = []
-        waiting = dict(self._waiting)
+        pending = dict(self._pending)
         for target, parts in added.items():
-            before = waiting.pop(target, _Waiting())
-            together = before.joined_by([part for part, _ in parts])
-            if self._may_wait(together):
-                waiting[target] = together
+            before = pending.pop(target, _Pending())
+            rows = before.extended([part for part, _ in parts])
+            if self._may_wait(rows):
+                pending[target] = rows
                 continue
-            # Rows that wait from earlier writes fit: their numbers are never asked for.
+            # Rows of earlier writes fit into a message: their numbers are never used.
             numbers: list[Sequence[int]] = [range(-before.rows, 0), *(given for _, given in parts)]
             done = 0
-            for piece in _pieces(together.batches, self._batch_records):
-                rest = _Waiting().joined_by([piece])
+            for piece in _pieces(rows.batches, self._batch_records):
+                rest = _Pending().extended([piece])
                 if self._may_wait(rest):
-                    waiting[target] = rest
+                    pending[target] = rest
                     continue
                 flat = itertools.islice(itertools.chain(*numbers), done, None)
                 encoded = _encoded(self._codec, piece, self._limit_bytes, flat)
                 values += encoded
                 targets += [target] * len(encoded)
                 done += piece.num_rows
-        self._waiting = waiting
+        self._pending = pending
         return self._messages(values, targets)
 
-    def rest(self) -> Messages:
+    def drain(self) -> Messages:
         values: list[bytes | None] = []
         targets: list[int | None] = []
-        for target, waiting in self._waiting.items():
-            for piece in _pieces(waiting.batches, self._batch_records):
+        for target, pending in self._pending.items():
+            for piece in _pieces(pending.batches, self._batch_records):
                 encoded = self._codec.encode(piece, limit_bytes=self._limit_bytes).values
                 values += encoded
                 targets += [target] * len(encoded)
-        self._waiting = {}
+        self._pending = {}
         return self._messages(values, targets)
 
     def records_in(self, value: bytes | None) -> int:
         records: int = Envelope.unpack(value or b"").records
         return records
 
-    def _may_wait(self, rows: _Waiting) -> bool:
+    def _may_wait(self, rows: _Pending) -> bool:
         return rows.rows < self._batch_records and rows.size_bytes < self._limit_bytes
 
     def _messages(self, values: list[bytes | None], targets: list[int | None]) -> Messages:
-        turns = self._placement.turns
         return Messages(
             values=values,
-            partitions=_settled(targets, turns),
+            partitions=_resolved(targets, self._partitioning.round_robin),
             records=sum(map(self.records_in, values)),
         )
 
 
-def _settled(targets: Iterable[int | None], turns: Iterator[int]) -> list[int]:
-    """Return the targets, with the next partition in turn for each that is None."""
-    return [next(turns) if target is None else target for target in targets]
+def _resolved(targets: Iterable[int | None], round_robin: Iterator[int]) -> list[int]:
+    """Replace each None by the next partition of the round robin."""
+    return [next(round_robin) if target is None else target for target in targets]
 
 
 def _encoded(
     codec: Codec, batch: pa.RecordBatch, limit_bytes: int, numbers: Iterable[int]
 ) -> Sequence[bytes | None]:
-    """Encode a batch whose rows have these numbers in the write."""
+    """Encode a batch; `numbers` are its rows' numbers in the write, for RecordTooLarge."""
     try:
         return codec.encode(batch, limit_bytes=limit_bytes).values
     except RecordTooLarge as error:
@@ -211,7 +207,7 @@ def _encoded(
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Cut batches into pieces of `rows` rows, the last one shorter; copy only to join."""
+    """Split batches into pieces of `rows` rows, the last one shorter; copy only to join."""
     gathered: list[pa.RecordBatch] = []
     missing = rows
     for batch in batches:

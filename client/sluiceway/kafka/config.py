@@ -1,12 +1,11 @@
 """Kafka client configuration: allowed properties, credentials, masked secrets.
 
-librdkafka has properties that load code, run commands and read files. So a property that comes
-from the gateway or from a caller is on a list here, or it is refused by name.
+librdkafka has properties that load code, run commands and read files. So properties from the
+gateway or from a caller are refused unless they are listed here.
 
 SLUICEWAY_KAFKA_CREDENTIALS holds Kafka properties as a JSON object, or
-SLUICEWAY_KAFKA_CREDENTIALS_FILE the path of a file with one. They are read where a Kafka client is
-made, by the process that makes it: so they are in no plan, option or answer, and every executor of
-Spark has its own.
+SLUICEWAY_KAFKA_CREDENTIALS_FILE the path of a file with one. The process that creates a Kafka
+client reads them, so they are in no plan, option or answer, and each executor of Spark has its own.
 """
 
 import difflib
@@ -24,14 +23,14 @@ _MASK = "**********"
 
 
 class MaskedProperties(dict[str, Any]):
-    """Kafka properties whose `repr` shows no password and no key.
+    """Kafka properties whose `repr` masks passwords and keys.
 
-    Error reporters render the locals of every frame of a traceback; so properties are held in
-    locals, arguments and keys as one of these.
+    Error reporters render the locals of every frame of a traceback, so locals, arguments and keys
+    hold properties only in this class.
     """
 
     def over(self, others: Mapping[str, Any]) -> "MaskedProperties":
-        """Return these with `others` over them."""
+        """Return a copy in which `others` take precedence."""
         return MaskedProperties({**self, **others})
 
     def __repr__(self) -> str:
@@ -48,13 +47,13 @@ _ALTERNATIVES = (
     frozenset({"ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location"}),
     frozenset({"ssl.key.location", "ssl.key.pem", "ssl.keystore.location"}),
 )
-"""Properties that say the same: of each group librdkafka takes one."""
+"""Groups of properties of which librdkafka takes one."""
 
 
 def found_credentials() -> MaskedProperties:
-    """Return the properties that this process's environment names, unchecked but for their form.
+    """Return the properties from this process's environment, not checked against the lists.
 
-    Raises OptionError, without any value, where there is no JSON object.
+    Raises OptionError, without any value, if they are no JSON object.
     """
     path = os.environ.get(f"{_VARIABLE}_FILE")
     if path and os.environ.get(_VARIABLE):
@@ -69,14 +68,14 @@ def found_credentials() -> MaskedProperties:
 
 
 def merged(given: Mapping[str, object], own: Mapping[str, object]) -> MaskedProperties:
-    """Return `given` with `own` over it; what says the same as one of `own` gives way to it."""
+    """Merge properties; `own` take precedence, also over alternatives of theirs in `given`."""
     replaced = {name for group in _ALTERNATIVES if group & own.keys() for name in group}
     kept = MaskedProperties({name: given[name] for name in given if name not in replaced})
     return kept.over(own)
 
 
 def _parsed(text: str) -> MaskedProperties | None:
-    """Return what the text says, nothing where it is empty, None where it is no JSON object."""
+    """Return the properties in the text; None if it is neither empty nor a JSON object."""
     if not text:
         return MaskedProperties()
     try:
@@ -116,7 +115,7 @@ CONNECTION = frozenset(
         "ssl.key.pem",
     }
 )
-"""What it takes to reach Kafka; PEM texts, never paths."""
+"""Properties of connections; PEM texts, never paths."""
 
 LOCAL = CONNECTION | {
     "debug",
@@ -127,7 +126,7 @@ LOCAL = CONNECTION | {
     "ssl.keystore.location",
     "ssl.keystore.password",
 }
-"""What a process may say for itself: paths on its own machine, too."""
+"""Properties that a process may set for itself, including paths on its own machine."""
 
 _INSTEAD = {
     "ssl.ca.location": "give the certificates' text in ssl.ca.pem",
@@ -151,7 +150,7 @@ PRODUCER = frozenset(
         "retry.backoff.ms",
     }
 )
-"""What tunes a writer. `acks` and idempotence are not for tuning: losing records is no option."""
+"""Properties of writers. `acks` and idempotence are fixed, as records must not be lost."""
 
 CONSUMER = frozenset(
     {
@@ -168,7 +167,7 @@ CONSUMER = frozenset(
         "queued.min.messages",
     }
 )
-"""What tunes a reader."""
+"""Properties of readers."""
 
 _DEFAULTS = {"log_level": 4}
 _PRODUCER_DEFAULTS = {
@@ -180,7 +179,7 @@ _PRODUCER_DEFAULTS = {
     "delivery.report.only.error": True,
 }
 _CONSUMER_DEFAULTS = {
-    # A group id is demanded by librdkafka; without subscribing or committing no group is made.
+    # librdkafka requires a group id; without a subscription or commit it creates no group.
     "group.id": "sluiceway",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -188,23 +187,22 @@ _CONSUMER_DEFAULTS = {
     "check.crcs": True,
     "enable.partition.eof": True,
     "queued.min.messages": 200_000,
-    # A broker is asked one thing at a time: after a seek, the wait at the old place ends so soon.
+    # A broker serves one fetch at a time: after a seek, the earlier fetch ends so soon.
     "fetch.wait.max.ms": 100,
-    # A full queue is looked at again so soon; librdkafka's own second starves a fast reader.
+    # How soon a full queue is checked again; the default of a second starves a fast reader.
     "fetch.queue.backoff.ms": 10,
 }
 
 
 def refuse_unlisted(properties: Mapping[str, object], *allowed: frozenset[str]) -> None:
-    """Raise OptionError naming the first property that is in none of the `allowed` lists."""
+    """Raise OptionError for the first property that is in none of the `allowed` lists."""
     known = frozenset().union(*allowed)
     for name in properties:
         if name not in known:
             close = difflib.get_close_matches(str(name), known, n=1)
             advice = _INSTEAD.get(str(name)) or (f"did you mean {close[0]!r}?" if close else "")
             raise OptionError(
-                f"the Kafka property {name!r} is not one that can be set"
-                + (f"; {advice}" if advice else "")
+                f"the Kafka property {name!r} cannot be set" + (f"; {advice}" if advice else "")
             )
         if not isinstance(properties[name], str | int | float | bool):
             raise OptionError(
@@ -222,10 +220,10 @@ def producer_config(
 ) -> MaskedProperties:
     """Return librdkafka's configuration of a writer.
 
-    `connection` is what the gateway gave, `overrides` what the caller wants; both are checked,
-    and so are the process's own credentials, which go between them.
-    Messages wait for acknowledgement for `delivery_timeout_ms` at most, and no request holds a
-    batch larger than `max_message_bytes`, since the topic would refuse it.
+    `connection` has the gateway's properties, `overrides` the caller's; the process's own
+    credentials go between them. All are checked. Messages wait for acknowledgement for
+    `delivery_timeout_ms` at most, and no batch is larger than `max_message_bytes`, which the
+    topic would refuse.
     """
     refuse_unlisted(overrides or {}, CONNECTION, PRODUCER)
     tuning = {
@@ -235,33 +233,35 @@ def producer_config(
         "message.max.bytes": max(1000, max_message_bytes),
         "batch.size": max(1, min(1_000_000, max_message_bytes)),
     }
-    return MaskedProperties(tuning).over(_reached(connection, overrides or {}))
+    return MaskedProperties(tuning).over(_connection_properties(connection, overrides or {}))
 
 
 def consumer_config(
     connection: Mapping[str, str], overrides: Mapping[str, object] | None = None
 ) -> MaskedProperties:
-    """Return librdkafka's configuration of a reader; both mappings are checked."""
+    """Return librdkafka's configuration of a reader, checked like a writer's."""
     refuse_unlisted(overrides or {}, CONNECTION, CONSUMER)
     tuning = MaskedProperties({**_DEFAULTS, **_CONSUMER_DEFAULTS})
-    return tuning.over(_reached(connection, overrides or {}))
+    return tuning.over(_connection_properties(connection, overrides or {}))
 
 
 def admin_config(
     connection: Mapping[str, str], overrides: Mapping[str, object] | None = None
 ) -> MaskedProperties:
-    """Return librdkafka's configuration for asking about topics.
+    """Return librdkafka's configuration of an admin client.
 
-    Of `overrides`, those of a writer or reader, it takes what concerns the connection.
+    Of a writer's or reader's `overrides`, it takes the connection properties.
     """
     refuse_unlisted(overrides or {}, CONNECTION, PRODUCER, CONSUMER)
     given = MaskedProperties(overrides or {})
-    concerned = MaskedProperties({name: given[name] for name in given if name in CONNECTION})
-    return MaskedProperties(_DEFAULTS).over(_reached(connection, concerned))
+    of_connection = MaskedProperties({name: given[name] for name in given if name in CONNECTION})
+    return MaskedProperties(_DEFAULTS).over(_connection_properties(connection, of_connection))
 
 
-def _reached(connection: Mapping[str, str], overrides: Mapping[str, object]) -> MaskedProperties:
-    """Return what reaches Kafka: the gateway's word, the process's own, then the caller's."""
+def _connection_properties(
+    connection: Mapping[str, str], overrides: Mapping[str, object]
+) -> MaskedProperties:
+    """Merge the gateway's properties, the process's credentials, and the caller's."""
     refuse_unlisted(connection, CONNECTION)
     own = found_credentials()
     refuse_unlisted(own, LOCAL)

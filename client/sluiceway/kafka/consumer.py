@@ -1,4 +1,4 @@
-"""Consumer: messages of assigned partitions in offset order."""
+"""Consumer: messages of assigned partitions, in offset order."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -9,42 +9,45 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from sluiceway.errors import SluicewayError
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.garbage import nothing_to_collect
+from sluiceway.garbage import gc_paused
 from sluiceway.kafka.config import consumer_config
-from sluiceway.kafka.errors import is_gone, is_unavailable, made, translated
+from sluiceway.kafka.errors import create_client, is_gone, is_unavailable, translate_error
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
 from sluiceway.rest.models import Connection
 
+__all__ = ["GATHER_S", "FetchedMessages", "MessageStream", "OwnStream", "Watermarks"]
+
 GATHER_S = 0.001
-"""How long a chunk waits for more once its first message is there."""
+"""How long a fetch waits for further messages after its first one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watermarks:
-    """The first offset that a partition holds and the one after its last message."""
+    """The first offset of a partition, and the offset after its last message."""
 
     begin: int
     end: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
-    """What one call of `take` brought.
+class FetchedMessages:
+    """The result of one `poll`.
 
-    `ends` has the next offset of partitions whose end was met after `messages`; it lies past
-    whatever occupies offsets without being a message. `refused` has a partition whose offset is
-    not in Kafka: nothing more comes from it until it is assigned again.
+    `ends` has the next offset of partitions whose end was reached after `messages`; it lies past
+    transaction markers and the like. `out_of_range` is a partition whose offset Kafka does not
+    have: it gives nothing more until it is assigned again.
     """
 
     messages: list[Message]
     ends: Mapping[int, int]
-    refused: int | None
+    out_of_range: int | None
 
 
 class MessageStream(ABC):
-    """Reads partitions of one topic without a group: they are assigned by hand.
+    """Messages of one topic's partitions, assigned by hand and without a consumer group.
 
-    Offsets are kept by the caller. It is an OwnStream or a SharedStream, by who has the consumer.
+    The caller keeps the offsets. An `OwnStream` has a consumer of its own, a `SharedStream`
+    shares one.
     """
 
     def __init__(
@@ -56,77 +59,78 @@ class MessageStream(ABC):
     ) -> None:
         self._topic = connection.topic_name
         self._timeout_s = timeout_s
+        self._fork_guard = ForkGuard()
         self._identity = TopicIdentity(connection, config)
-        self._late: SluicewayError | None = None
+        self._pending_failure: SluicewayError | None = None
 
     @abstractmethod
-    def meet_new_partitions(self) -> int:
-        """Learn of partitions that the topic has grown by; else they stay unknown for minutes.
+    def discover_partitions(self) -> int:
+        """Refresh the topic's metadata, which is minutes old otherwise; return its partitions.
 
-        Returns how many it has. Raises KafkaUnavailable.
+        Raises KafkaUnavailable.
         """
 
     @abstractmethod
     def assign(self, offsets: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets; what was fetched before is dropped."""
+        """Read these partitions from these offsets, and drop what was fetched before."""
 
     @abstractmethod
     def drop(self, partitions: Collection[int]) -> None:
-        """Read no more of these partitions."""
+        """Stop reading partitions."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the connections. May be repeated."""
+        """Release the connections. May be repeated; does nothing in a forked child."""
 
     @abstractmethod
-    def _got(self, limit: int, wait_s: float) -> Sequence[Message]:
+    def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
         """Return up to `limit` messages and events, as soon as there are some."""
 
     @abstractmethod
-    def _offsets_now(self, times: Mapping[int, int]) -> dict[int, int]:
-        """Return what Kafka's ListOffsets answers of these times, with retries for `timeout_s`."""
+    def _list_offsets(self, times: Mapping[int, int]) -> dict[int, int]:
+        """Request Kafka's ListOffsets for these times, with retries for `timeout_s`."""
 
-    def take(self, limit: int, wait_s: float) -> Taken:
-        """Return up to `limit` messages, none if none came within `wait_s`.
+    def poll(self, limit: int, wait_s: float) -> FetchedMessages:
+        """Return up to `limit` messages; none if none arrived within `wait_s`.
 
-        Raises KafkaFailure for what does not heal by itself, after the messages before it.
+        Raises KafkaFailure for errors that are not retried, after the messages before them.
         """
-        late, self._late = self._late, None
-        if late is not None:
-            raise late
-        got = self._got(limit, wait_s)
-        messages = [each for each in got if each.error() is None]
+        failure, self._pending_failure = self._pending_failure, None
+        if failure is not None:
+            raise failure
+        polled = self._poll(limit, wait_s)
+        messages = [each for each in polled if each.error() is None]
         ends: dict[int, int] = {}
-        refused = None
-        for event in () if len(messages) == len(got) else got:
+        out_of_range = None
+        for event in () if len(messages) == len(polled) else polled:
             error = event.error()
             if error is None:
                 continue
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 ends[event.partition()] = event.offset()
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-                refused = event.partition()
+                out_of_range = event.partition()
             elif not is_unavailable(error) and not is_gone(error):
-                # librdkafka goes on by itself after the others; idle readers look for the cause.
-                self._late = self._failure(error)
-        if self._late is not None and not messages and not ends and refused is None:
-            late, self._late = self._late, None
-            raise late
-        return Taken(messages=messages, ends=ends, refused=refused)
+                # librdkafka retries the others by itself; the idle timeout diagnoses them.
+                failure = self._failure(error)
+        if failure is not None and not messages and not ends and out_of_range is None:
+            raise failure
+        self._pending_failure = failure
+        return FetchedMessages(messages=messages, ends=ends, out_of_range=out_of_range)
 
     def verify(self, *, timeout_s: float | None = None, max_age_s: float = 0.0) -> None:
-        """Raise TopicGone or KafkaUnavailable unless the topic is there and the same."""
+        """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         self._identity.verify(timeout_s=timeout_s, max_age_s=max_age_s)
 
     def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
-        """Return the watermarks of each partition, asked for together."""
+        """Return the watermarks of each partition."""
         begins = self.begins(partitions)
         ends = self.ends(partitions)
         return {p: Watermarks(begin=begins[p], end=ends[p]) for p in partitions}
 
     def begins(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the first offset that each partition holds."""
+        """Return the first offset of each partition."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def ends(self, partitions: Collection[int]) -> dict[int, int]:
@@ -134,17 +138,16 @@ class MessageStream(ABC):
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
     def ends_at_once(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return what `ends` does, by a connection of its own: where a fetch waits, others wait."""
+        """Return the same as `ends`, by a connection that does not wait for a fetch."""
         return self._identity.ends(partitions, timeout_s=self._timeout_s, committed=True)
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
         found = self._offsets(dict.fromkeys(partitions, time_ms))
-        late = [p for p, offset in found.items() if offset < 0]
-        return found | self.ends(late)
+        return found | self.ends([p for p, offset in found.items() if offset < 0])
 
     def _offsets(self, times: Mapping[int, int]) -> dict[int, int]:
-        return self._offsets_now(times) if times else {}
+        return self._list_offsets(times) if times else {}
 
     def _call(self, call: Any, *arguments: Any, **named: Any) -> Any:
         try:
@@ -153,11 +156,11 @@ class MessageStream(ABC):
             raise self._failure(error.args[0]) from error
 
     def _failure(self, error: KafkaError) -> SluicewayError:
-        return translated(error, doing="reading", topic=self._topic)
+        return translate_error(error, doing="reading", topic=self._topic)
 
 
 class OwnStream(MessageStream):
-    """Fetches by connections that nobody else uses."""
+    """A stream with a consumer of its own."""
 
     def __init__(
         self,
@@ -166,22 +169,21 @@ class OwnStream(MessageStream):
         *,
         timeout_s: float,
     ) -> None:
-        self._fork_guard = ForkGuard()
-        self._consumer = made(Consumer, consumer_config(connection.kafka, config))
+        self._consumer = create_client(Consumer, consumer_config(connection.kafka, config))
         super().__init__(connection, config, timeout_s=timeout_s)
 
-    def meet_new_partitions(self) -> int:
-        """Learn of partitions that the topic has grown by, and return how many it has."""
-        known = self._call(self._consumer.list_topics, self._topic, timeout=self._timeout_s)
-        return len(known.topics[self._topic].partitions)
+    def discover_partitions(self) -> int:
+        """Refresh the topic's metadata and return the number of its partitions."""
+        metadata = self._call(self._consumer.list_topics, self._topic, timeout=self._timeout_s)
+        return len(metadata.topics[self._topic].partitions)
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets."""
-        self._late = None
+        self._pending_failure = None
         self._call(self._consumer.assign, [self._at(p, offset) for p, offset in offsets.items()])
 
     def drop(self, partitions: Collection[int]) -> None:
-        """Read no more of these partitions."""
+        """Stop reading partitions."""
         self._call(self._consumer.incremental_unassign, [self._at(p) for p in partitions])
 
     def close(self) -> None:
@@ -189,32 +191,24 @@ class OwnStream(MessageStream):
         if not self._fork_guard.forked:
             self._consumer.close()
 
-    def _got(self, limit: int, wait_s: float) -> Sequence[Message]:
-        # One message with patience, then what is there: asking for many waits for all of them.
-        got: list[Message] = self._call(self._consumer.consume, 1, wait_s)
-        if got and limit > 1:
-            with nothing_to_collect():
-                got += self._call(self._consumer.consume, limit - 1, GATHER_S)
-        return got
+    def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
+        # First one message, then what is there: `consume` waits until it has all it was asked for.
+        polled: list[Message] = self._call(self._consumer.consume, 1, wait_s)
+        if polled and limit > 1:
+            with gc_paused():
+                polled += self._call(self._consumer.consume, limit - 1, GATHER_S)
+        return polled
 
-    def _offsets_now(self, times: Mapping[int, int]) -> dict[int, int]:
-        return self._identity.with_retries(
-            lambda left_s: self._listed(times, left_s), timeout_s=self._timeout_s
-        )
+    def _list_offsets(self, times: Mapping[int, int]) -> dict[int, int]:
+        def request(timeout_s: float) -> dict[int, int]:
+            asked = [self._at(p, time_ms) for p, time_ms in times.items()]
+            found = self._call(self._consumer.offsets_for_times, asked, timeout=timeout_s)
+            for each in found:
+                if each.error is not None:
+                    raise self._failure(each.error)
+            return {each.partition: each.offset for each in found}
 
-    def _listed(self, times: Mapping[int, int], timeout_s: float) -> dict[int, int]:
-        found = self._call(
-            self._consumer.offsets_for_times,
-            [self._at(p, time_ms) for p, time_ms in times.items()],
-            timeout=timeout_s,
-        )
-        for each in found:
-            if each.error is not None:
-                raise self._failure(each.error)
-        return {each.partition: each.offset for each in found}
+        return self._identity.with_retries(request, timeout_s=self._timeout_s)
 
     def _at(self, partition: int, offset: int = LATEST) -> TopicPartition:
         return TopicPartition(self._topic, partition, offset)
-
-
-__all__ = ["GATHER_S", "MessageStream", "OwnStream", "Taken", "Watermarks"]

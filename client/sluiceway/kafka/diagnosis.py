@@ -1,7 +1,7 @@
 """Diagnosis of refused Kafka connections: TLS, authentication, protocol, address.
 
-librdkafka tells an expired certificate, a foreign one and one of another host by the same words,
-and of a port that speaks something else it says little but that it timed out.
+librdkafka reports an expired certificate, an untrusted one and one for another host by the same
+message, and for a port with another protocol little more than a timeout.
 """
 
 import socket
@@ -18,22 +18,22 @@ from confluent_kafka import KafkaError
 from sluiceway.errors import KafkaAccessFailed
 from sluiceway.rest.tls import certificate_fault, speaks_tls
 
-_MOST_SERVERS = 3
-# A broker that has much to do may take more than a second for one handshake.
-_LOOK_S = 6.0
-#: How many connections a look at one server makes at most, one after the other.
-_KNOCKS = 2
-# What a broker answers to anybody, be it with an error: the beginning of a login (SaslHandshake,
-# version 1) by a mechanism without a name, and with a number that comes back.
-_NUMBER = 0x534C5557
-_GREETING = struct.pack(">ihhihh", 12, 17, 1, _NUMBER, -1, 0)
+_MAX_SERVERS = 3
+# A busy broker may take more than a second for one handshake.
+_PROBE_S = 6.0
+#: Connections that one probe makes at most, one after the other.
+_MAX_CONNECTIONS = 2
+# A request that every broker answers, if only with an error: SaslHandshake, version 1, with an
+# empty mechanism and a correlation id.
+_CORRELATION_ID = 0x534C5557
+_REQUEST = struct.pack(">ihhihh", 12, 17, 1, _CORRELATION_ID, -1, 0)
 _ANSWER = struct.Struct(">iih")
 _UNKNOWN_MECHANISM = 33
 _CERTIFICATES = ("ssl.certificate.pem", "ssl.certificate.location", "ssl.keystore.location")
 
 
 class AccessProblem(StrEnum):
-    """What of the Kafka properties and the broker does not go together."""
+    """The kind of mismatch between Kafka properties and a broker."""
 
     CREDENTIALS = "credentials"
     CERTIFICATE = "certificate"
@@ -42,27 +42,27 @@ class AccessProblem(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What keeps Kafka shut; `words` say it and what to do, alike as long as it is the same."""
+    """A refused connection; `message` has cause and remedy, and is the same for the same cause."""
 
-    misfit: AccessProblem
-    words: str
+    problem: AccessProblem
+    message: str
 
 
-def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _LOOK_S) -> Finding | None:
-    """Say what keeps these Kafka properties from working, and what to do; None: nothing is seen.
+def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _PROBE_S) -> Finding | None:
+    """Return why brokers refuse connections with these properties; None if no reason is found.
 
-    A broker that is not there is no finding. Credentials are not tried. Looks at the first few
-    bootstrap servers, for about `timeout_s` in all. Raises TimeoutError where none has told
-    anything and one did not answer in time: whatever was seen before may still be so.
+    Probes the first few bootstrap servers, for about `timeout_s` in all, without credentials. An
+    unreachable broker is no finding. Raises TimeoutError if there is none and a server did not
+    answer in time.
     """
     deadline_s = time.monotonic() + timeout_s
     addresses = _addresses(str(properties.get("bootstrap.servers", "")))
     slow = []
-    for seen, (host, port) in enumerate(addresses):
-        # A timeout of zero would not be one: such a socket does not wait.
-        share_s = max(deadline_s - time.monotonic(), 0.01) / (len(addresses) - seen)
+    for index, (host, port) in enumerate(addresses):
+        # Not 0, which would make the socket non-blocking.
+        share_s = max(deadline_s - time.monotonic(), 0.01) / (len(addresses) - index)
         try:
-            found = _Door(host, port, properties, share_s / _KNOCKS).fault()
+            found = _BrokerProbe(host, port, properties, share_s / _MAX_CONNECTIONS).finding()
         except TimeoutError:
             slow.append(f"{host}:{port}")
         else:
@@ -75,15 +75,15 @@ def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _LOOK_S) -
 
 def _addresses(servers: str) -> list[tuple[str, int]]:
     addresses = []
-    for server in servers.split(",")[:_MOST_SERVERS]:
+    for server in servers.split(",")[:_MAX_SERVERS]:
         host, _, port = server.strip().rpartition("://")[2].rpartition(":")
         if host and port.isdigit():
             addresses.append((host.strip("[]"), int(port)))
     return addresses
 
 
-class _Door:
-    """One address of a broker, and what a client with these properties meets there.
+class _BrokerProbe:
+    """Connects to one address as a client with these properties does.
 
     Waits `timeout_s` at most for each answer.
     """
@@ -92,27 +92,27 @@ class _Door:
         self, host: str, port: int, properties: Mapping[str, object], timeout_s: float
     ) -> None:
         self._address = (host, port)
-        self._place = f"{host}:{port}"
+        self._where = f"{host}:{port}"
         self._properties = properties
         self._timeout_s = timeout_s
         protocol = str(properties.get("security.protocol", "plaintext")).upper()
-        self._logs_in = protocol.startswith("SASL")
-        self._is_secured = protocol.endswith("SSL")
-        self._has = f"security.protocol is {protocol}"
+        self._uses_sasl = protocol.startswith("SASL")
+        self._uses_tls = protocol.endswith("SSL")
+        self._setting = f"security.protocol is {protocol}"
 
-    def fault(self) -> Finding | None:
-        """Say what is wrong, or None; raises TimeoutError if it takes too long to tell."""
-        return self._over_tls() if self._is_secured else self._in_clear()
+    def finding(self) -> Finding | None:
+        """Return the reason for a refused connection, or None. Raises TimeoutError."""
+        return self._over_tls() if self._uses_tls else self._in_plaintext()
 
-    def _in_clear(self) -> Finding | None:
-        answer = self._greeted_in_clear()
-        spoken = not _is_kafkas(answer) and speaks_tls(*self._address, self._timeout_s)
-        if spoken:
-            fitting = "SASL_SSL" if self._logs_in else "SSL, or to SASL_SSL with a password"
-            return _protocol(f"{self._place} speaks TLS, and {self._has}; set it to {fitting}")
-        if answer is None or spoken is None:
+    def _in_plaintext(self) -> Finding | None:
+        answer = self._plaintext_answer()
+        tls = not _is_kafka(answer) and speaks_tls(*self._address, self._timeout_s)
+        if tls:
+            fitting = "SASL_SSL" if self._uses_sasl else "SSL, or to SASL_SSL with a password"
+            return _protocol(f"{self._where} speaks TLS, and {self._setting}; set it to {fitting}")
+        if answer is None or tls is None:
             raise TimeoutError
-        return self._understood(answer)
+        return self._interpret(answer)
 
     def _over_tls(self) -> Finding | None:
         try:
@@ -122,19 +122,19 @@ class _Door:
                     plain, server_hostname=self._address[0]
                 ) as secured,
             ):
-                return self._understood(_greeted(secured))
+                return self._interpret(_answer(secured))
         except ssl.SSLCertVerificationError as error:
-            words = certificate_fault(error, self._place, "ssl.ca.pem or ssl.ca.location")
-            return Finding(misfit=AccessProblem.CERTIFICATE, words=words)
+            message = certificate_fault(error, self._where, "ssl.ca.pem or ssl.ca.location")
+            return Finding(problem=AccessProblem.CERTIFICATE, message=message)
         except OSError as error:
-            return self._broken_off(error)
+            return self._tls_failure(error)
 
-    def _broken_off(self, error: OSError) -> Finding | None:
-        """Say why TLS came to nothing: there is none, or the broker wants it otherwise."""
-        if _is_kafkas(self._greeted_in_clear()):
+    def _tls_failure(self, error: OSError) -> Finding | None:
+        """Return why TLS failed: the broker has none, or requires a client certificate."""
+        if _is_kafka(self._plaintext_answer()):
             return _protocol(
-                f"{self._place} speaks without TLS, and {self._has}; name the port for TLS, or "
-                f"set it to {self._named(tls=False)}"
+                f"{self._where} speaks without TLS, and {self._setting}; name the port for TLS, or "
+                f"set it to {self._protocol_name(tls=False)}"
             )
         if isinstance(error, TimeoutError):
             raise error
@@ -142,47 +142,47 @@ class _Door:
             return None
         if "ALERT" not in (error.reason or ""):
             return _protocol(
-                f"{self._place} does not speak TLS ({error.reason}); correct the address"
+                f"{self._where} does not speak TLS ({error.reason}); correct the address"
             )
         given = any(name in self._properties for name in _CERTIFICATES)
-        does = "refuses this client's certificate" if given else "wants a client's certificate"
-        words = (
-            f"{self._place} {does} ({error.reason}); give one that it trusts, with its key, in "
+        does = "refuses this client's certificate" if given else "requires a client certificate"
+        message = (
+            f"{self._where} {does} ({error.reason}); give one that it trusts, with its key, in "
             "ssl.certificate.pem and ssl.key.pem"
         )
-        return Finding(misfit=AccessProblem.CERTIFICATE, words=words)
+        return Finding(problem=AccessProblem.CERTIFICATE, message=message)
 
-    def _understood(self, answer: bytes) -> Finding | None:
-        """Say what is wrong by a broker's answer; nothing, if there was none."""
-        if answer and not _is_kafkas(answer):
-            return _protocol(f"what answers at {self._place} is not Kafka; correct the address")
-        if answer and _ANSWER.unpack(answer)[2] == _UNKNOWN_MECHANISM and not self._logs_in:
+    def _interpret(self, answer: bytes) -> Finding | None:
+        """Return what a broker's answer says; None without an answer."""
+        if answer and not _is_kafka(answer):
+            return _protocol(f"the server at {self._where} is not Kafka; correct the address")
+        if answer and _ANSWER.unpack(answer)[2] == _UNKNOWN_MECHANISM and not self._uses_sasl:
             return _protocol(
-                f"{self._place} wants a user and a password, and {self._has}; set it to "
-                f"SASL_{self._named(tls=self._is_secured)}, with sasl.mechanism, sasl.username "
-                "and sasl.password"
+                f"{self._where} requires a user and a password, and {self._setting}; set it to "
+                f"SASL_{self._protocol_name(tls=self._uses_tls)}, with sasl.mechanism, "
+                "sasl.username and sasl.password"
             )
         return None
 
-    def _named(self, *, tls: bool) -> str:
-        return ("SASL_" if self._logs_in else "") + ("SSL" if tls else "PLAINTEXT")
+    def _protocol_name(self, *, tls: bool) -> str:
+        return ("SASL_" if self._uses_sasl else "") + ("SSL" if tls else "PLAINTEXT")
 
     def _connected(self) -> socket.socket:
         return socket.create_connection(self._address, self._timeout_s)
 
-    def _greeted_in_clear(self) -> bytes | None:
-        """Return the answer without TLS, b"" if there is none, None if it does not come in time."""
+    def _plaintext_answer(self) -> bytes | None:
+        """Return the answer without TLS; b"" if there is none, None after the timeout."""
         try:
             with self._connected() as plain:
-                return _greeted(plain)
+                return _answer(plain)
         except TimeoutError:
             return None
         except OSError:
             return b""
 
 
-def _protocol(words: str) -> Finding:
-    return Finding(misfit=AccessProblem.PROTOCOL, words=words)
+def _protocol(message: str) -> Finding:
+    return Finding(problem=AccessProblem.PROTOCOL, message=message)
 
 
 def _context(properties: Mapping[str, object]) -> ssl.SSLContext:
@@ -199,9 +199,9 @@ def _context(properties: Mapping[str, object]) -> ssl.SSLContext:
     return context
 
 
-def _greeted(connection: socket.socket) -> bytes:
-    """Send the greeting and return the beginning of the answer, as much as comes."""
-    connection.sendall(_GREETING)
+def _answer(connection: socket.socket) -> bytes:
+    """Send the request and return the beginning of the answer, as far as it arrives."""
+    connection.sendall(_REQUEST)
     answer = b""
     while len(answer) < _ANSWER.size:
         more = connection.recv(_ANSWER.size - len(answer))
@@ -211,10 +211,10 @@ def _greeted(connection: socket.socket) -> bytes:
     return answer
 
 
-def _is_kafkas(answer: bytes | None) -> bool:
+def _is_kafka(answer: bytes | None) -> bool:
     if answer is None or len(answer) != _ANSWER.size:
         return False
-    return bool(_ANSWER.unpack(answer)[1] == _NUMBER)
+    return bool(_ANSWER.unpack(answer)[1] == _CORRELATION_ID)
 
 
 _REFUSED = frozenset(
@@ -223,43 +223,42 @@ _REFUSED = frozenset(
         KafkaError.SASL_AUTHENTICATION_FAILED,
     }
 )
-_WHENCE = (
-    "Kafka properties come from the gateway, which has them in SLUICEWAY_KAFKA_CLIENT_PROPERTIES, "
-    "and over these from SLUICEWAY_KAFKA_CREDENTIALS of this process"
+_SOURCES = (
+    "Kafka properties come from the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES, and over these "
+    "from this process's SLUICEWAY_KAFKA_CREDENTIALS"
 )
 
 
 class ConnectionErrors:
-    """The errors of one client's connections; pass `note` as its `error_cb`, and serve it.
+    """The connection errors of one client, whose `error_cb` is `on_error`.
 
-    Brokers that are away come back. That no broker lets the client in does not heal by itself:
-    `refuse` raises it at once, and not after the time that a call may take.
+    Unavailable brokers come back, but refused access is permanent: `raise_refused` raises it at
+    once instead of after the timeout of a call.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._properties = properties
         self._last: KafkaError | None = None
         self._down = False
-        self._looked = False
+        self._diagnosed = False
 
-    def note(self, error: KafkaError) -> None:
-        """Take an error of librdkafka's."""
+    def on_error(self, error: KafkaError) -> None:
+        """Record an error of librdkafka."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
             self._down = True
         else:
             self._last = error
 
-    def forget(self) -> None:
-        """Begin anew: a broker has answered."""
-        self._last, self._down, self._looked = None, False, False
+    def clear(self) -> None:
+        """Forget the errors so far: a broker has answered."""
+        self._last, self._down, self._diagnosed = None, False, False
 
-    def refuse(self, doing: str, topic: str, *, at_last: bool = False) -> None:
-        """Raise KafkaAccessFailed if all brokers are down and it is seen that they stay so.
+    def raise_refused(self, doing: str, topic: str, *, final: bool = False) -> None:
+        """Raise KafkaAccessFailed if all brokers are down because they refuse access.
 
-        Looks at the brokers until they have told what there is to see, and once more when it is
-        `at_last`.
+        Runs the diagnosis until it has a result, and again for the `final` call.
         """
-        if not self._down and not at_last:
+        if not self._down and not final:
             return
         if self._last is not None and self._last.code() in _REFUSED:
             raise self._failure(
@@ -267,20 +266,20 @@ class ConnectionErrors:
                 doing,
                 topic,
             )
-        if self._looked and not at_last:
+        if self._diagnosed and not final:
             return
         try:
             found = diagnosis(self._properties)
         except TimeoutError:
             return
-        self._looked = True
+        self._diagnosed = True
         if found is not None:
-            raise self._failure(found.words, doing, topic)
+            raise self._failure(found.message, doing, topic)
 
     @staticmethod
-    def _failure(why: str, doing: str, topic: str) -> KafkaAccessFailed:
+    def _failure(reason: str, doing: str, topic: str) -> KafkaAccessFailed:
         return KafkaAccessFailed(
-            f"Kafka lets nobody in while {doing} (topic {topic}): {why}. {_WHENCE}"
+            f"Kafka refuses access while {doing} (topic {topic}): {reason}. {_SOURCES}"
         )
 
 

@@ -10,13 +10,20 @@ from sluiceway.errors import KafkaFailure, KafkaUnavailable, OptionError, TopicG
 from sluiceway.rest.auth import clear_tracebacks
 from sluiceway.rest.transport import Backoff
 
-__all__ = ["LOGGER", "is_gone", "is_unavailable", "made", "translated", "with_retries"]
+__all__ = [
+    "LOGGER",
+    "create_client",
+    "is_gone",
+    "is_unavailable",
+    "translate_error",
+    "with_retries",
+]
 
 C = TypeVar("C")
 T = TypeVar("T")
 
 LOGGER = logging.getLogger("sluiceway.kafka")
-"""Where librdkafka's own lines go; silent until the application configures it."""
+"""The logger of librdkafka; silent until the application configures it."""
 LOGGER.addHandler(logging.NullHandler())
 
 _SHORTEST_CALL_S = 0.1
@@ -31,7 +38,7 @@ _GONE = frozenset(
 )
 _UNAVAILABLE = frozenset(
     {
-        # What Kafka's own clients retry.
+        # Errors that Kafka's own clients retry.
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -58,8 +65,8 @@ _UNAVAILABLE = frozenset(
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
-        # Local codes that librdkafka describes as temporary: connections, brokers that come and go,
-        # metadata that is not there yet. Access that is refused is told apart by the diagnosis.
+        # librdkafka's local codes for temporary errors: connections, brokers, missing metadata. The
+        # diagnosis distinguishes refused access.
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._AUTHENTICATION,  # noqa: SLF001
         KafkaError._DESTROY_BROKER,  # noqa: SLF001
@@ -80,10 +87,10 @@ _UNAVAILABLE = frozenset(
 )
 
 
-def made(kind: Callable[..., C], config: Mapping[str, Any]) -> C:
-    """Return a client of librdkafka's; raises OptionError for properties that it refuses."""
+def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
+    """Create a librdkafka client. Raises OptionError for properties that it refuses."""
     try:
-        return kind(dict(config), logger=LOGGER)
+        return client(dict(config), logger=LOGGER)
     except KafkaException as error:
         clear_tracebacks(error)
         raise OptionError(
@@ -94,12 +101,12 @@ def made(kind: Callable[..., C], config: Mapping[str, Any]) -> C:
 
 
 def is_unavailable(error: KafkaError) -> bool:
-    """Whether the error says that brokers do not answer (now)."""
+    """Whether the error means that brokers do not answer at the moment."""
     return error.code() in _UNAVAILABLE
 
 
 def is_gone(error: KafkaError) -> bool:
-    """Whether the error says that there is no such topic or partition."""
+    """Whether the error means that the topic or partition does not exist."""
     return error.code() in _GONE
 
 
@@ -109,24 +116,24 @@ def with_retries(
     timeout_s: float,
     refresh: Callable[[float], object] = lambda _: None,
 ) -> T:
-    """Return what `call` returns; call it again after a retriable error, for `timeout_s` at most.
+    """Return the result of `call`; retry it after retriable errors, for `timeout_s` at most.
 
-    Retriable errors are those that `is_unavailable` names, such as a leader election's, and
-    failures that are `retriable`. `call` is given the seconds that are left, and so is `refresh`,
-    which runs before each further call. Raises the last error.
+    Retriable are Kafka's errors for which `is_unavailable` is true, such as those of a leader
+    election, and `retriable` failures. `call`, and `refresh` before each retry, are given the
+    seconds that are left. Raises the last error.
     """
-    pauses = Backoff(timeout_s)
+    backoff = Backoff(timeout_s)
     while True:
         try:
-            return call(max(_SHORTEST_CALL_S, pauses.left_s))
+            return call(max(_SHORTEST_CALL_S, backoff.left_s))
         except (KafkaException, KafkaFailure) as error:
-            if not _is_retriable(error) or not pauses.wait():
+            if not _is_retriable(error) or not backoff.wait():
                 raise
-        refresh(max(_SHORTEST_CALL_S, pauses.left_s))
+        refresh(max(_SHORTEST_CALL_S, backoff.left_s))
 
 
-def translated(error: KafkaError, *, doing: str, topic: str) -> KafkaFailure:
-    """Return what to raise for `error`, which came while `doing` something with `topic`."""
+def translate_error(error: KafkaError, *, doing: str, topic: str) -> KafkaFailure:
+    """Return the exception for an error of librdkafka, which occurred while `doing`."""
     if is_unavailable(error):
         return KafkaUnavailable(
             f"Kafka did not answer while {doing} (topic {topic}): {error.str()}. Positions are "
@@ -134,8 +141,8 @@ def translated(error: KafkaError, *, doing: str, topic: str) -> KafkaFailure:
         )
     if is_gone(error):
         return TopicGone(
-            f"Kafka has no such topic or partition any more while {doing} (topic {topic}): "
-            f"{error.str()}. Open the channel anew to see what became of it"
+            f"the topic {topic} or a partition of it does not exist any more while {doing}: "
+            f"{error.str()}. Open the channel anew to see its state"
         )
     return KafkaFailure(f"Kafka refused {doing} (topic {topic}): {error.name()}, {error.str()}")
 

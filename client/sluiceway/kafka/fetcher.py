@@ -1,44 +1,53 @@
-"""Fetcher: decoded messages in hand, and positions."""
+"""Fetcher: fetches and decodes messages up to the end offsets, and keeps the positions."""
 
 import itertools
 import operator
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from confluent_kafka import Message
 
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.decoder import corrupt_error
-from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.completed_fetch import CompletedFetch
-from sluiceway.kafka.consumer import MessageStream, Taken
+from sluiceway.kafka.consumer import FetchedMessages, MessageStream
 from sluiceway.kafka.idle_timeout import IdleTimeout
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 
-__all__ = ["Fetcher"]
+__all__ = ["EndOffsets", "Fetcher"]
 
-_CHUNK_MESSAGES = {"avro": 8192, "arrow": 32, "bytes": 8192}
-"""What lies ready is taken at once, up to so many; `arrow` messages hold many records each."""
-_SLICE_S = 0.25
+_MAX_MESSAGES = {"avro": 8192, "arrow": 32, "bytes": 8192}
+"""Messages decoded together at most; an `arrow` message holds many records."""
+_POLL_S = 0.25
 _IDENTITY_MAX_AGE_S = 5.0
 
 
+class EndOffsets(Protocol):
+    """The offsets at which reading ends; see `endpoint.stop_condition`."""
+
+    def ends(self) -> Mapping[int, int] | None:
+        """Return the end offset of each partition; None while they are unknown."""
+
+    def on_idle(self) -> None:
+        """Raise if the end offsets cannot be known; called while no messages arrive."""
+
+
 class Fetcher:
-    """Fetches chunk after chunk, up to the ends, and keeps the positions.
+    """Fetches messages of the assigned partitions, and hands out their records.
 
-    A position moves only when records are handed out, or when it is certain that none lie
-    between it and its new place.
+    A position moves only when records are handed out, or when there are certainly none between
+    it and its new value.
 
-    Two locks make it thread-safe. `turn` is held by whoever fetches or changes what is fetched,
-    also while Kafka is waited for; whoever waits gives way now and then. `_state` guards what is
-    in hand and the positions, and nobody waits for anything while holding it. It is taken after
-    `turn`, never before. What the fields are is changed with both and read with either.
+    Thread-safe by two locks. `turn` is held by the thread that fetches or changes the assignment,
+    also while it waits for Kafka; it yields to other threads from time to time. `_state` guards
+    the current fetch and the positions, for a few instructions; it is taken after `turn`. Fields
+    are changed with both locks held, and read with either.
     """
 
     def __init__(
@@ -48,7 +57,7 @@ class Fetcher:
         stream: MessageStream,
         *,
         positions: Mapping[int, Position],
-        ending: StopCondition,
+        end_offsets: EndOffsets,
         skip_corrupt: bool,
         timeout_s: float,
     ) -> None:
@@ -58,190 +67,191 @@ class Fetcher:
         self._decoder = decoder
         self._stream = stream
         self._skip_corrupt = skip_corrupt
-        self._ending = ending
+        self._end_offsets = end_offsets
         self._positions = dict(positions)
-        self._told_ends = ending.ends()
-        self._ends = self._bounded(self._told_ends)
-        # Where fetching stands, which is ahead of the positions.
+        self._known_ends = end_offsets.ends()
+        self._ends = self._bounds(self._known_ends)
+        # The next offset to fetch, ahead of the position.
         self._next: dict[int, int] = {}
-        self._open: set[int] = set()
+        self._unfinished: set[int] = set()
         self._failure: SluicewayError | None = None
-        # Whether the message that the chunk pauses before was raised.
-        self._refused = False
-        # Where reading stood before the records that a `read` under way has in hand.
-        self._held_from: dict[int, Position] | None = None
-        self._silence = IdleTimeout(connection.topic_name, timeout_s=timeout_s)
-        self.chunk = CompletedFetch.nothing()
+        # Whether the failure that the current fetch stops before was raised.
+        self._failure_raised = False
+        # The positions before the records of a `read` that has not returned yet.
+        self._unreturned_from: dict[int, Position] | None = None
+        self._idle_timeout = IdleTimeout(connection.topic_name, timeout_s=timeout_s)
+        self._current = CompletedFetch.empty()
         self._records = 0
         self._skipped = 0
         self._restart()
-        self._seen = (0, self.position())
+        self._last_progress = (0, self.position())
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """The partitions that are read, in order."""
+        """The assigned partitions, in order."""
         with self._state:
             return tuple(sorted(self._positions))
 
     @property
     def handed_out(self) -> int:
-        """How many records have been handed out so far, those met again after a seek included."""
+        """The number of records handed out, counted again after a seek."""
         with self._state:
-            return self._records + self.chunk.handed_out
+            return self._records + self._current.handed_out
 
     @property
     def corrupt_messages(self) -> int:
-        """How many messages were passed over so far, those met again after a seek included."""
+        """The number of messages skipped, counted again after a seek."""
         with self._state:
-            return self._skipped + self.chunk.skipped_messages
+            return self._skipped + self._current.skipped_messages
 
     @property
     def finished(self) -> bool:
-        """Whether everything before the ends has been handed out."""
+        """Whether everything before the end offsets has been handed out."""
         with self._state:
-            return not self._open and not self._stopped and self.chunk.empty
+            return not self._unfinished and not self._stopped and self._current.exhausted
 
     @property
     def bounded(self) -> bool:
-        """Whether it is known where reading ends."""
+        """Whether the end offsets are known."""
         return self._ends is not None
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Return an iterator over records that were fetched; what is taken is handed out."""
+        """Return an iterator over fetched records; those taken from it are handed out."""
         with self._state:
-            return self.chunk.records()
+            return self._current.records()
 
     def take(self, count: int) -> list[dict[str, Any]]:
-        """Return up to `count` records that were fetched, for a `read` that may wait for more.
+        """Return up to `count` fetched records for a `read` that may wait for more.
 
-        They count as handed out once it returns, which `handed_over` tells.
+        They count as handed out once `end_read` is called.
         """
         with self._state:
-            records = self.chunk.records()
-            if self._held_from is None and operator.length_hint(records) < count:
-                self._held_from = self._position()
+            records = self._current.records()
+            if self._unreturned_from is None and operator.length_hint(records) < count:
+                self._unreturned_from = self._position()
             return list(itertools.islice(records, count))
 
     @property
-    def lent(self) -> bool:
-        """Whether a `read` that waits for more has records in hand."""
-        return self._held_from is not None
+    def reading(self) -> bool:
+        """Whether a `read` that waits for more has taken records."""
+        return self._unreturned_from is not None
 
-    def handed_over(self) -> None:
-        """Note that the caller of a `read` has its records now."""
-        if self._held_from is not None:
+    def end_read(self) -> None:
+        """Count the records taken by a `read` as handed out."""
+        if self._unreturned_from is not None:
             with self._state:
-                self._held_from = None
+                self._unreturned_from = None
 
     def batch(self) -> pa.RecordBatch | None:
-        """Hand out a batch of what was fetched; None: another thread took the rest."""
+        """Hand out a batch of fetched records; None if another thread took the rest."""
         with self._state:
-            self.chunk.take_back()
-            return None if self.chunk.empty else self.chunk.batch()
+            self._current.reclaim()
+            return None if self._current.exhausted else self._current.batch()
 
-    def hold_back(self) -> None:
-        """Hand out nothing, until the thread that has the turn asks for records again."""
+    def reclaim(self) -> None:
+        """Hand out no more records by the iterators that `records` has returned."""
         with self._state:
-            self.chunk.take_back()
+            self._current.reclaim()
 
-    def glance(self) -> tuple[int, Mapping[int, Position]]:
-        """Return how many records were handed out, and where that is; for any thread, at once.
+    def progress(self) -> tuple[int, Mapping[int, Position]]:
+        """Return the number of records handed out and the positions, without waiting.
 
-        While records are converted, it is what was so a moment ago.
+        While another thread converts records, these are the previous values.
         """
         if self._state.acquire(blocking=False):
             try:
-                self._seen = (self.handed_out, self.position())
+                self._last_progress = (self.handed_out, self.position())
             finally:
                 self._state.release()
-        return self._seen
+        return self._last_progress
 
     def position(self) -> dict[int, Position]:
         """Return the next record to hand out, for each partition.
 
-        Records that a `read` has in hand and has not returned yet count as not handed out.
+        Records of a `read` that has not returned yet count as not handed out.
         """
         with self._state:
-            return self._position() | (self._held_from or {})
+            return self._position() | (self._unreturned_from or {})
 
     def seek(self, positions: Mapping[int, Position]) -> None:
-        """Go on from these positions; the other partitions stay where they are."""
+        """Continue from these positions; the other partitions keep theirs."""
         with self.turn:
             with self._state:
-                self.chunk.take_back()
-                now = self._position()
-                moved = {p: at for p, at in positions.items() if now.get(p) != at}
-                passed = self.chunk.pass_failed(moved)
-                if self._held_from is not None:
-                    self._held_from |= positions
-                if passed:
-                    # What follows the message that failed is here already, and decoded.
+                self._current.reclaim()
+                before = self._position()
+                moved = {p: at for p, at in positions.items() if before.get(p) != at}
+                skips_failed = self._current.skip_failed(moved)
+                if self._unreturned_from is not None:
+                    self._unreturned_from |= positions
+                if skips_failed:
+                    # The messages after the failed one are already decoded.
                     self._positions |= moved
-                    self._refused = False
+                    self._failure_raised = False
                 else:
-                    self._drop(now | moved)
-            if not passed:
+                    self._reset(before | moved)
+            if not skips_failed:
                 self._restart()
 
     def reassign(
-        self, *, come: Mapping[int, Position] | None = None, gone: Collection[int] = ()
+        self, *, added: Mapping[int, Position] | None = None, removed: Collection[int] = ()
     ) -> None:
-        """Read the partitions too that have come, from here, and those that have gone no more."""
+        """Add partitions with their start positions, and remove others."""
         with self.turn:
             with self._state:
-                self.chunk.take_back()
-                places = self._position() | dict(come or {})
-                self._drop({p: at for p, at in places.items() if p not in gone})
-                held = self._held_from
-                self._held_from = held and {p: at for p, at in held.items() if p not in gone}
-                self._told_ends = self._ends = None
+                self._current.reclaim()
+                positions = self._position() | dict(added or {})
+                self._reset({p: at for p, at in positions.items() if p not in removed})
+                held = self._unreturned_from
+                self._unreturned_from = held and {
+                    p: at for p, at in held.items() if p not in removed
+                }
+                self._known_ends = self._ends = None
             try:
-                told_ends = self._ending.ends()
-                ends = self._bounded(told_ends)
+                known_ends = self._end_offsets.ends()
+                ends = self._bounds(known_ends)
                 with self._state:
-                    self._told_ends, self._ends = told_ends, ends
+                    self._known_ends, self._ends = known_ends, ends
             finally:
-                # Also where the ends cannot be had now: what was in hand has to come again.
+                # Also if the end offsets cannot be had now: dropped records are fetched again.
                 self._restart()
 
     def fetch(self, deadline_s: float, *, holding: bool) -> bool:
-        """Return True once `chunk` has a record; False at the end or at the deadline.
+        """Fetch until there are records to hand out; False at the end or the deadline.
 
-        To be called with the turn. Also False when other threads want it: all of them, or, for a
-        caller that is `holding` records which it has not handed out, those in a hurry.
+        Call it with `turn` held. It also returns False when other threads wait for `turn`; if the
+        caller is `holding` records that it has not returned, only for urgent ones.
 
-        Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for a schema that the gateway has
-        to be asked for, GatewayError or EndpointClosed, when everything before them has been
-        handed out; and what the ending raises.
+        Raises KafkaFailure, CorruptMessage, SchemaMismatch, GatewayError or EndpointClosed (for a
+        schema that the gateway is asked for), and what `EndOffsets` raises, once everything before
+        the failure has been handed out.
         """
-        while self.chunk.empty:
-            self._follow_ends()
+        while self._current.exhausted:
+            self._update_ends()
             self._raise_failure()
-            if not self._open:
+            if not self._unfinished:
                 return False
-            self._take(deadline_s)
-            over = time.monotonic() >= deadline_s or self.due_to_give_way(holding=holding)
-            if over and self.chunk.empty:
+            self._poll(deadline_s)
+            over = time.monotonic() >= deadline_s or self.should_yield(holding=holding)
+            if over and self._current.exhausted:
                 return False
         return True
 
-    def due_to_give_way(self, *, holding: bool) -> bool:
-        """Whether threads wait for the turn that this one should let go first."""
-        return self.turn.wanted_urgently if holding else self.turn.wanted
+    def should_yield(self, *, holding: bool) -> bool:
+        """Whether the caller should yield `turn` to other threads."""
+        return self.turn.urgently_contended if holding else self.turn.contended
 
     @property
     def _stopped(self) -> bool:
-        """Whether what was fetched ends with an error."""
-        return self._failure is not None or self.chunk.failed is not None
+        """Whether a failure follows the fetched records."""
+        return self._failure is not None or self._current.failed is not None
 
     def _raise_failure(self) -> None:
-        """Raise what comes after everything that was handed out."""
-        failed = self.chunk.failed
-        if failed is not None and not self._refused:
-            self._refused = True
+        failed = self._current.failed
+        if failed is not None and not self._failure_raised:
+            self._failure_raised = True
             raise corrupt_error(self._connection.channel_name, *failed)
         if failed is not None:
-            # Nobody went past it: it is asked for again, and may not be there any more.
+            # No seek has skipped it: fetch it again, as it may be gone by now.
             self._restart()
         elif self._failure is not None:
             failure = self._failure
@@ -249,10 +259,10 @@ class Fetcher:
             raise failure
 
     def _position(self) -> dict[int, Position]:
-        if not self.chunk.empty or self._stopped:
-            self.chunk.settle(self._positions)
+        if not self._current.exhausted or self._stopped:
+            self._current.advance(self._positions)
             return dict(self._positions)
-        # Nothing is left before the place that fetching has reached.
+        # There are no records before the next offset to fetch.
         for partition, offset in self._next.items():
             if self._ends is not None:
                 offset = min(offset, self._ends.get(partition, offset))
@@ -260,143 +270,140 @@ class Fetcher:
                 self._positions[partition] = Position(offset=offset)
         return dict(self._positions)
 
-    def _follow_ends(self) -> None:
-        """Take the ends as they are known now."""
-        ends = self._ending.ends()
-        if ends == self._told_ends:
+    def _update_ends(self) -> None:
+        known_ends = self._end_offsets.ends()
+        if known_ends == self._known_ends:
             return
         before, partitions = self._ends, set(self._positions)
-        bounds = self._bounded(ends)
+        ends = self._bounds(known_ends)
         with self._state:
-            # What lies past the ends as they were was fetched, and left out.
+            # Messages past the previous ends were fetched and dropped.
             self._position()
-            self._told_ends, self._ends = ends, bounds
+            self._known_ends, self._ends = known_ends, ends
         if before is not None or self._positions.keys() != partitions:
             self._restart()
         elif ended := self._ended(self._next):
-            failure = self._end(ended)
+            failure = self._finish(ended)
             with self._state:
-                self._open -= ended
+                self._unfinished -= ended
                 self._failure = self._failure or failure
 
-    def _bounded(self, ends: Mapping[int, int] | None) -> Mapping[int, int] | None:
-        """Return an end for every partition, those included that the channel has got since."""
+    def _bounds(self, ends: Mapping[int, int] | None) -> Mapping[int, int] | None:
+        """Return an end offset for each partition, after adding those that `ends` has besides."""
         if ends is None:
             return None
         if grown := ends.keys() - self._positions.keys():
-            self._stream.meet_new_partitions()
+            self._stream.discover_partitions()
             with self._state:
                 self._positions |= {p: Position(offset=0) for p in grown}
-        # A partition that nobody names holds nothing that is waited for.
+        # Other partitions hold no awaited records.
         return {**dict.fromkeys(self._positions, 0), **ends}
 
     def _restart(self) -> None:
         """Fetch from the positions again."""
         with self._state:
-            self.chunk.take_back()
-            self._drop(self._position())
-            self._open -= self._ended(self._next)
-            places = {p: self._next[p] for p in self._open}
-        self._stream.assign(places)
-        self._silence.end()
+            self._current.reclaim()
+            self._reset(self._position())
+            self._unfinished -= self._ended(self._next)
+            offsets = {p: self._next[p] for p in self._unfinished}
+        self._stream.assign(offsets)
+        self._idle_timeout.reset()
 
-    def _drop(self, positions: Mapping[int, Position]) -> None:
-        """Have nothing in hand, and these positions."""
-        self._replace(CompletedFetch.nothing())
+    def _reset(self, positions: Mapping[int, Position]) -> None:
+        """Drop the fetched records and continue at `positions`."""
+        self._replace(CompletedFetch.empty())
         self._failure = None
         self._positions = dict(positions)
         self._next = {p: position.offset for p, position in positions.items()}
-        self._open = set(self._next)
+        self._unfinished = set(self._next)
 
-    def _replace(self, chunk: CompletedFetch) -> None:
-        self.chunk.take_back()
-        self._records += self.chunk.handed_out
-        self._skipped += self.chunk.skipped_messages
-        self.chunk = chunk
-        self._refused = False
+    def _replace(self, completed: CompletedFetch) -> None:
+        self._current.reclaim()
+        self._records += self._current.handed_out
+        self._skipped += self._current.skipped_messages
+        self._current = completed
+        self._failure_raised = False
 
     def _ended(self, reached: Mapping[int, int]) -> set[int]:
-        """Return the open partitions that are done when fetching has come so far."""
+        """Return the unfinished partitions that end at or before these offsets."""
         ends = self._ends
-        return set() if ends is None else {p for p in self._open if reached[p] >= ends[p]}
+        return set() if ends is None else {p for p in self._unfinished if reached[p] >= ends[p]}
 
-    def _take(self, deadline_s: float) -> None:
-        # In slices, so that an interrupt of the process is served in between.
-        wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
-        taken = self._stream.take(self._limit(), wait_s)
+    def _poll(self, deadline_s: float) -> None:
+        # In short waits, between which an interrupt of the process is handled.
+        wait_s = max(0.0, min(_POLL_S, deadline_s - time.monotonic()))
+        fetched = self._stream.poll(self._limit(), wait_s)
         try:
-            self._accept(taken)
+            self._accept(fetched)
         except BaseException:
-            # An interrupt, say, while the gateway is asked: nothing was handed out yet.
+            # For example an interrupt of a request for a schema: nothing was handed out yet.
             self._restart()
             raise
-        if taken.messages or taken.ends:
-            self._silence.end()
-        elif self._silence.probe(self._stream, awaited=self.bounded) and not self.bounded:
-            self._ending.idle()
+        if fetched.messages or fetched.ends:
+            self._idle_timeout.reset()
+        elif self._idle_timeout.probe(self._stream, awaited=self.bounded) and not self.bounded:
+            self._end_offsets.on_idle()
 
-    def _accept(self, taken: Taken) -> None:
-        """Decode what was taken, and note how far fetching has come."""
-        last = {message.partition(): message for message in taken.messages}
+    def _accept(self, fetched: FetchedMessages) -> None:
+        """Decode fetched messages and advance the next offsets."""
+        last = {message.partition(): message for message in fetched.messages}
         reached = {p: message.offset() + 1 for p, message in last.items()}
-        for partition, offset in taken.ends.items():
+        for partition, offset in fetched.ends.items():
             reached[partition] = max(offset, reached.get(partition, 0))
-        messages = taken.messages
+        messages = fetched.messages
         ends = self._ends
         if ends is not None and any(reached[p] > ends[p] for p in last):
             messages = [each for each in messages if each.offset() < ends[each.partition()]]
-        chunk: CompletedFetch | None = None
+        completed: CompletedFetch | None = None
         failure: SluicewayError | None = None
         if messages:
             try:
-                chunk = self._decoded(messages)
+                completed = self._decoded(messages)
             except SluicewayError as error:
                 failure = error
         following = self._next | reached
-        if taken.refused is not None and failure is None:
-            failure = self._refused_offset(taken.refused, following)
+        if fetched.out_of_range is not None and failure is None:
+            failure = self._out_of_range(fetched.out_of_range, following)
         ended = self._ended(following)
         if ended:
-            failure = self._end(ended, failure)
+            failure = self._finish(ended, failure)
         with self._state:
-            # All that was in hand is handed out.
+            # Everything of the previous fetch was handed out.
             self._position()
-            if chunk is not None:
-                self._replace(chunk)
+            if completed is not None:
+                self._replace(completed)
             self._next = following
-            self._open -= ended
+            self._unfinished -= ended
             self._failure = failure
 
     def _limit(self) -> int:
-        limit = _CHUNK_MESSAGES[self._connection.format]
+        limit = _MAX_MESSAGES[self._connection.format]
         if self._ends is None:
             return limit
-        # No more than there is, or the last call would wait for what never comes.
-        return min(limit, sum(self._ends[p] - self._next[p] for p in self._open))
+        # No more than there are, or the last call would wait for messages that never come.
+        return min(limit, sum(self._ends[p] - self._next[p] for p in self._unfinished))
 
     def _decoded(self, messages: list[Message]) -> CompletedFetch:
         decoded = self._decoder.decode([message.value() for message in messages])
         return CompletedFetch(messages, decoded, self._positions, skip=self._skip_corrupt)
 
-    def _end(
+    def _finish(
         self, partitions: set[int], failure: SluicewayError | None = None
     ) -> SluicewayError | None:
-        """Fetch no more of these; return what is amiss, if it was the last."""
+        """Stop fetching partitions; after the last, return a failure if the topic has changed."""
         self._stream.drop(partitions)
-        if partitions == self._open and failure is None:
+        if partitions == self._unfinished and failure is None:
             try:
                 self._stream.verify(max_age_s=_IDENTITY_MAX_AGE_S)
             except KafkaUnavailable:
-                # Everything is here: that nobody answers any more changes nothing.
+                # Everything is fetched: brokers that do not answer any more make no difference.
                 return None
             except KafkaFailure as error:
                 return error
         return failure
 
-    def _refused_offset(
-        self, partition: int, following: Mapping[int, int]
-    ) -> SluicewayError | None:
-        """Kafka does not have the offset that was to be fetched next, or an earlier one."""
+    def _out_of_range(self, partition: int, following: Mapping[int, int]) -> SluicewayError | None:
+        """Return the failure for an offset that Kafka refused; None if it was an earlier one."""
         offset = following[partition]
         try:
             self._stream.verify()
@@ -404,7 +411,8 @@ class Fetcher:
         except KafkaFailure as error:
             return error
         if mark.begin <= offset <= mark.end:
-            # Said of a place that was left since: a late word, but fetching stopped over it.
-            self._stream.assign({p: following[p] for p in self._open})
+            # A stale error for an offset before the current one. librdkafka has stopped fetching
+            # because of it, so assign again.
+            self._stream.assign({p: following[p] for p in self._unfinished})
             return None
         return OffsetOutOfRange(partition=partition, offset=offset, begin=mark.begin, end=mark.end)

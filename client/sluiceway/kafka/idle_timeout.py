@@ -11,57 +11,58 @@ _PROBE_S = 2.0
 
 
 class IdleTimeout:
-    """How long nothing has come; asks for the cause now and then, and gives up in the end."""
+    """The time since the last message, with probes of the topic meanwhile."""
 
     def __init__(self, topic: str, *, timeout_s: float) -> None:
         self._topic = topic
         self._timeout_s = timeout_s
-        self._since_s = self._probe_at_s = self._asked_s = 0.0
-        self._excused = False
-        self.end()
+        self._since_s = self._next_probe_s = self._last_call_s = 0.0
+        self._pause_excluded = False
+        self.reset()
 
-    def end(self) -> None:
-        """Begin anew: something came."""
-        self._since_s = self._asked_s = time.monotonic()
-        self._probe_at_s = self._since_s + min(_PROBE_S, self._timeout_s / 2)
-        self._excused = False
+    def reset(self) -> None:
+        """Restart the timeout: a message has arrived."""
+        self._since_s = self._last_call_s = time.monotonic()
+        self._next_probe_s = self._since_s + min(_PROBE_S, self._timeout_s / 2)
+        self._pause_excluded = False
 
     def probe(self, stream: MessageStream, *, awaited: bool) -> bool:
-        """Find out, if it is time to, whether Kafka and the topic are there; whether it looked.
+        """Verify the topic if a probe is due, and return whether it was.
 
-        `awaited` says that something has to come. Raises KafkaUnavailable when it did not for too
-        long, and then begins anew, and what else `MessageStream.verify` raises.
+        `awaited` means that messages must arrive. Raises KafkaUnavailable, and restarts, when
+        Kafka has not answered or awaited messages have not arrived in time, and the other errors
+        of `MessageStream.verify`.
         """
         now_s = time.monotonic()
-        self._excuse(now_s)
-        if now_s < self._probe_at_s:
+        self._exclude_pause(now_s)
+        if now_s < self._next_probe_s:
             return False
-        silent_s = now_s - self._since_s
-        patient = silent_s < self._timeout_s
-        self._probe_at_s = now_s + min(_PROBE_S, self._timeout_s / 2)
+        idle_s = now_s - self._since_s
+        expired = idle_s >= self._timeout_s
+        self._next_probe_s = now_s + min(_PROBE_S, self._timeout_s / 2)
         try:
             stream.verify(timeout_s=min(_PROBE_S, self._timeout_s))
         except KafkaUnavailable:
-            if patient:
+            if not expired:
                 return False
-            self.end()
+            self.reset()
             raise
         finally:
-            self._asked_s = time.monotonic()
+            self._last_call_s = time.monotonic()
         if not awaited:
-            # Nobody writes: that is no failure.
-            self.end()
-        elif not patient:
-            self.end()
+            # An idle topic is no failure.
+            self.reset()
+        elif expired:
+            self.reset()
             raise KafkaUnavailable(
-                f"nothing came from the topic {self._topic} for {silent_s:.0f} s, "
-                "though its end is not reached. Positions are kept; try again"
+                f"no messages arrived from the topic {self._topic} for {idle_s:.0f} s, although "
+                "its end is not reached. Positions are kept; try again"
             )
         return True
 
-    def _excuse(self, now_s: float) -> None:
-        """Leave out a time in which nobody asked, once: the process was stopped, or was busy."""
-        gap_s, self._asked_s = now_s - self._asked_s, now_s
-        if gap_s > self._timeout_s / 2 and not self._excused:
-            self._excused = True
-            self._since_s += gap_s
+    def _exclude_pause(self, now_s: float) -> None:
+        """Exclude one pause of the process, or of its calls, from the idle time."""
+        pause_s, self._last_call_s = now_s - self._last_call_s, now_s
+        if pause_s > self._timeout_s / 2 and not self._pause_excluded:
+            self._pause_excluded = True
+            self._since_s += pause_s

@@ -19,10 +19,10 @@ _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 _SEED = 0x9747B28C
 _POSITIVE = 0x7FFFFFFF
-_FEW = 16
-"""Fewer keys of one length are hashed one at a time: a numpy call costs as much as a few keys."""
-_STRIDE = 8192
-"""Keys hashed together; more would not fit into the processor's cache."""
+_MIN_VECTORIZED = 16
+"""Fewer keys of one length are hashed one by one: a numpy call costs as much as a few keys."""
+_KEYS_PER_PASS = 8192
+"""Keys hashed together; more would not fit into the CPU cache."""
 
 
 def murmur2(data: bytes) -> int:
@@ -33,35 +33,35 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition of a key, the one that Kafka's default partitioner chooses."""
+    """Return the partition that Kafka's default partitioner chooses for a key."""
     return (murmur2(key) & _POSITIVE) % partitions
 
 
 def partitions_of(keys: Sequence[bytes | None], partitions: int) -> list[int | None]:
-    """Return `partition_of` each key, None for None; keys of one length are hashed together."""
+    """Return `partition_of` each key, and None for None; keys of one length are vectorized."""
     found: list[int | None] = [None] * len(keys)
-    for first in range(0, len(keys), _STRIDE):
+    for first in range(0, len(keys), _KEYS_PER_PASS):
         by_length: defaultdict[int, list[int]] = defaultdict(list)
-        for index, key in enumerate(keys[first : first + _STRIDE], first):
+        for index, key in enumerate(keys[first : first + _KEYS_PER_PASS], first):
             if key is not None:
                 by_length[len(key)].append(index)
         for length, chosen in by_length.items():
-            alike = [cast("bytes", keys[index]) for index in chosen]
-            if not length or len(alike) < _FEW:
-                placed = [partition_of(key, partitions) for key in alike]
+            same_length = [cast("bytes", keys[index]) for index in chosen]
+            if not length or len(same_length) < _MIN_VECTORIZED:
+                hashed = [partition_of(key, partitions) for key in same_length]
             else:
-                placed = _partitions_alike(alike, length, partitions)
-            for index, partition in zip(chosen, placed, strict=True):
+                hashed = _vectorized(same_length, length, partitions)
+            for index, partition in zip(chosen, hashed, strict=True):
                 found[index] = partition
     return found
 
 
-def _partitions_alike(keys: Sequence[bytes], length: int, partitions: int) -> list[int]:
+def _vectorized(keys: Sequence[bytes], length: int, partitions: int) -> list[int]:
     joined = b"".join(keys if length % 4 == 0 else map(_padded, keys))
     rows = np.frombuffer(joined, "<u4").reshape(len(keys), -1)
     hashed = _hashed(np.ascontiguousarray(rows.T, dtype=np.uint64), length)
-    placed: list[int] = ((hashed & _POSITIVE) % partitions).tolist()
-    return placed
+    found: list[int] = ((hashed & _POSITIVE) % partitions).tolist()
+    return found
 
 
 def _padded(data: bytes) -> bytes:
@@ -69,7 +69,7 @@ def _padded(data: bytes) -> bytes:
 
 
 def _hashed(words: Any, length: int) -> Any:
-    """Hash padded keys of one length: each word is an int, or a numpy array with one per key."""
+    """Hash padded keys of one length; each word is an int, or a numpy array with one per key."""
     value: Any = _SEED ^ length
     whole = length // 4
     for word in words[:whole]:
@@ -84,17 +84,17 @@ def _hashed(words: Any, length: int) -> Any:
 
 Record = Mapping[str, Any]
 Key = str | Callable[[Record], str | bytes | int | None]
-"""A field's name, or a function from a record to its key."""
+"""A field name, or a function that returns a record's key."""
 Partitioner = Callable[[Record, int], int]
-"""A function from a record and the number of partitions to a partition."""
+"""A function that returns the partition for a record and a number of partitions."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where a batch's records go: `keys` and `partitions` have one item a record.
+class KeysAndPartitions:
+    """The keys and partitions of a batch, one item per record.
 
-    A partition of None is the next one in turn; records without a key have it. Without
-    `partitions` that is where all records go.
+    A partition of None, as for records without a key, is the next one of the round robin; so are
+    all partitions if `partitions` is None.
     """
 
     keys: Sequence[bytes | None] | None = None
@@ -102,38 +102,40 @@ class Places:
 
 
 class Partitioning:
-    """Round robin over all partitions: each record, or message, goes to the next one.
+    """Round robin over all partitions, by record or by message.
 
-    The first partition is drawn by lot, so that many short writers spread out.
+    The first partition is random, so that many short-lived writers spread out.
     """
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
-        self.turns: Iterator[int]
-        # Not by `random`, which a job may seed, the same in each of its processes.
-        self.begin(secrets.randbelow(partitions))
+        self.round_robin: Iterator[int]
+        # Not from `random`, which a job may seed, identically in each of its processes.
+        self.start_round_robin_at(secrets.randbelow(partitions))
 
-    def begin(self, partition: int) -> None:
-        """Let the next one that goes round go to this partition."""
+    def start_round_robin_at(self, partition: int) -> None:
+        """Continue the round robin with this partition."""
         whole = range(self.partitions)
-        self.turns = itertools.cycle([*whole[partition:], *whole[:partition]])
+        self.round_robin = itertools.cycle([*whole[partition:], *whole[:partition]])
 
-    def places(self, batch: pa.RecordBatch, first: int) -> Places:
-        """Place the records of `batch`, of which the first is number `first` of the write.
+    def assign(self, batch: pa.RecordBatch, first: int) -> KeysAndPartitions:
+        """Return keys and partitions for a batch whose first record is number `first` of a write.
 
-        Raises OptionError naming the record where the caller's function gives nonsense.
+        Raises OptionError, with the record's number, for an invalid result of the caller's
+        function.
         """
         del batch, first
-        return Places()
+        return KeysAndPartitions()
 
-    def groups(
+    def split(
         self, batch: pa.RecordBatch, first: int
     ) -> list[tuple[int | None, pa.RecordBatch, Sequence[int]]]:
-        """Cut `batch` by partition, keeping the order within each.
+        """Split a batch by partition, keeping the order within each.
 
-        Returns partition (None: any, by turns), rows and the rows' numbers in the write.
+        Returns partition (None: the next of the round robin), rows, and their numbers in the
+        write.
         """
-        targets = self.places(batch, first).partitions
+        targets = self.assign(batch, first).partitions
         numbers = range(first, first + batch.num_rows)
         if targets is None:
             return [(None, batch, numbers)]
@@ -147,13 +149,12 @@ class Partitioning:
             for target, chosen in rows.items()
         ]
 
-    def _by_key(self, keys: Sequence[bytes | None]) -> Places:
-        """Place records by their keys, among the partitions that the writer knows.
+    def _hashed_keys(self, keys: Sequence[bytes | None]) -> KeysAndPartitions:
+        """Hash keys over the partitions that the topic had when the writer was opened.
 
-        librdkafka would choose among those that the topic has by then, which readers are not
-        told the ends of.
+        librdkafka would use its current partitions, for which the writer reports no end offsets.
         """
-        return Places(keys=keys, partitions=partitions_of(keys, self.partitions))
+        return KeysAndPartitions(keys=keys, partitions=partitions_of(keys, self.partitions))
 
 
 class _Fixed(Partitioning):
@@ -163,7 +164,7 @@ class _Fixed(Partitioning):
             raise OptionError(
                 f"partition is {partition!r}; the channel has the partitions 0 to {partitions - 1}"
             )
-        self.turns = itertools.repeat(partition)
+        self.round_robin = itertools.repeat(partition)
 
 
 class _ByField(Partitioning):
@@ -188,11 +189,11 @@ class _ByField(Partitioning):
                 "long. For others give a function that makes one of these of a record"
             )
 
-    def places(self, batch: pa.RecordBatch, first: int) -> Places:
+    def assign(self, batch: pa.RecordBatch, first: int) -> KeysAndPartitions:
         del first
         to_bytes = self._to_bytes
         values = batch.column(self._field).to_pylist()
-        return self._by_key([None if each is None else to_bytes(each) for each in values])
+        return self._hashed_keys([None if each is None else to_bytes(each) for each in values])
 
 
 class _ByKeyFunction(Partitioning):
@@ -200,7 +201,7 @@ class _ByKeyFunction(Partitioning):
         super().__init__(partitions)
         self._function = function
 
-    def places(self, batch: pa.RecordBatch, first: int) -> Places:
+    def assign(self, batch: pa.RecordBatch, first: int) -> KeysAndPartitions:
         keys: list[bytes | None] = []
         for index, record in enumerate(to_records(batch), first):
             key = self._function(record)
@@ -215,7 +216,7 @@ class _ByKeyFunction(Partitioning):
                     f"the key function gave {key!r} for record {index}; a key is a str, bytes, an "
                     "int of 64 bits, or None. Nothing of this write was sent"
                 )
-        return self._by_key(keys)
+        return self._hashed_keys(keys)
 
 
 class _ByPartitioner(Partitioning):
@@ -223,7 +224,7 @@ class _ByPartitioner(Partitioning):
         super().__init__(partitions)
         self._function = function
 
-    def places(self, batch: pa.RecordBatch, first: int) -> Places:
+    def assign(self, batch: pa.RecordBatch, first: int) -> KeysAndPartitions:
         chosen: list[int | None] = []
         for index, record in enumerate(to_records(batch), first):
             partition = self._function(record, self.partitions)
@@ -233,7 +234,7 @@ class _ByPartitioner(Partitioning):
                     f"from 0 to {self.partitions - 1}. Nothing of this write was sent"
                 )
             chosen.append(partition)
-        return Places(partitions=chosen)
+        return KeysAndPartitions(partitions=chosen)
 
 
 def partitioning(
@@ -244,9 +245,9 @@ def partitioning(
     partitioner: Partitioner | None,
     partition: int | None,
 ) -> Partitioning:
-    """Return how records are placed; without any wish they go round. Raises OptionError."""
-    wishes = {"key": key, "partitioner": partitioner, "partition": partition}
-    given = [name for name, wish in wishes.items() if wish is not None]
+    """Return the partitioning of a writer; round robin by default. Raises OptionError."""
+    options = {"key": key, "partitioner": partitioner, "partition": partition}
+    given = [name for name, option in options.items() if option is not None]
     if len(given) > 1:
         raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
     if partition is not None:
@@ -266,6 +267,7 @@ def partitioning(
 
 __all__ = [
     "Key",
+    "KeysAndPartitions",
     "Partitioner",
     "Partitioning",
     "murmur2",

@@ -14,79 +14,80 @@ from sluiceway.kafka.consumer import MessageStream, OwnStream
 from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer
 from sluiceway.rest.models import Connection
 
-# How long a broker waits for messages. It answers one request after the other, and a partition
-# that is new is in the next one: so long the first message of a reader may have to wait.
+__all__ = ["SharedStream", "open_stream"]
+
+# A broker answers one fetch after the other, and a new partition is part of the next one: the
+# first message of a reader may wait for so long.
 _TUNING = MaskedProperties({"fetch.wait.max.ms": 20})
 
 
-class _Carriers:
-    """The carriers of one process and one configuration: usually one.
+class _ConsumerPool:
+    """The shared consumers of one configuration: usually one.
 
-    There is another where two readers read the same partition, as a consumer has it once. A
-    carrier is closed with its last seat.
+    A further one is needed when two readers read the same partition, which a consumer has only
+    once. A consumer is closed with its last buffer.
     """
 
     def __init__(self, properties: MaskedProperties) -> None:
         self._properties = properties
         self._lock = threading.Lock()
-        self._carriers: list[SharedConsumer] = []
-        self._by_seat: dict[SharedPartitionBuffer, SharedConsumer] = {}
-        # Seats of streams that were let go of without a word; whoever comes next clears up.
-        self.gone: deque[SharedPartitionBuffer] = deque()
+        self._consumers: list[SharedConsumer] = []
+        self._by_buffer: dict[SharedPartitionBuffer, SharedConsumer] = {}
+        # Buffers of streams that were garbage collected; the next call removes them.
+        self.abandoned: deque[SharedPartitionBuffer] = deque()
 
-    def of(self, seat: SharedPartitionBuffer) -> SharedConsumer | None:
-        """Return the carrier that a seat is at, if it is at one."""
-        return self._by_seat.get(seat)
+    def consumer(self, buffer: SharedPartitionBuffer) -> SharedConsumer | None:
+        """Return the consumer that has a buffer."""
+        return self._by_buffer.get(buffer)
 
     def assign(
-        self, seat: SharedPartitionBuffer, offsets: Mapping[int, int], *, timeout_s: float
+        self, buffer: SharedPartitionBuffer, offsets: Mapping[int, int], *, timeout_s: float
     ) -> None:
-        """Have a carrier read these partitions for a seat, in the place of those before."""
+        """Read these partitions for a buffer instead of its earlier ones."""
         with self._lock:
-            present = self._by_seat.get(seat)
-            if present is not None:
-                if present.assign(seat, offsets, timeout_s=timeout_s):
+            current = self._by_buffer.get(buffer)
+            if current is not None:
+                if current.assign(buffer, offsets, timeout_s=timeout_s):
                     return
-                self._leave(seat)
-            for carrier in [*self._carriers, None]:
-                if carrier is None:
-                    carrier = SharedConsumer(self._properties)
-                    self._carriers.append(carrier)
-                self._by_seat[seat] = carrier
-                if carrier.assign(seat, offsets, timeout_s=timeout_s):
+                self._remove(buffer)
+            for consumer in [*self._consumers, None]:
+                if consumer is None:
+                    consumer = SharedConsumer(self._properties)
+                    self._consumers.append(consumer)
+                self._by_buffer[buffer] = consumer
+                if consumer.assign(buffer, offsets, timeout_s=timeout_s):
                     return
 
-    def leave(self, seat: SharedPartitionBuffer) -> None:
-        """Give up a seat. May be repeated."""
+    def remove(self, buffer: SharedPartitionBuffer) -> None:
+        """Remove a buffer. May be repeated."""
         with self._lock:
-            self._leave(seat)
+            self._remove(buffer)
 
-    def clear_up(self) -> None:
-        """Give up the seats that nobody has any more."""
-        while self.gone:
-            self.leave(self.gone.popleft())
+    def remove_abandoned(self) -> None:
+        """Remove the buffers of abandoned streams."""
+        while self.abandoned:
+            self.remove(self.abandoned.popleft())
 
-    def _leave(self, seat: SharedPartitionBuffer) -> None:
-        carrier = self._by_seat.pop(seat, None)
-        if carrier is None:
+    def _remove(self, buffer: SharedPartitionBuffer) -> None:
+        consumer = self._by_buffer.pop(buffer, None)
+        if consumer is None:
             return
-        carrier.leave(seat)
-        if carrier.empty:
-            self._carriers.remove(carrier)
-            carrier.close()
+        consumer.remove(buffer)
+        if consumer.unused:
+            self._consumers.remove(consumer)
+            consumer.close()
 
 
-_CARRIERS: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _Carriers]" = (
+_POOLS: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _ConsumerPool]" = (
     weakref.WeakValueDictionary()
 )
-"""By process, as librdkafka's threads are not there in one that was forked, and configuration."""
 
 
 class SharedStream(MessageStream):
-    """Fetches by a consumer that other streams of this process fetch by.
+    """A stream that shares its consumer with others of this process.
 
-    Offsets are asked for by the client that looks at topics, which is one in the process, too:
-    the consumer's own connections are busy with waiting for messages.
+    Offsets are requested by the admin client, which is shared as well: the consumer's own
+    connections are busy waiting for messages.
     """
 
     def __init__(
@@ -97,66 +98,66 @@ class SharedStream(MessageStream):
         timeout_s: float,
     ) -> None:
         super().__init__(connection, config, timeout_s=timeout_s)
-        self._fork_guard = ForkGuard()
         properties = consumer_config(connection.kafka, _TUNING.over(config or {}))
         self._committed = properties.get("isolation.level") != "read_uncommitted"
         key = (self._fork_guard, properties)
-        self._carriers = _CARRIERS.get(key) or _CARRIERS.setdefault(key, _Carriers(properties))
-        self._seat = SharedPartitionBuffer(
+        self._pool = _POOLS.get(key) or _POOLS.setdefault(key, _ConsumerPool(properties))
+        self._buffer = SharedPartitionBuffer(
             connection.topic_name, connection.topic_id, connection.partitions
         )
-        weakref.finalize(self, self._carriers.gone.append, self._seat).atexit = False
+        abandon = self._fork_guard.finalize(self, self._pool.abandoned.append, self._buffer)
+        abandon.atexit = False
 
-    def meet_new_partitions(self) -> int:
-        """Learn of partitions that the topic has grown by, and return how many it has."""
-        if self._carriers.of(self._seat) is None:
+    def discover_partitions(self) -> int:
+        """Refresh the topic's metadata and return the number of its partitions."""
+        if self._pool.consumer(self._buffer) is None:
             self.assign({})
-        carrier = self._carrier()
-        return int(self._call(carrier.meet, self._seat, timeout_s=self._timeout_s))
+        refresh = self._consumer().discover_partitions
+        return int(self._call(refresh, self._buffer, timeout_s=self._timeout_s))
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets."""
-        self._here()
-        self._late = None
-        self._call(self._carriers.assign, self._seat, offsets, timeout_s=self._timeout_s)
+        self._check()
+        self._pending_failure = None
+        self._call(self._pool.assign, self._buffer, offsets, timeout_s=self._timeout_s)
 
     def drop(self, partitions: Collection[int]) -> None:
-        """Read no more of these partitions."""
-        self._call(self._carrier().drop, self._seat, partitions)
+        """Stop reading partitions."""
+        self._call(self._consumer().drop, self._buffer, partitions)
 
     def close(self) -> None:
-        """Leave the consumer to the others. May be repeated."""
+        """Leave the consumer to the other streams. May be repeated."""
         if not self._fork_guard.forked:
-            self._carriers.leave(self._seat)
+            self._pool.remove(self._buffer)
 
     def ends_at_once(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return what `ends` does, which waits for no fetch here."""
+        """Return the same as `ends`, which waits for no fetch here."""
         return self.ends(partitions)
 
-    def _got(self, limit: int, wait_s: float) -> Sequence[Message]:
-        carrier = self._carrier()
-        got: list[Message] = self._call(carrier.take, self._seat, limit, wait_s)
-        if not got and self._seat.failures:
-            raise self._failure(self._seat.failures.popleft())
-        return got
+    def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
+        consumer = self._consumer()
+        polled: list[Message] = self._call(consumer.poll, self._buffer, limit, wait_s)
+        if not polled and self._buffer.failures:
+            raise self._failure(self._buffer.failures.popleft())
+        return polled
 
-    def _offsets_now(self, times: Mapping[int, int]) -> dict[int, int]:
-        self._here()
+    def _list_offsets(self, times: Mapping[int, int]) -> dict[int, int]:
+        self._check()
         return self._identity.offsets(times, timeout_s=self._timeout_s, committed=self._committed)
 
-    def _carrier(self) -> SharedConsumer:
-        self._here()
-        carrier = self._carriers.of(self._seat)
-        if carrier is None:
+    def _consumer(self) -> SharedConsumer:
+        self._check()
+        consumer = self._pool.consumer(self._buffer)
+        if consumer is None:
             raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
-        return carrier
+        return consumer
 
-    def _here(self) -> None:
+    def _check(self) -> None:
         self._fork_guard.check("this reader with share_connection")
-        self._carriers.clear_up()
+        self._pool.remove_abandoned()
 
 
-def opened(
+def open_stream(
     connection: Connection,
     config: Mapping[str, object] | None,
     *,
@@ -164,14 +165,11 @@ def opened(
     grouped: bool,
     shared: bool,
 ) -> MessageStream:
-    """Return a stream for a reader; `shared`: by a consumer of several. Raises OptionError."""
+    """Open a reader's stream; `shared`: with a shared consumer. Raises OptionError."""
     if not isinstance(timeout_s, int | float) or not 1 <= timeout_s <= 86_400:
         raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds from 1 to 86400")
     if shared:
         return SharedStream(connection, config, timeout_s=timeout_s)
-    # A thousand members that wait ask their broker twice a second, and not ten times.
-    patience = MaskedProperties({"fetch.wait.max.ms": 500} if grouped else {})
-    return OwnStream(connection, patience.over(config or {}), timeout_s=timeout_s)
-
-
-__all__ = ["SharedStream", "opened"]
+    # A thousand waiting members ask their broker twice a second instead of ten times.
+    tuning = MaskedProperties({"fetch.wait.max.ms": 500} if grouped else {})
+    return OwnStream(connection, tuning.over(config or {}), timeout_s=timeout_s)

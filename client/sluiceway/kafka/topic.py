@@ -1,4 +1,4 @@
-"""Whether the topic is still the one that the channel was opened with."""
+"""Topic identity: verifies that a topic is the one its channel was opened with."""
 
 import contextlib
 import threading
@@ -22,7 +22,13 @@ from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties, admin_config
 from sluiceway.kafka.diagnosis import ConnectionErrors
-from sluiceway.kafka.errors import is_gone, is_unavailable, made, translated, with_retries
+from sluiceway.kafka.errors import (
+    create_client,
+    is_gone,
+    is_unavailable,
+    translate_error,
+    with_retries,
+)
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Backoff
 
@@ -31,21 +37,21 @@ __all__ = ["EARLIEST", "LATEST", "TopicIdentity"]
 T = TypeVar("T")
 
 LATEST, EARLIEST = -1, -2
-"""What Kafka's ListOffsets takes in the place of a time."""
+"""Kafka's ListOffsets takes these instead of a time."""
 
-# Kafka writes topic ids in the base64 that is safe in URLs, librdkafka in the other one.
+# Kafka writes topic ids in URL-safe base64, librdkafka in the standard alphabet.
 _URL_SAFE = str.maketrans("+/", "-_")
 
-_SPREAD_S = 3.0
-_PAUSE_S = 0.05
-_MAX_LOOK_S = 2.0
-_DOING = "looking at the topic"
+_PROPAGATION_S = 3.0
+_POLL_S = 0.05
+_MAX_VERIFY_S = 2.0
+_DOING = "describing the topic"
 _ISOLATION = {False: IsolationLevel.READ_UNCOMMITTED, True: IsolationLevel.READ_COMMITTED}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Look:
-    """A topic as it was seen."""
+class _Description:
+    """A topic as Kafka described it, in response to a request sent at `at_s`."""
 
     topic_id: str
     partitions: int
@@ -53,82 +59,85 @@ class _Look:
     at_s: float
 
 
-class _Inquiry:
-    """A client of Kafka's that asks about topics, with what brokers complained of to it.
+class _AdminConnection:
+    """An admin client with the errors of its connections.
 
-    `looks` has what it saw last, by topic: a look at a thousand partitions takes its time, and
-    those who bear with one that is not new need not each take their own.
+    `descriptions` has the latest one of each topic. Describing a thousand partitions takes time,
+    so callers that accept a recent one share it.
     """
 
     def __init__(self, properties: MaskedProperties) -> None:
-        self.looks: dict[str, _Look] = {}
-        self.turn = threading.Lock()
-        self.complaints = ConnectionErrors(properties)
-        self.admin = made(AdminClient, properties.over({"error_cb": self.complaints.note}))
+        self.descriptions: dict[str, _Description] = {}
+        self.lock = threading.Lock()
+        self.errors = ConnectionErrors(properties)
+        self.client = create_client(
+            AdminClient, properties.over({"error_cb": self.errors.on_error})
+        )
 
 
-_INQUIRIES: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _Inquiry]" = (
+_ADMINS: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _AdminConnection]" = (
     weakref.WeakValueDictionary()
 )
-"""Of this process, as a program may have a thousand readers; one that failed is asked no more."""
+"""Shared by all readers of a process; a connection that failed is replaced."""
 
 
 class TopicIdentity:
-    """Compares the topic in Kafka with the id that a connection names.
+    """Compares a topic's id with the one that a connection names.
 
-    A topic that was deleted and made anew has the same name and other data, so positions in the
-    one mean nothing in the other. `config` has the Kafka properties of the writer or reader that
-    asks, of which those count that concern the connection.
+    A topic that was deleted and created again has the same name but other records, so positions
+    in one are meaningless in the other. `config` has the Kafka properties of the writer or
+    reader, of which those for the connection are used.
     """
 
     def __init__(self, connection: Connection, config: Mapping[str, object] | None = None) -> None:
         self._connection = connection
         properties = admin_config(connection.kafka, config)
         self._key = (ForkGuard(), properties)
-        self._inquiry = _INQUIRIES.get(self._key) or _INQUIRIES.setdefault(
-            self._key, _Inquiry(properties)
+        self._admin = _ADMINS.get(self._key) or _ADMINS.setdefault(
+            self._key, _AdminConnection(properties)
         )
-        self._complaints, self._admin = self._inquiry.complaints, self._inquiry.admin
         self._verified = False
 
     def verify(self, *, timeout_s: float, max_age_s: float = 0.0) -> None:
-        """Return if it is the same topic and each partition has a leader.
+        """Return if the topic is the same and each of its partitions has a leader.
 
-        A look that is younger than `max_age_s` counts, whoever in this process took it. Raises
-        TopicGone or KafkaUnavailable, and KafkaAccessFailed as soon as it is seen that brokers let
-        nobody in.
+        A description that this process requested within `max_age_s` is used again. Raises
+        TopicGone, KafkaUnavailable, and KafkaAccessFailed as soon as brokers refuse access.
         """
         name = self._connection.topic_name
         since_s = time.monotonic() - max_age_s
-        look = self._inquiry.looks.get(name)
-        if look is None or look.at_s <= since_s:
-            look = self._shared_look(timeout_s, since_s) if max_age_s else self._look(timeout_s)
-        present = look.topic_id.translate(_URL_SAFE)
+        found = self._admin.descriptions.get(name)
+        if found is None or found.at_s <= since_s:
+            if max_age_s:
+                found = self._describe_shared(timeout_s, since_s)
+            else:
+                found = self._describe(timeout_s)
+        actual = found.topic_id.translate(_URL_SAFE)
         expected = self._connection.topic_id and self._connection.topic_id.translate(_URL_SAFE)
-        if expected is not None and present != expected:
+        if expected is not None and actual != expected:
             raise TopicGone(
                 f"the topic {name} is not the one that was opened: its id was {expected} and is "
-                f"{present} now. Open the channel anew; positions in the old topic mean nothing "
-                "in this one"
+                f"{actual} now. Open the channel anew; positions in the old topic mean nothing in "
+                "this one"
             )
-        if look.leaderless is not None:
+        if found.leaderless is not None:
             raise KafkaUnavailable(
-                f"partition {look.leaderless} of the topic {name} has no leader; "
+                f"partition {found.leaderless} of the topic {name} has no leader; "
                 "try again when its brokers are back"
             )
         self._verified = True
 
     def all_ends(self, *, timeout_s: float, least: int) -> dict[int, int]:
-        """Return `ends` of all partitions that the topic has by now.
+        """Return `ends` of all current partitions, at least `least` of them.
 
-        There are `least` of them at the least: a broker may not have heard of the last ones yet.
+        A broker may not know the latest partitions yet.
         """
 
-        def ask(left_s: float) -> dict[int, int]:
-            partitions = range(max(least, self._look(left_s).partitions))
-            return self._listed(dict.fromkeys(partitions, LATEST), left_s, committed=False)
+        def request(left_s: float) -> dict[int, int]:
+            partitions = range(max(least, self._describe(left_s).partitions))
+            return self._list(dict.fromkeys(partitions, LATEST), left_s, committed=False)
 
-        return self.with_retries(ask, timeout_s=timeout_s)
+        return self.with_retries(request, timeout_s=timeout_s)
 
     def ends(
         self, partitions: Iterable[int], *, timeout_s: float, committed: bool = False
@@ -145,136 +154,133 @@ class TopicIdentity:
     ) -> dict[int, int]:
         """Return the first offset not older than each partition's time (ms); -1 if there is none.
 
-        EARLIEST and LATEST are times, too. Raises KafkaUnavailable and TopicGone.
+        EARLIEST and LATEST are valid times. Raises KafkaUnavailable and TopicGone.
         """
         return self.with_retries(
-            lambda left_s: self._listed(times, left_s, committed=committed), timeout_s=timeout_s
+            lambda left_s: self._list(times, left_s, committed=committed), timeout_s=timeout_s
         )
 
-    def with_retries(self, ask: Callable[[float], T], *, timeout_s: float) -> T:
-        """Return what `ask` returns; call it again while leaders are away, or change.
+    def with_retries(self, request: Callable[[float], T], *, timeout_s: float) -> T:
+        """Return the result of `request`; retry it while leaders are unavailable or change.
 
-        `ask` is given the seconds that are left. Raises TopicGone on a broker's word only, as
-        librdkafka calls topics unknown that it could not ask about, and KafkaUnavailable when the
-        time is up.
+        `request` is given the seconds that are left. Raises KafkaUnavailable after the timeout.
+        librdkafka reports topics as unknown when it could not ask about them, so TopicGone is
+        raised only if a broker confirms it.
         """
         name = self._connection.topic_name
 
-        def checked(left_s: float) -> T:
+        def confirmed(left_s: float) -> T:
             try:
-                return ask(left_s)
+                return request(left_s)
             except TopicGone as error:
-                self.verify(timeout_s=min(left_s, _MAX_LOOK_S))
+                self.verify(timeout_s=min(left_s, _MAX_VERIFY_S))
                 raise KafkaUnavailable(
-                    f"Kafka does not lead all partitions of the topic {name} yet; try again when "
-                    "its brokers are back"
+                    f"some partitions of the topic {name} have no leader yet; try again when its "
+                    "brokers are back"
                 ) from error
 
         def refresh(left_s: float) -> None:
-            # After an election, librdkafka would ask with the epoch of the leader before.
+            # After an election, librdkafka would ask with the epoch of the previous leader.
             with contextlib.suppress(KafkaUnavailable):
-                self.verify(timeout_s=min(left_s, _MAX_LOOK_S))
+                self.verify(timeout_s=min(left_s, _MAX_VERIFY_S))
 
-        return with_retries(checked, timeout_s=timeout_s, refresh=refresh)
+        return with_retries(confirmed, timeout_s=timeout_s, refresh=refresh)
 
-    def _listed(
+    def _list(
         self, times: Mapping[int, int], timeout_s: float, *, committed: bool
     ) -> dict[int, int]:
-        """Ask once for the offsets of these times."""
+        """Request the offsets of these times once."""
         name = self._connection.topic_name
-        asked = {TopicPartition(name, p): _spec(time_ms) for p, time_ms in times.items()}
+        asked = {TopicPartition(name, p): _offset_spec(time_ms) for p, time_ms in times.items()}
         try:
-            found = self._admin.list_offsets(
+            found = self._admin.client.list_offsets(
                 asked, isolation_level=_ISOLATION[committed], request_timeout=timeout_s
             )
-            return {at.partition: self._answer(found[at], timeout_s).offset for at in asked}
+            return {at.partition: self._result(found[at], timeout_s).offset for at in asked}
         except KafkaException as error:
             if error.args[0].code() == KafkaError._NOENT:  # noqa: SLF001 - a public code
-                # What librdkafka says of partitions without a leader that it could ask.
+                # librdkafka's code for partitions without a leader.
                 raise KafkaUnavailable(
-                    f"no broker leads the partitions of the topic {name} now; try again when the "
+                    f"the partitions of the topic {name} have no leader now; try again when the "
                     "brokers are back"
                 ) from error
-            raise translated(error.args[0], doing=_DOING, topic=name) from error
+            raise translate_error(error.args[0], doing=_DOING, topic=name) from error
         except TimeoutError as error:
             raise KafkaUnavailable(
-                f"Kafka did not tell the offsets of the topic {name} within {timeout_s:g} s; "
+                f"Kafka did not list the offsets of the topic {name} within {timeout_s:g} s; "
                 "try again when the brokers are back"
             ) from error
 
-    def _shared_look(self, timeout_s: float, since_s: float) -> _Look:
-        """Return a look that began after `since_s`; of many who want one, one takes it for all."""
+    def _describe_shared(self, timeout_s: float, since_s: float) -> _Description:
+        """Return a description requested after `since_s`; one of many callers requests it."""
         deadline_s = time.monotonic() + timeout_s
-        turn = self._inquiry.turn
-        has_turn = turn.acquire(timeout=timeout_s)
+        locked = self._admin.lock.acquire(timeout=timeout_s)
         try:
-            look = self._inquiry.looks.get(self._connection.topic_name)
-            if look is not None and look.at_s > since_s:
-                return look
-            return self._look(max(_PAUSE_S, deadline_s - time.monotonic()))
+            found = self._admin.descriptions.get(self._connection.topic_name)
+            if found is not None and found.at_s > since_s:
+                return found
+            return self._describe(max(_POLL_S, deadline_s - time.monotonic()))
         finally:
-            if has_turn:
-                turn.release()
+            if locked:
+                self._admin.lock.release()
 
-    def _look(self, timeout_s: float) -> _Look:
+    def _describe(self, timeout_s: float) -> _Description:
         name, began_s = self._connection.topic_name, time.monotonic()
         try:
-            found = self._found(timeout_s)
+            found = self._request_description(timeout_s)
         except BaseException:
-            self._inquiry.looks.pop(name, None)
-            # What it has noted so far is old news to whoever comes next.
-            if _INQUIRIES.get(self._key) is self._inquiry:
-                _INQUIRIES.pop(self._key, None)
+            self._admin.descriptions.pop(name, None)
+            # Errors of its connections so far must not mislead the next caller.
+            if _ADMINS.get(self._key) is self._admin:
+                _ADMINS.pop(self._key, None)
             raise
-        leaderless = next((each.id for each in found.partitions if each.leader is None), None)
-        look = _Look(
+        self._admin.descriptions[name] = description = _Description(
             topic_id=str(found.topic_id),
             partitions=len(found.partitions),
-            leaderless=leaderless,
+            leaderless=next((each.id for each in found.partitions if each.leader is None), None),
             at_s=began_s,
         )
-        self._inquiry.looks[name] = look
-        return look
+        return description
 
-    def _found(self, timeout_s: float) -> Any:
-        """Describe the topic; a new one may not have come to every broker's ears yet."""
+    def _request_description(self, timeout_s: float) -> Any:
+        """Describe the topic; a new one may not be known to every broker yet."""
         name = self._connection.topic_name
-        grace_s = 0.0 if self._verified else _SPREAD_S
-        pauses = Backoff(min(grace_s, timeout_s), longest_s=_PAUSE_S)
+        grace_s = 0.0 if self._verified else _PROPAGATION_S
+        backoff = Backoff(min(grace_s, timeout_s), longest_s=_POLL_S)
         while True:
             try:
-                described = self._admin.describe_topics(
+                described = self._admin.client.describe_topics(
                     TopicCollection([name]), request_timeout=timeout_s
                 )[name]
-                found = self._answer(described, timeout_s + _SPREAD_S)
-                self._complaints.forget()
+                found = self._result(described, timeout_s + _PROPAGATION_S)
             except KafkaException as error:
-                if not is_gone(error.args[0]) or not pauses.wait():
+                if not is_gone(error.args[0]) or not backoff.wait():
                     if is_unavailable(error.args[0]):
-                        self._complaints.refuse(_DOING, name, at_last=True)
-                    raise translated(error.args[0], doing=_DOING, topic=name) from error
+                        self._admin.errors.raise_refused(_DOING, name, final=True)
+                    raise translate_error(error.args[0], doing=_DOING, topic=name) from error
             except TimeoutError as error:
                 raise KafkaUnavailable(
                     f"Kafka did not describe the topic {name} within {timeout_s:g} s; "
                     "try again when the brokers are back"
                 ) from error
             else:
+                self._admin.errors.clear()
                 return found
 
-    def _answer(self, future: "Future[Any]", timeout_s: float) -> Any:
-        """Wait for an answer, or for complaints that leave no hope of one."""
+    def _result(self, future: "Future[Any]", timeout_s: float) -> Any:
+        """Wait for a result, or raise KafkaAccessFailed for connections that are refused."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
-                return future.result(_PAUSE_S)
+                return future.result(_POLL_S)
             except TimeoutError:
                 if time.monotonic() > deadline_s:
                     raise
-            self._admin.poll(0)
-            self._complaints.refuse(_DOING, self._connection.topic_name)
+            self._admin.client.poll(0)
+            self._admin.errors.raise_refused(_DOING, self._connection.topic_name)
 
 
-def _spec(time_ms: int) -> OffsetSpec:
+def _offset_spec(time_ms: int) -> OffsetSpec:
     if time_ms == LATEST:
         return OffsetSpec.latest()
     return OffsetSpec.earliest() if time_ms == EARLIEST else OffsetSpec.for_timestamp(time_ms)

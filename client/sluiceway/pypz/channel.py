@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
 
 from sluiceway.channel import Channel
-from sluiceway.endpoint.handle import EndpointMetrics
+from sluiceway.endpoint.metrics import EndpointMetrics
 from sluiceway.errors import ChannelNotFound, EndpointClosed, SluicewayError
 from sluiceway.pypz.config import ChannelLogger, level_of, metrics_enabled
 from sluiceway.pypz.errors import OperatorFailed

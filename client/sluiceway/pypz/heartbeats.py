@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from sluiceway.endpoint.handle import EndpointHandle, EndpointMetrics
+from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.metrics import EndpointMetrics
 from sluiceway.rest.endpoint_models import Endpoint, HeartbeatResult
 
 __all__ = ["HeartbeatLink", "StatusLoop", "cycle_figures"]
@@ -67,13 +68,13 @@ class HeartbeatLink:
         self._answers = 0
         self.counterparts: tuple[Endpoint, ...] = ()
         """The endpoints of the other side, by the last heartbeat."""
-        attachment.on_heard = self._on_heartbeat
-        attachment.listen()
+        attachment.on_result = self._on_heartbeat
+        attachment.subscribe()
 
     def send(self, payload: Mapping[str, Any]) -> None:
         """Send a payload at once. Raises OptionError, Fenced, EndpointClosed."""
         self._attachment.payload = payload
-        self._attachment.session.hurry()
+        self._attachment.session.wake()
 
     def refresh(self, timeout_s: float) -> None:
         """Wait for the answer to a heartbeat that began after this call, or for the timeout."""
@@ -85,7 +86,7 @@ class HeartbeatLink:
 
     def _wait_for_answer(self, deadline_s: float) -> None:
         before = self._answers
-        self._attachment.session.hurry()
+        self._attachment.session.wake()
         left_s = max(0.0, deadline_s - time.monotonic())
         self._answered.wait_for(lambda: self._answers > before, left_s)
 
@@ -105,5 +106,5 @@ def cycle_figures(metrics: EndpointMetrics, kind: str) -> dict[str, float]:
         f"averageTimePer{kind}RecordMs",
         f"averageRecordPer{kind}Cycle",
     )
-    elapsed = {f"elapsedTimeSinceLast{kind}CycleMs": round(1000 * metrics.since_last_s)}
+    elapsed = {f"elapsedTimeSinceLast{kind}CycleMs": round(1000 * metrics.cycles.elapsed_s)}
     return elapsed | {name: counters.get(name, 0) for name in names}

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
-from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, outcome
+from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, writers_outcome
 from sluiceway.errors import CounterpartError
 from sluiceway.pypz.config import ChannelLogger
 from sluiceway.pypz.status import (
@@ -245,7 +245,9 @@ class FailedWriters:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._channel = channel
-        self._policy = LostWriterPolicy(on_lost_writer, patience_s=patience_s, monotonic=monotonic)
+        self._policy = LostWriterPolicy(
+            on_lost_writer, heartbeat_timeout_s=patience_s, monotonic=monotonic
+        )
 
     def observe(self, endpoints: Iterable[Endpoint]) -> None:
         """Note which writers are live."""
@@ -257,11 +259,11 @@ class FailedWriters:
         self.observe(writers)
         if any(each.lives for each in writers):
             return False, None
-        if self._policy.awaits(each for each in writers if each.state != "closed"):
+        if self._policy.waits_for(each for each in writers if each.state != "closed"):
             return True, None
-        found = outcome(writers, self._policy, channel=self._channel, writers=0)
-        if found is None or found.fault is None:
+        found = writers_outcome(writers, self._policy, channel=self._channel, writers=0)
+        if found is None or found.error is None:
             return False, None
-        fault = found.fault
+        fault = found.error
         advice = "In a port's channelConfig, set onLostWriter='go_on' or 'wait'"
         return False, type(fault)(f"{fault}. {advice}", endpoints=fault.endpoints)

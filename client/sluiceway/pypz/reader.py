@@ -137,7 +137,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if records and limit > 1:
             records += reader.read(limit - 1, timeout=0)
         self._catch_up()
-        self._metrics.turn(self._read_record_count)
+        self._metrics.record_cycle(self._read_record_count)
         if records:
             self._read_record_count += len(records)
             self._read_record_offset += len(records)
@@ -236,7 +236,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
 
     def _read_new_partitions(self, reader: ChannelReader) -> bool:
         """Read partitions that the channel has got since; return whether there are any."""
-        new = reader.meet_new_partitions()
+        new = reader.discover_partitions()
         if new:
             self._starts |= {p: Position(offset=0) for p in new}
             self._known_history().add(0, reader.position())
@@ -274,7 +274,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         )
         try:
             self._begin(reader)
-            self._link = HeartbeatLink(reader.attachment)
+            self._link = HeartbeatLink(reader.handle)
         except BaseException as error:
             self._endpoint = None
             reader.__exit__(type(error), error, None)

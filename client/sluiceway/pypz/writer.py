@@ -89,7 +89,7 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
                 public_reason=error.public_reason,
             ) from error
         with self._counting:
-            self._metrics.turn(self._written_record_count)
+            self._metrics.record_cycle(self._written_record_count)
             self._written_record_count += len(records)
             self._health_check_payload["sentRecordCount"] = self._written_record_count
         self._ends = None
@@ -119,8 +119,8 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         group = group_name(str(self._context.get_full_name()))
         writer = self._endpoint = channel.writer(group=group, config=self._settings.kafka)
         # As in pypz, the first record goes to the first partition.
-        writer.go_round_from(0)
-        self._link = HeartbeatLink(writer.attachment)
+        writer.start_round_robin_at(0)
+        self._link = HeartbeatLink(writer.handle)
         self._channel = channel
         return True
 

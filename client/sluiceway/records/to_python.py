@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from sluiceway.errors import ValueOutOfRange
-from sluiceway.garbage import nothing_to_collect
+from sluiceway.garbage import gc_paused
 from sluiceway.records.validation import list_contents
 from sluiceway.schema.arrow import type_in_metadata
 from sluiceway.schema.types import Uuid, join_path
@@ -38,7 +38,7 @@ def to_records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     outside of the years 1 to 9999 or between two microseconds; `batches()` returns these.
     """
     fields = zip(batch.columns, batch.schema, strict=True)
-    with nothing_to_collect():
+    with gc_paused():
         return _dicts(batch.schema.names, [_values(c, field, field.name) for c, field in fields])
 
 

@@ -32,6 +32,11 @@ class Position:
                     f"{name} of a position is {value!r}; it must be a whole number from 0"
                 )
 
+    @classmethod
+    def of(cls, given: "Position | int") -> "Position":
+        """Return `given`, where an int is an offset."""
+        return given if isinstance(given, Position) else cls(offset=given)
+
 
 def read_positions(node: JsonNode) -> dict[int, Position]:
     """Read a list of positions as a mapping by partition."""

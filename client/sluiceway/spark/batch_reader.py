@@ -15,7 +15,7 @@ from sluiceway.codecs import Corrupt
 from sluiceway.codecs.decoder import corrupt_error, decoder_for
 from sluiceway.errors import GatewayUnavailable, KafkaUnavailable, OffsetOutOfRange
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import MessageStream, OwnStream, Taken
+from sluiceway.kafka.consumer import FetchedMessages, MessageStream, OwnStream
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.connections import RefreshableConnection
@@ -149,7 +149,7 @@ class RangeFetcher:
         progress_s = time.monotonic()
         while self._next < offsets.end:
             before = self._next
-            taken = stream.take(min(self._limit, offsets.end - before), _WAIT_S)
+            taken = stream.poll(min(self._limit, offsets.end - before), _WAIT_S)
             self._advance(taken)
             if self._next > before:
                 messages = taken.messages
@@ -162,12 +162,12 @@ class RangeFetcher:
             else:
                 self._check_topic(time.monotonic() - progress_s)
 
-    def _advance(self, taken: Taken) -> None:
+    def _advance(self, taken: FetchedMessages) -> None:
         if taken.messages:
             self._next = taken.messages[-1].offset() + 1
             self._resize(taken.messages)
         self._next = max(self._next, taken.ends.get(self._offsets.partition, 0))
-        if taken.refused is not None:
+        if taken.out_of_range is not None:
             self._skip_lost()
 
     def _skip_lost(self) -> None:

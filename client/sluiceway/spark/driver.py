@@ -75,7 +75,7 @@ class Application:
         if replacing is not None:
             replacing.retire()
         self.queries.listen()
-        self.session.accompany(self)
+        self.session.add_extension(self)
         atexit.register(self.end)
 
     def retire(self) -> None:
@@ -89,11 +89,11 @@ class Application:
             return
         self._ending = True
         try:
-            self.session.beat(self._control.endpoints)
+            self.session.send(self._control.endpoints)
         except SluicewayError as error:
             LOGGER.warning("the end of the Spark application was not reported: %s", error)
 
-    def told(self) -> Mapping[str, Any]:
+    def fields(self) -> Mapping[str, Any]:
         """Advance the queries, and return the heartbeat's request for the kept endpoints."""
         if is_stopped(self._spark):
             self._ending = True
@@ -102,13 +102,13 @@ class Application:
             self._final_heartbeats += 1
         else:
             self.queries.advance()
-        outage = self._retired and self.queries.all_ended and self.session.trouble is not None
+        outage = self._retired and self.queries.all_ended and self.session.outage is not None
         if outage or self._final_heartbeats > _MAX_FINAL_HEARTBEATS:
             self._close()
             return {}
         return {"keeps": True}
 
-    def answered(self, answer: JsonNode) -> None:
+    def on_answer(self, answer: JsonNode) -> None:
         """Detach the kept endpoints that have ended."""
         queries = self.session.ids
         answers = (each.read(_KeptEndpoint) for each in answer.items("kept"))
@@ -128,7 +128,7 @@ class Application:
         if self._ending or (self._retired and not kept and self.queries.all_ended):
             self._close()
 
-    def refused(self, error: GatewayError) -> None:
+    def on_rejected(self, error: GatewayError) -> None:
         """End: the gateway has an older version, or rejects the token."""
         LOGGER.warning("jobs of this application are not listed as endpoints: %s", error)
         self.retire()
@@ -147,5 +147,5 @@ class Application:
         if not self._ending:
             self.queries.stop_listening()
         atexit.unregister(self.end)
-        self.session.part(self)
+        self.session.remove_extension(self)
         self._control.endpoints.close()

@@ -191,8 +191,8 @@ class QueryEndpoint:
             self._ended = True
             LOGGER.warning("%s is not listed as an endpoint: %s", self._spec, error)
             return
-        self._session.enter(self)
-        self._session.expect(self._attached.heartbeat_interval_ms)
+        self._session.register(self)
+        self._session.require_interval(self._attached.heartbeat_interval_ms)
 
     def report(self) -> dict[str, Any] | None:
         """Return the endpoint's fields of a heartbeat."""
@@ -207,7 +207,7 @@ class QueryEndpoint:
             "counters": {"records": self.records},
         } | (self._positions(attached) if self._reporting != self._acknowledged else {})
 
-    def hear(self, result: HeartbeatResult) -> None:
+    def on_heartbeat(self, result: HeartbeatResult) -> None:
         """Process the answer to a heartbeat."""
         if result.status in ("fenced", "gone") and not self._ended:
             LOGGER.warning(
@@ -238,7 +238,7 @@ class QueryEndpoint:
         body |= {"counters": {"records": self.records}} | self._positions(attached)
         # A heartbeat in flight with an earlier state would undo the error.
         self._closing = True
-        self._session.settle(_TIMEOUT_S)
+        self._session.wait_idle(_TIMEOUT_S)
         try:
             self._calls.detach(self._spec.channel, self.id, body, timeout_s=_TIMEOUT_S)
         except GatewayUnavailable:
@@ -249,7 +249,7 @@ class QueryEndpoint:
 
     def _end(self) -> None:
         self._ended = True
-        self._session.leave(self)
+        self._session.unregister(self)
 
     def _positions(self, attached: AttachResult) -> dict[str, Any]:
         """Return a reader's positions, if the gateway accepts them."""

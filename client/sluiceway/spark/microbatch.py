@@ -73,7 +73,7 @@ class MicroBatchPlanner:
         self._source.refresh(max_age_s=_REFRESH_EVERY_S)
         connection = self._source.connection
         if connection.partitions > known:
-            self._stream.meet_new_partitions()
+            self._stream.discover_partitions()
         self._stream.verify(max_age_s=_VERIFY_EVERY_S)
         ends = self._stream.ends(range(connection.partitions))
         return StreamOffset.of(connection, ends, self._options.group)

@@ -129,7 +129,7 @@ class Queries(StreamingQueryListener):
         with self._lock:
             run = _QueryRun(id=str(event.id), name=event.name, query=query)
             self._runs[str(event.runId)] = run
-        self._session.hurry()
+        self._session.wake()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Record a completed micro-batch."""
@@ -145,7 +145,7 @@ class Queries(StreamingQueryListener):
                 run.records_read[number] = run.records_read.get(number, 0) + rows
             run.records_written += max(0, progress["sink"].get("numOutputRows", 0))
         if is_first:
-            self._session.hurry()
+            self._session.wake()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         """Do nothing: heartbeats keep the endpoints alive."""
@@ -162,7 +162,7 @@ class Queries(StreamingQueryListener):
             run = self._runs.get(str(event.runId))
             if run is not None:
                 run.causes = {"reader": cause, "writer": cause}
-        self._session.hurry()
+        self._session.wake()
 
     def end(self, cause: str) -> None:
         """Report the end of all queries.

@@ -107,12 +107,12 @@ class TaskReports:
             return
         with self._lock:
             self._reports.append((task, report))
-            self.session.accompany(self)
-            self.session.expect(task.endpoint.heartbeat_interval_ms)
+            self.session.add_extension(self)
+            self.session.require_interval(task.endpoint.heartbeat_interval_ms)
 
-    def told(self) -> Mapping[str, Any]:
+    def fields(self) -> Mapping[str, Any]:
         """Return the attempts whose end is not reported yet."""
-        outage = self.session.trouble
+        outage = self.session.outage
         if outage is not None:
             self._pause(outage, time.monotonic() + _PAUSE_AFTER_OUTAGE_S)
         with self._lock:
@@ -122,7 +122,7 @@ class TaskReports:
         tasks = [report.to_json(task) for task, report in reports]
         return {"tasks": tasks} if tasks else {}
 
-    def answered(self, answer: JsonNode) -> None:
+    def on_answer(self, answer: JsonNode) -> None:
         """Remove attempts whose end is reported, or whose endpoint has ended."""
         statuses = {
             each.read(str, "endpoint"): each.read(str, "status") for each in answer.items("tasks")
@@ -135,7 +135,7 @@ class TaskReports:
             ]
             self._stop_if_idle()
 
-    def refused(self, error: GatewayError) -> None:
+    def on_rejected(self, error: GatewayError) -> None:
         """Stop reporting from this process."""
         self._pause(error, float("inf"))
 
@@ -148,4 +148,4 @@ class TaskReports:
 
     def _stop_if_idle(self) -> None:
         if not self._reports:
-            self.session.part(self)
+            self.session.remove_extension(self)

@@ -105,7 +105,7 @@ class TaskWriter:
                     messages = _encode(accumulator, batch, self._schema, written=records)
                     producer.send(marker.mark(messages) if marker else messages)
                     records += batch.num_rows
-                rest = accumulator.rest()
+                rest = accumulator.drain()
                 producer.send(marker.mark(rest) if marker else rest)
                 producer.flush()
             except DeliveryFailed as error:

@@ -243,7 +243,7 @@ def _result(future: "Future[Any]", timeout_s: float) -> Any:
 
 
 def _access_failure(found: Finding) -> AccessFailure:
-    return AccessFailure(misfit=Misfit(found.misfit), words=f"{found.words} ({_SOURCE})")
+    return AccessFailure(misfit=Misfit(found.problem), words=f"{found.message} ({_SOURCE})")
 
 
 def _is_refusal(error: KafkaError | None) -> TypeGuard[KafkaError]:
