@@ -122,7 +122,7 @@ def require_generation(group: Group, generation: int) -> None:
     if generation != group.generation:
         raise StaleGeneration(
             f"The group {group.name!r} is at generation {group.generation}, not {generation}: it "
-            "was resized or reset. Attach a new instance, which continues from the committed positions."
+            "was resized or reset. Attach a new instance, which continues from what is committed."
         )
 
 
