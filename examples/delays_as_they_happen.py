@@ -1,6 +1,6 @@
-"""Follows departures as they happen and writes the average delay of every hour that is over.
+"""Reads a stream of departures and writes the average delay of each completed hour.
 
-The query ends in the middle of its work and goes on from its checkpoint. No departure is lost.
+The query is stopped halfway and resumes from its checkpoint. No departure is lost.
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/delays_as_they_happen.py
 """
@@ -24,7 +24,7 @@ PARTS = 4
 
 @dataclass
 class Departure:
-    """A flight that has left, and how many minutes late it was."""
+    """The departure of a flight, with its delay in minutes."""
 
     flight: int
     at: datetime
@@ -32,7 +32,7 @@ class Departure:
 
 
 def departures(start: datetime, end: datetime) -> Iterator[Departure]:
-    """Give a departure every two minutes, later and later as the day goes on."""
+    """Yield a departure every two minutes, with delays that grow during the day."""
     while start < end:
         number = (start - DAY) // EVERY
         yield Departure(flight=number, at=start, delay=start.hour + number % 3)
@@ -40,14 +40,14 @@ def departures(start: datetime, end: datetime) -> Iterator[Departure]:
 
 
 def by_hour(stream: DataFrame) -> DataFrame:
-    """Return each hour with its departures, once none of them can come any more."""
+    """Return departures and average delay per hour, once the watermark has passed it."""
     hours = stream.withWatermark("at", "10 minutes").groupBy(sql.window("at", "1 hour"))
     sums = hours.agg(sql.count("flight").alias("departures"), sql.avg("delay").alias("delay"))
     return sums.select(sql.col("window.start").alias("hour"), "departures", "delay")
 
 
 def follow(spark: SparkSession, checkpoint: str) -> StreamingQuery:
-    """Start the query, from its checkpoint if it has one."""
+    """Start or resume the query."""
     hours = by_hour(spark.readStream.format("channel").load("departures-of-a-day"))
     options = {"checkpointLocation": checkpoint, "create": "true"}
     return hours.writeStream.format("channel").options(**options).start("delays-by-hour")
@@ -72,16 +72,16 @@ def main() -> None:
             with channel.writer() as writer:
                 writer.write(departures(start, start + part))
             if number == 1:
-                # Whatever the query has in hand is left undone; the checkpoint knows.
+                # Unfinished work is repeated from the checkpoint.
                 query.stop()
                 query = follow(spark, checkpoint)
             query.processAllAvailable()
         with channel.writer() as writer:
-            # The first departures of the next day end this one's last hour.
+            # Departures of the next day move the watermark past this day's last hour.
             writer.write(departures(DAY + part * PARTS, DAY + part * PARTS + timedelta(hours=1)))
         query.processAllAvailable()
         query.stop()
-        # An hour that was written twice, before the end and after it, is one hour.
+        # Delivery is at least once: an hour may be written before and after the restart.
         hours = spark.read.format("channel").load("delays-by-hour").dropDuplicates(["hour"])
         rows = hours.orderBy("hour").collect()
     spark.stop()

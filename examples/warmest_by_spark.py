@@ -1,4 +1,4 @@
-"""Reads the channel `readings` with Spark and writes each station's warmest into `warmest`.
+"""Reads the channel `readings` with Spark and writes each station's maximum to `warmest`.
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/warmest_by_spark.py
 """
@@ -24,7 +24,7 @@ def main() -> None:
         warmest.write.format("channel").option("create", "true").mode("append").save("warmest")
         count = spark.read.format("channel").load("warmest").count()
         print(f"{count} stations written")
-        # What others see of the job's write.
+        # The write is an endpoint of the channel.
         with Gateway() as gateway:
             for each in gateway.channel("warmest").endpoints():
                 if each.role == "writer":

@@ -1,7 +1,7 @@
 """Typed data channels on Kafka: the client.
 
-Each name is imported when it is first asked for: the gateway shares the rules of schemas with the
-client, and needs nothing of what carries records.
+Names are imported on first use: the gateway shares the schema rules with the client, but needs none
+of the modules that transfer records.
 """
 
 from importlib import import_module
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from sluiceway.writer import ChannelWriter
 
 _MODULES = {
-    "Heartbeat": "rest.models",
     "Channel": "channel",
     "ChannelReader": "reader",
     "ChannelWriter": "writer",
     "Connection": "rest.models",
     "Endpoint": "rest.endpoint_models",
     "Gateway": "gateway",
+    "Heartbeat": "rest.models",
     "InputPort": "ports",
     "OutputPort": "ports",
     "Position": "rest.endpoint_models",
@@ -57,13 +57,12 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # Who checks types sees the imports above, and no name besides.
+if not TYPE_CHECKING:  # Type checkers see only the imports above.
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-        # From now on it is an attribute like any other.
         globals()[name] = found
         return found
 

@@ -1,4 +1,4 @@
-"""The exceptions that the client raises on purpose.
+"""The client's exceptions.
 
     SluicewayError
     ├── CheckpointMismatch, EndpointClosed, SluicewayTimeout, CorruptMessage,
@@ -23,48 +23,40 @@
     └── SchemaError
         └── InvalidSchema, SchemaMismatch, UnsupportedType
 
-`code` is stable and meant for programs; `retriable` says whether the same call
-may succeed later. Both stand on the class; answers of the gateway that share a
-class (`Conflict`) carry their own `code`. `summary` is what others may read of an
-error: it holds no value of a record, and is None where only the type may be told.
+`code` is stable and meant for programs. `retriable` says whether the same call may succeed later.
+Both are class attributes; responses of the gateway that share a class, such as `Conflict`, have
+codes of their own. `summary` is the part of the message that is public: it contains no values of
+records, and is None if only the type of the error is public.
 """
 
+import copyreg
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 class SluicewayError(Exception):
-    """The root of everything that Sluiceway's client raises on purpose."""
+    """Base class of the client's exceptions."""
 
     code: str = "error"
     retriable: bool = False
-    tells_no_values: bool = False
-    """Whether the message holds no value of any record, so that others may read it."""
+    message_is_public: bool = False
+    """Whether the message contains no values of records."""
 
     @property
     def summary(self) -> str | None:
-        """What went wrong, without any value of a record; None where only the type may be told."""
-        return str(self) if self.tells_no_values else None
+        """The message without values of records, or None if only the type is public."""
+        return str(self) if self.message_is_public else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Subclasses have keyword-only facts; Spark's tasks carry exceptions between processes.
-        return _restored, (type(self), self.args, self.__dict__)
-
-
-def _restored(
-    kind: type[SluicewayError], args: tuple[Any, ...], facts: Mapping[str, Any]
-) -> SluicewayError:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(facts)
-    return error
+        # Spark pickles exceptions, and subclasses have keyword-only arguments.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the type of an error and, of ours, the summary: an endpoint's cause, which is public.
+    """Return the public cause of an error: its type and, for the client's own, the summary.
 
-    All who may see the channel read it. The messages of other exceptions may hold anything, so
-    they stay with the job.
+    It is visible to everyone with access to the channel. Messages of other exceptions may contain
+    anything, so they are left out.
     """
     kind = type(error)
     known = kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == "sluiceway"
@@ -74,44 +66,44 @@ def cause_of(error: BaseException) -> str:
 
 
 class OptionError(SluicewayError, ValueError):
-    """An argument, an option or a setting that makes no sense; the message says what would."""
+    """An invalid argument, option or setting; the message says what is valid."""
 
     code = "invalid_option"
 
 
 class CommitBeyondRead(OptionError):
-    """A position to commit lies past what the reader has handed out; nothing was committed."""
+    """A position to commit is beyond the records that were read; nothing was committed."""
 
     code = "commit_beyond_read"
-    tells_no_values = True
+    message_is_public = True
 
 
 class CheckpointMismatch(SluicewayError):
-    """A streaming query's checkpoint belongs to another channel, or to one that was made anew."""
+    """A streaming query's checkpoint belongs to another channel, or to a recreated one."""
 
     code = "checkpoint_mismatch"
 
 
 class EndpointClosed(SluicewayError):
-    """The gateway, writer or reader was closed, or failed before; open a new one."""
+    """The gateway, writer or reader was closed, or has failed; open a new one."""
 
     code = "endpoint_closed"
-    tells_no_values = True
+    message_is_public = True
 
 
 class SluicewayTimeout(SluicewayError, TimeoutError):
-    """What was waited for did not happen in time; nothing was undone."""
+    """The wait timed out; nothing was undone."""
 
     code = "timeout"
-    tells_no_values = True
+    message_is_public = True
     retriable = True
 
 
 class CounterpartError(SluicewayError):
-    """The other side of the channel did not come to its end; `endpoints` are their ids."""
+    """Endpoints on the other side of the channel did not finish; `endpoints` are their ids."""
 
     code = "counterpart_error"
-    tells_no_values = True
+    message_is_public = True
     retriable = True
 
     def __init__(self, message: str, *, endpoints: tuple[str, ...] = ()) -> None:
@@ -120,26 +112,26 @@ class CounterpartError(SluicewayError):
 
 
 class WriterFailed(CounterpartError):
-    """A writer ended by an error, and none took its place in time; what it wrote was handed out."""
+    """A writer failed and was not replaced in time; its records were read."""
 
     code = "writer_failed"
 
 
 class WriterLost(CounterpartError):
-    """A writer sent no heartbeat any more; what it is known to have written was handed out."""
+    """A writer stopped sending heartbeats; its records, as far as known, were read."""
 
     code = "writer_lost"
 
 
 class GatewayError(SluicewayError):
-    """The gateway refused a call or failed at it.
+    """The gateway refused a call, or failed.
 
-    `status` is the HTTP status (None: there was no answer), `code` the problem's code and
-    `errors` its list of `{"pointer", "message"}`, empty where it has none.
+    `status` is the HTTP status, or None without a response. `code` is the problem's code, and
+    `errors` its list of `{"pointer", "message"}`.
     """
 
     code = "gateway_error"
-    tells_no_values = True
+    message_is_public = True
 
     def __init__(
         self,
@@ -158,21 +150,21 @@ class GatewayError(SluicewayError):
 
 
 class GatewayUnavailable(GatewayError):
-    """The gateway gave no answer, or 503, as often as it was asked."""
+    """The gateway did not respond, or with 503, to any of the retries."""
 
     code = "gateway_unavailable"
     retriable = True
 
 
 class GatewayAccessFailed(GatewayUnavailable):
-    """Something answers, but its certificate or its protocol does not fit; it will not heal."""
+    """The certificate or the protocol of the gateway does not fit; a retry does not help."""
 
     code = "gateway_access_failed"
     retriable = False
 
 
 class Unauthenticated(GatewayError):
-    """The gateway knows no such token, or none was sent."""
+    """The token is missing or unknown to the gateway."""
 
     code = "unauthenticated"
 
@@ -184,92 +176,85 @@ class Forbidden(GatewayError):
 
 
 class ChannelNotFound(GatewayError):
-    """There is no channel of that name, or it is no longer the one that was opened."""
+    """There is no channel of that name, or no longer the one that was opened."""
 
     code = "channel_not_found"
 
 
 class ChannelNotReady(GatewayError):
-    """The channel is there, its topic is not; the message carries the condition's words."""
+    """The channel exists, but its topic does not yet; the message has the condition."""
 
     code = "channel_not_ready"
     retriable = True
 
 
 class Conflict(GatewayError):
-    """What the channel is does not allow what was asked; `code` says what stands against it."""
+    """The state of the channel does not allow the call; `code` is the reason."""
 
     code = "conflict"
 
 
 class ChannelClosed(Conflict):
-    """The channel was closed: its records are read as before, nobody writes any more."""
+    """The channel was closed: it can still be read, but no longer written."""
 
     code = "channel_closed"
 
 
 class Fenced(Conflict):
-    """The endpoint's place was taken: what it sends counts no more. Stop.
-
-    The message says by what: another instance, somebody who removed it, another size of the group.
-    """
+    """The endpoint lost its place to another instance, a removal or a resized group: stop."""
 
     code = "fenced"
 
 
 class StaleGeneration(Conflict):
-    """The group was changed, or reset, since this endpoint attached; open it anew.
+    """The group was changed or reset since this endpoint attached; open a new one.
 
-    A member of a dynamic group was lost, or not waited for any longer: it reads on instead, from
-    what is committed.
+    For a member of a dynamic group: it was found lost, and reads on from the committed positions.
     """
 
     code = "stale_generation"
 
 
 class InvalidRequest(GatewayError):
-    """The gateway refused the content of a request; `errors` points at the fields."""
+    """The content of a request is invalid; `errors` has the fields."""
 
     code = "invalid_request"
 
 
 class IncompatibleGateway(GatewayError):
-    """The answer is not one that this version of the client understands."""
+    """The response is not one that this version of the client understands."""
 
     code = "incompatible_gateway"
 
 
 class KafkaFailure(SluicewayError):
-    """Kafka refused something; the subclasses say what, where it is known."""
+    """Kafka refused a request; subclasses are for known reasons."""
 
     code = "kafka_failure"
-    tells_no_values = True
+    message_is_public = True
 
 
 class KafkaUnavailable(KafkaFailure):
-    """No broker answered in time. Positions are kept: the same call may be made again."""
+    """No broker responded in time. Positions are unchanged: repeat the call."""
 
     code = "kafka_unavailable"
     retriable = True
 
 
 class KafkaAccessFailed(KafkaUnavailable):
-    """Brokers answer, but no connection comes about: credentials, certificates or protocol.
-
-    The message says which of them and what to do. It will not heal by itself.
-    """
+    """Brokers refuse the connection: credentials, certificates or protocol; do not retry."""
 
     code = "kafka_access_failed"
     retriable = False
 
 
 class DeliveryFailed(KafkaFailure):
-    """A message was not acknowledged by Kafka.
+    """Kafka did not acknowledge a message.
 
-    `partition` is that of the first failure (None where there was none yet) and `reason` Kafka's
-    cause. `written_records` counts what is known to be written, in all partitions since the
-    writer was opened, `failed_records` the rest of what it took. After a timeout a failed
-    message may still be in the topic.
+    `partition` is that of the first failure, if known, and `reason` Kafka's error.
+    `written_records` counts the acknowledged records in all partitions since the writer was
+    opened, `failed_records` the others. After a timeout, a failed message may still be in the
+    topic.
     """
 
     code = "delivery_failed"
@@ -279,18 +264,18 @@ class DeliveryFailed(KafkaFailure):
     ) -> None:
         where = "the topic" if partition is None else f"partition {partition}"
         super().__init__(
-            f"{where}: {reason}; {written_records:,} records of this writer are "
-            f"known to be written, {failed_records:,} are not. Open a new writer to go on"
+            f"{where}: {reason}; {written_records:,} records of this writer are known to be "
+            f"written, {failed_records:,} are not. Open a new writer to continue"
         )
         self.partition, self.reason = partition, reason
         self.written_records, self.failed_records = written_records, failed_records
 
 
 class OffsetOutOfRange(KafkaFailure):
-    """The offset to read from is not in the partition, whose range is `begin` to `end`.
+    """The offset to read is outside of the partition's range, `begin` to `end`.
 
-    Below `begin` the records were removed by retention or by hand; above `end` they were never
-    written. Positions did not move.
+    Records below `begin` were deleted; records above `end` were never written. Positions are
+    unchanged.
     """
 
     code = "offset_out_of_range"
@@ -304,9 +289,8 @@ class OffsetOutOfRange(KafkaFailure):
         end: int,
         advice: str = "Seek to a position within the range",
     ) -> None:
-        cause = "nothing was written there yet"
-        if offset < begin:
-            cause = "the records before the beginning are no longer kept"
+        below = "earlier records were deleted"
+        cause = below if offset < begin else "later records were never written"
         super().__init__(
             f"partition {partition} has no offset {offset}: its range is {begin} to {end}, "
             f"{cause}. {advice}"
@@ -315,16 +299,13 @@ class OffsetOutOfRange(KafkaFailure):
 
 
 class TopicGone(KafkaFailure):
-    """The channel's topic was deleted, or another topic has its name now."""
+    """The channel's topic was deleted, or replaced by another of the same name."""
 
     code = "topic_gone"
 
 
 class CorruptMessage(SluicewayError):
-    """The message at `offset` of `partition` cannot be read as a record of the channel.
-
-    The reader's position stays before it: seek past it, or read with `on_corrupt="skip"`.
-    """
+    """The message at `offset` of `partition` cannot be decoded; the position stays before it."""
 
     code = "corrupt_message"
 
@@ -337,22 +318,22 @@ class CorruptMessage(SluicewayError):
 
     @property
     def summary(self) -> str:
-        """The message's place: the reason may quote what the message holds."""
+        """The partition and offset; the reason may quote the message."""
         return (
             f"channel {self.channel!r}, partition {self.partition}, offset {self.offset}: it "
-            "cannot be read as a record"
+            "cannot be decoded"
         )
 
 
 class ValueOutOfRange(SluicewayError):
-    """A value that was read has no form in Python; `batches()` gives it as Arrow's."""
+    """Python cannot represent a value; `batches()` returns it as an Arrow value."""
 
     code = "value_out_of_range"
-    tells_no_values = True
+    message_is_public = True
 
 
 class PortError(SluicewayError):
-    """Some of an output port's channels failed; all were tried. `errors` has each, by channel."""
+    """Some channels of an output port failed; all were tried. `errors` are by channel."""
 
     code = "port_failed"
 
@@ -365,13 +346,13 @@ class PortError(SluicewayError):
 
     @property
     def summary(self) -> str:
-        """How many channels failed, and the cause of each."""
+        """The number of failed channels, and the public cause of each."""
         causes = "; ".join(f"{name}: {cause_of(error)}" for name, error in self.errors.items())
         return f"{self._failed}: {causes}"
 
 
 class RecordError(SluicewayError):
-    """A record was refused. Nothing of the write that held it was sent."""
+    """A record was refused. No record of that write was sent."""
 
     code = "record_error"
 
@@ -379,9 +360,9 @@ class RecordError(SluicewayError):
 class InvalidRecord(RecordError):
     """The record at `index` of the write does not fit the schema.
 
-    `index` counts from 0 within the write; `field` is a dotted path, empty for a whole record.
-    `schema_path` and `public_reason` say the same without any value: the path by the schema's own
-    names, and None where no reason may be told.
+    `index` counts from 0 within the write; `field` is a dotted path, empty for the whole record.
+    `schema_path` and `public_reason` are the path and the reason without values of the record;
+    the reason is None if it is not public.
     """
 
     code = "invalid_record"
@@ -395,27 +376,27 @@ class InvalidRecord(RecordError):
         schema_path: str = "",
         public_reason: str | None = None,
     ) -> None:
-        super().__init__(f"{_where(index, field)}: {reason}; nothing of this write was sent")
+        super().__init__(f"{_where(index, field)}: {reason}; no record of this write was sent")
         self.index, self.field, self.reason = index, field, reason
         self.schema_path, self.public_reason = schema_path, public_reason
 
     @property
     def summary(self) -> str:
-        """The record's index, the field and the reason, without any value."""
+        """The record's index, the field and the reason, without values."""
         where = _where(self.index, self.schema_path)
         return where if self.public_reason is None else f"{where}: {self.public_reason}"
 
 
 class RecordTooLarge(RecordError):
-    """The record at `index` of the write is larger than one message of the topic may be."""
+    """The record at `index` of the write is larger than the topic's message limit."""
 
     code = "record_too_large"
-    tells_no_values = True
+    message_is_public = True
 
     def __init__(self, *, index: int, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"record {index} takes {size_bytes:,} bytes, a message of this channel may take "
-            f"{limit_bytes:,}; nothing of this write was sent. Make the record smaller, or raise "
+            f"record {index} takes {size_bytes:,} bytes; the limit of this channel's messages is "
+            f"{limit_bytes:,}. No record of this write was sent. Make the record smaller, or raise "
             "the channel's max.message.bytes"
         )
         self.index, self.size_bytes, self.limit_bytes = index, size_bytes, limit_bytes
@@ -426,19 +407,19 @@ def _where(index: int, field: str) -> str:
 
 
 class SchemaError(SluicewayError):
-    """A schema, or what it was made from, cannot be used."""
+    """A schema, or its source, cannot be used."""
 
     code = "schema_error"
 
 
 class InvalidSchema(SchemaError):
-    """It is not a schema, or not one that a channel may have; the message says where and why."""
+    """It is not a schema that a channel may have; the message says where and why."""
 
     code = "invalid_schema"
 
 
 class SchemaMismatch(SchemaError):
-    """It is a schema, but not the channel's."""
+    """The schema does not fit the channel."""
 
     code = "schema_mismatch"
 
@@ -447,7 +428,7 @@ class UnsupportedType(SchemaError):
     """The field at `path` has a type that a channel cannot carry."""
 
     code = "unsupported_type"
-    tells_no_values = True
+    message_is_public = True
 
     def __init__(self, *, path: str, type_name: str, hint: str = "") -> None:
         where = f"the field {path!r}" if path else "the schema"

@@ -19,11 +19,11 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
-from sluiceway_gateway.groups.service import Resizing, Shares
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http import health, openapi, problems
 from sluiceway_gateway.http.deps import Services
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
@@ -111,16 +111,15 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             wake=wake,
             clock=clock,
         ),
-        attachment=Attachment(database, tokens, wake=wake, notify=watch.notify, clock=clock),
+        attach=AttachService(database, tokens, wake=wake, notify=watch.notify, clock=clock),
         endpoints=Endpoints(database, topics=kafka, notify=watch.notify, clock=clock),
-        beats=Beats(database, tokens, notify=watch.notify, clock=clock),
+        heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         acknowledgements=acknowledgements,
         statuses=Statuses(database, tokens),
         rendered=ResponseCache(),
         fragments=JsonCache(),
-        shares=Shares(database, notify=watch.notify),
-        resizing=Resizing(database, notify=watch.notify, clock=clock),
+        groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
         cluster=ClusterService(database, kafka),
         readiness=ReadinessCheck(
@@ -142,7 +141,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
                 await run_in_threadpool(loops.stop)
         finally:
             await run_in_threadpool(parts.offsets.close)
-            await run_in_threadpool(parts.attachment.close)
+            await run_in_threadpool(parts.attach.close)
             await run_in_threadpool(kafka.close)
             database.close()
 

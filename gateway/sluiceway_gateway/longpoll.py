@@ -107,7 +107,7 @@ class Poller(Generic[Key, State]):
         self, key: Key, is_done: Callable[[State | None], bool], timeout_s: float
     ) -> bool:
         self._loop = asyncio.get_running_loop()
-        waiter = _Waiter(is_done=is_done, future=self._loop.create_future())
+        waiter: _Waiter[State] = _Waiter(is_done=is_done, future=self._loop.create_future())
         self._waiters[key].append(waiter)
         if self._immediate:
             # Finds a change between the caller's read and now.

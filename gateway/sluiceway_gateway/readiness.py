@@ -64,7 +64,7 @@ class ReadinessCheck:
 
     def _check_database(self) -> str | None:
         try:
-            revision.check_revision(self._database)
+            revision.require_current(self._database)
             self._database.check()
         except (DatabaseUnavailable, WrongEncoding, WrongRevision) as error:
             return type(error).__name__

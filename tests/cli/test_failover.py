@@ -1,8 +1,10 @@
-"""Gateways in processes of their own, two at a time, on one PostgreSQL and one Kafka."""
+"""Failover between two gateway processes on one PostgreSQL and one Kafka."""
 
 import signal
 import time
 from contextlib import ExitStack
+
+import pytest
 
 from databases import Postgres
 from running_commands import Process, process
@@ -16,7 +18,8 @@ SERVING = r"serving on (\S+)"
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 
 
-def test_another_replica_takes_over_when_the_leader_is_gone(
+@pytest.mark.long
+def test_another_replica_takes_over_from_a_leader_that_hangs_dies_or_stops(
     kafka: SharedKafka, postgres: Postgres
 ) -> None:
     url = postgres.migrated()
@@ -32,23 +35,23 @@ def test_another_replica_takes_over_when_the_leader_is_gone(
 
         two = [replica(), replica()]
         taken_over(url, two, signal.SIGSTOP)
-        # The one that was stopped leads again.
+        # The replica that was suspended leads again.
         last = taken_over(url, two, signal.SIGKILL)
         taken_over(url, [last, replica()], signal.SIGTERM)
 
 
 def taken_over(url: str, replicas: list[Process], number: signal.Signals) -> Process:
-    """Send the leader a signal, and return the one that leads in its place."""
+    """Send the leader a signal, and return its successor."""
     leader, other = by_leadership(url, replicas)
     with Gateway(other.until(SERVING)) as gateway:
         before = gateway.channel(f"before-{number.name.lower()}", SCHEMA)
         leader.signal(number)
         began = time.monotonic()
         after = gateway.channel(f"after-{number.name.lower()}", SCHEMA, wait_s=60)
-        # A lease, and what a machine that runs all tests at once may add.
+        # The lease, and the delays of a busy machine.
         assert time.monotonic() - began < LEASE_MS / 1000 + 20
         assert by_leadership(url, replicas)[0] is other
-        # One that was only stopped finds that it leads no more, and does no harm.
+        # A leader that was only suspended finds that it does not lead any more.
         leader.signal(signal.SIGCONT)
         assert gateway.channel(before.name).status == before.status
         assert gateway.channel(after.name).status == after.status
@@ -56,7 +59,7 @@ def taken_over(url: str, replicas: list[Process], number: signal.Signals) -> Pro
 
 
 def by_leadership(url: str, replicas: list[Process]) -> tuple[Process, Process]:
-    """Return the replica that leads now, and the other one."""
+    """Return the leader and the other replica."""
     database = Database(url)
     deadline = time.monotonic() + 180
     try:

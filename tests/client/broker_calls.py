@@ -1,4 +1,4 @@
-"""What the tests of `sluiceway.broker` ask for again and again."""
+"""Helpers for the tests of `sluiceway.broker`."""
 
 import io
 import struct
@@ -23,7 +23,7 @@ PARSED = fastavro.parse_schema(DEFINITION)
 
 
 def broker_at(url: str, **options: Any) -> Broker:
-    """Return a Broker as pykafka makes one: an id, a host, a port, a handler, two timeouts."""
+    """Return a Broker with the arguments that pykafka passes."""
     at = urlsplit(url)
     assert at.hostname is not None
     assert at.port is not None
@@ -32,7 +32,7 @@ def broker_at(url: str, **options: Any) -> Broker:
 
 
 def encoded(channel: Channel, count: int, first: int = 0) -> list[bytes]:
-    """Return readings as they lie in Kafka, in the format avro."""
+    """Return encoded readings of the format avro."""
     found = []
     for each in readings(count, first):
         body = io.BytesIO()
@@ -44,7 +44,7 @@ def encoded(channel: Channel, count: int, first: int = 0) -> list[bytes]:
 def produced(
     broker: Broker, channel: Channel, values: list[bytes], partition: int = 0, **options: Any
 ) -> Any:
-    """Write values by a ProduceRequest, and return what is said of the partition."""
+    """Produce values, and return the partition's answer."""
     request = ProduceRequest(**options)
     for value in values:
         request.add_message(Message(value), channel.name.encode(), partition)
@@ -55,14 +55,14 @@ def produced(
 def fetched(
     broker: Broker, channel: Channel, offset: int = 0, partition: int = 0, **options: Any
 ) -> Any:
-    """Fetch from one partition, and return what is said of it."""
+    """Fetch from one partition, and return its answer."""
     wait = {key: options.pop(key) for key in ("timeout", "min_bytes") if key in options}
     request = PartitionFetchRequest(channel.name.encode(), partition, offset, **options)
     return broker.fetch_messages([request], **wait).topics[channel.name][partition]
 
 
 def committed(broker: Broker, channel: Channel, group: bytes, partition: int = 0) -> Any:
-    """Ask for what a group has committed of one partition."""
+    """Return the answer with a group's committed offset of one partition."""
     request = PartitionOffsetFetchRequest(channel.name.encode(), partition)
     answer = broker.fetch_consumer_group_offsets(group, [request])
     return answer.topics[channel.name][partition]
@@ -78,13 +78,13 @@ def commit(
     generation: int = -1,
     member: bytes = b"",
 ) -> Any:
-    """Commit one partition, and return what is said of it."""
+    """Commit one partition, and return its answer."""
     asked = PartitionOffsetCommitRequest(channel.name.encode(), partition, offset, 0, b"")
     answer = broker.commit_consumer_group_offsets(group, generation, member, [asked])
     return answer.topics[channel.name][partition]
 
 
 def limit(broker: Broker, channel: Channel, when: int, partition: int = 0) -> Any:
-    """Ask for one offset of one partition."""
+    """Return the answer with one offset of one partition."""
     request = PartitionOffsetRequest(channel.name.encode(), partition, when, 1)
     return broker.request_offset_limits([request]).topics[channel.name][partition]

@@ -1,4 +1,4 @@
-"""Channels to try sluiceway.confluent on, and what its tests ask of it again and again."""
+"""Channels and helpers for the tests of sluiceway.confluent."""
 
 import contextlib
 import time
@@ -21,13 +21,13 @@ NUMBER = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"
 
 @dataclass(frozen=True)
 class Facade:
-    """A gateway, its Kafka, and what code of confluent-kafka's shape is configured with."""
+    """A gateway, with channels, consumers and producers on it."""
 
     url: str
     gateway: Gateway
 
     def channel(self, *, partitions: int = 2, filled: int = 0, **wishes: Any) -> str:
-        """Make a channel, with messages in each partition that somebody else produced."""
+        """Create a channel, with messages of another producer in each partition."""
         name = f"confluent-{uuid.uuid4().hex[:8]}"
         made = self.gateway.channel(
             name, **{"format": "bytes", "partitions": partitions, "heartbeat": BEAT} | wishes
@@ -45,7 +45,7 @@ class Facade:
         return name
 
     def typed(self, format_: str = "avro") -> str:
-        """Make a channel of records, with one in it."""
+        """Create a channel of records, with one record."""
         name = f"confluent-{uuid.uuid4().hex[:8]}"
         channel = self.gateway.channel(name, NUMBER, format=format_, heartbeat=BEAT)
         with channel.writer() as writer:
@@ -53,7 +53,7 @@ class Facade:
         return name
 
     def consumer(self, **config: Any) -> Consumer:
-        """Make a consumer that commits nothing by itself."""
+        """Create a consumer without automatic commits."""
         usual = {"bootstrap.servers": self.url, "group.id": "g", "enable.auto.commit": False}
         return Consumer({**usual, **config})
 
@@ -72,7 +72,7 @@ def at(name: str, partition: int = 0, offset: int = OFFSET_INVALID) -> TopicPart
 
 
 def polled_until(holds: Callable[[], object], *consumers: Consumer) -> None:
-    """Poll, in turns, until it holds; what comes is thrown away."""
+    """Poll in turns until the condition holds, and discard the messages."""
     deadline_s = time.monotonic() + 180
     while not holds():
         assert time.monotonic() < deadline_s
@@ -81,7 +81,7 @@ def polled_until(holds: Callable[[], object], *consumers: Consumer) -> None:
 
 
 def taken(consumer: Consumer, count: int, timeout_s: float = 30) -> list[Message]:
-    """Poll so many messages and events."""
+    """Poll a number of messages and events."""
     found: list[Message] = []
     deadline_s = time.monotonic() + timeout_s
     while len(found) < count:
@@ -93,7 +93,7 @@ def taken(consumer: Consumer, count: int, timeout_s: float = 30) -> list[Message
 
 
 def offsets(messages: Sequence[Message]) -> dict[int, list[int]]:
-    """Return the offsets by partition; none of the messages is an event."""
+    """Return the offsets by partition, and check that there is no event."""
     found: defaultdict[int, list[int]] = defaultdict(list)
     for each in messages:
         assert each.error() is None, each.error()

@@ -1,4 +1,4 @@
-"""How pykafka's Broker is connected, and what it says when it is not."""
+"""Connections of sluiceway.broker.Broker, and its errors without one."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ NewChannel = Callable[..., Channel]
 NOBODY = "http://127.0.0.1:1"
 
 
-def test_a_broker_is_what_it_was_made_with_and_connected_from_the_start(gateway_url: str) -> None:
+def test_a_broker_has_its_arguments_and_is_connected_from_the_start(gateway_url: str) -> None:
     with broker_at(gateway_url) as broker:
         host, port = gateway_url.removeprefix("http://").split(":")
         assert (broker.id, broker.host, broker.port) == (1, host, int(port))
@@ -40,7 +40,7 @@ def test_a_broker_is_what_it_was_made_with_and_connected_from_the_start(gateway_
     assert (broker.connected, broker.offsets_channel_connected) == (False, False)
 
 
-def test_where_nobody_answers_the_log_says_so_and_calls_say_how_to_go_on(
+def test_without_a_gateway_the_log_and_the_calls_say_how_to_connect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="sluiceway.broker"):
@@ -56,7 +56,7 @@ def test_where_nobody_answers_the_log_says_so_and_calls_say_how_to_go_on(
     broker.close()
 
 
-def test_a_handler_that_is_stopped_ends_the_connection_and_connecting_begins_another(
+def test_stopping_the_handler_disconnects_and_connect_makes_a_new_one(
     gateway_url: str, new_channel: NewChannel
 ) -> None:
     channel = new_channel()
@@ -78,7 +78,7 @@ def test_a_handler_that_is_stopped_ends_the_connection_and_connecting_begins_ano
     assert channel.endpoints()[-1].state == "closed"
 
 
-def test_a_gateway_that_goes_away_disconnects_and_its_answer_connects(script: Script) -> None:
+def test_connected_follows_the_gateways_answers(script: Script) -> None:
     script.answer(200, {"items": [], "next_cursor": None})
     broker = Broker(0, "", 0, url=script.url, socket_timeout_ms=150)
     assert broker.connected
@@ -93,16 +93,14 @@ def test_a_gateway_that_goes_away_disconnects_and_its_answer_connects(script: Sc
     broker.close()
 
 
-def test_a_broker_of_metadata_from_elsewhere_takes_them_as_the_gateways(gateway_url: str) -> None:
+def test_metadata_from_elsewhere_has_the_gateways_address(gateway_url: str) -> None:
     host, port = gateway_url.removeprefix("http://").split(":")
     with Broker.from_metadata(BrokerMetadata(5, host, int(port)), None, 20_000, 20_000) as broker:
         assert broker.connected
         assert broker.id == 5
 
 
-def test_errors_are_raised_by_pykafkas_names_where_that_is_asked_for(
-    gateway_url: str, new_channel: NewChannel
-) -> None:
+def test_raise_errors_raises_pykafkas_exceptions(gateway_url: str, new_channel: NewChannel) -> None:
     channel = new_channel()
     with broker_at(gateway_url, raise_errors=True) as broker:
         with pytest.raises(UnknownTopicOrPartition, match="no-such-channel: ") as caught:
@@ -133,7 +131,7 @@ def test_every_code_has_an_exception_with_a_code_of_its_own() -> None:
     assert all(issubclass(kind, SluicewayError) for kind in kinds)
 
 
-def test_certificates_are_trusted_by_a_file_and_clients_known_by_tokens() -> None:
+def test_client_certificates_and_an_empty_host_are_refused() -> None:
     with pytest.raises(OptionError, match="by tokens"):
         broker_at(NOBODY, ssl_config=SslConfig(certfile="mine.pem"))
     with pytest.raises(OptionError, match="host is ''"):
@@ -149,19 +147,19 @@ broker = broker_at(url)
 with Gateway(url) as gateway:
     channel = gateway.channel(name)
     produced(broker, channel, encoded(channel, 2))
-    # Which is not waited for, but at the end.
+    # Only the exit waits for these.
     large = encoded(channel, 1)[0] + bytes(900_000)
     produced(broker, channel, [large] * 20, required_acks=0)
 """
 
 
-def test_a_program_that_ends_without_closing_has_said_that_it_ended(
+def test_a_program_that_exits_without_closing_closes_its_writers(
     gateway_url: str, new_channel: NewChannel
 ) -> None:
     channel = new_channel()
     subprocess.run(
         [sys.executable, "-c", PROGRAM, gateway_url, channel.name],
-        # The program takes the tests' own modules from where pytest found them.
+        # The program imports the tests' modules.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
         timeout=480,
@@ -170,13 +168,13 @@ def test_a_program_that_ends_without_closing_has_said_that_it_ended(
     assert (writer.state, writer.ends) == ("closed", {0: 22})
 
 
-def test_a_program_that_an_exception_ends_has_not_finished(
+def test_a_program_ended_by_an_exception_fails_its_writers(
     gateway_url: str, new_channel: NewChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = new_channel()
     broker = broker_at(gateway_url)
     produced(broker, channel, encoded(channel, 2))
-    # What Python leaves there before it runs what is to run at its end.
+    # Python sets this before it runs the exit handlers.
     monkeypatch.setattr(sys, "last_value", RuntimeError("out of paper"), raising=False)
     produce._close_all()
     (writer,) = channel.endpoints()

@@ -1,4 +1,4 @@
-"""Groups and their offsets by pykafka's Broker: joining, sharing, beating, leaving, committing."""
+"""Groups and offsets by pykafka's Broker: join, sync, heartbeat, leave, commit."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ REBALANCE = RebalanceInProgress.ERROR_CODE
 
 
 class Member:
-    """A member of a group, as pykafka's balanced consumer is one."""
+    """A member of a group, as pykafka's balanced consumer."""
 
     def __init__(self, broker: Broker, channel: Channel, group: bytes = b"g") -> None:
         self.broker, self.channel, self.group = broker, channel, group
@@ -91,7 +91,7 @@ def test_the_first_member_leads_and_has_all_partitions(broker: Broker, channel: 
     assert channel.endpoints()[0].state == "closed"
 
 
-def test_members_share_the_partitions_and_pass_them_on_when_they_join_anew(
+def test_members_share_partitions_and_give_them_up_when_they_rejoin(
     broker: Broker, channel: Channel
 ) -> None:
     first, partitions = joined(broker, channel)
@@ -99,12 +99,12 @@ def test_members_share_the_partitions_and_pass_them_on_when_they_join_anew(
     second = Member(broker, channel)
     told = second.join()
     assert (told.leader_id, told.members) == (first.id, {})
-    # Nothing is free before the first lets go: it goes on until it hears.
+    # No partition is free before the first member rejoins, which its next heartbeat asks for.
     assert second.sync() == []
     assert second.beat() == 0
     assert first.beat() == REBALANCE
     assert set(first.join().members) == {first.id, second.id}
-    # Whatever a leader has made up, the gateway shares out.
+    # The gateway assigns, whatever the leader decides.
     assert first.sync((second.id, "all of it")) == [0, 2]
     assert second.beat() == REBALANCE
     second.join()
@@ -116,7 +116,7 @@ def test_members_share_the_partitions_and_pass_them_on_when_they_join_anew(
     assert second.sync() == [0, 1, 2, 3]
 
 
-def test_a_member_that_beats_no_more_loses_its_partitions(
+def test_a_member_without_heartbeats_loses_its_partitions(
     broker: Broker, new_channel: NewChannel
 ) -> None:
     channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=100, timeout_ms=400))
@@ -131,9 +131,7 @@ def test_a_member_that_beats_no_more_loses_its_partitions(
     assert silent.commit(0, 0).err in (UnknownMemberId.ERROR_CODE, IllegalGeneration.ERROR_CODE)
 
 
-def test_a_member_commits_under_its_generation_and_who_comes_goes_on_there(
-    broker: Broker, channel: Channel
-) -> None:
+def test_a_member_commits_in_its_generation(broker: Broker, channel: Channel) -> None:
     produced(broker, channel, encoded(channel, 10), 1)
     member, _ = joined(broker, channel)
     assert committed(broker, channel, b"g", 1).offset == -1
@@ -148,16 +146,14 @@ def test_a_member_commits_under_its_generation_and_who_comes_goes_on_there(
     assert member.commit(1, 8).err == 0
 
 
-def test_a_commit_after_partitions_were_passed_on_is_refused_until_it_joins_anew(
-    broker: Broker, channel: Channel
-) -> None:
+def test_a_commit_of_revoked_partitions_is_refused(broker: Broker, channel: Channel) -> None:
     produced(broker, channel, encoded(channel, 3), 1)
     fetched(broker, channel, partition=1)
     first, _ = joined(broker, channel)
     Member(broker, channel).join()
     before = first.generation
     first.join()
-    # It has its old partitions until it syncs, and commits them under the old generation.
+    # Until it syncs, it has its old partitions, and commits them in the old generation.
     assert first.commit(1, 1).err == REBALANCE
     after, first.generation = first.generation, before
     assert first.commit(1, 1).err == 0
@@ -168,7 +164,7 @@ def test_a_commit_after_partitions_were_passed_on_is_refused_until_it_joins_anew
     assert first.commit(0, 0).err == IllegalGeneration.ERROR_CODE
 
 
-def test_what_was_not_fetched_is_not_committed_and_no_commit_goes_back(
+def test_commits_past_fetched_offsets_or_backwards_are_refused(
     broker: Broker, channel: Channel
 ) -> None:
     produced(broker, channel, encoded(channel, 10))
@@ -183,12 +179,12 @@ def test_what_was_not_fetched_is_not_committed_and_no_commit_goes_back(
     assert member.commit(0, last + 1).err == 0
     assert member.commit(0, 1).err == beyond
     assert committed(broker, channel, b"g").offset == last + 1
-    # Asking for messages from somewhere names a place, too.
+    # A fetch from an offset allows commits up to that offset.
     fetched(broker, channel, 10, timeout=0)
     assert member.commit(0, 10).err == 0
 
 
-def test_partitions_are_refused_one_by_one_and_the_others_committed(
+def test_valid_partitions_are_committed_beside_refused_ones(
     broker: Broker, channel: Channel
 ) -> None:
     produced(broker, channel, encoded(channel, 2))
@@ -211,7 +207,7 @@ def test_partitions_are_refused_one_by_one_and_the_others_committed(
     assert (told.offset, told.err) == (-1, unknown)
 
 
-def test_unknown_members_are_told_so_by_every_call(broker: Broker, channel: Channel) -> None:
+def test_every_call_refuses_an_unknown_member(broker: Broker, channel: Channel) -> None:
     member, _ = joined(broker, channel)
     broker.leave_group("c", b"g", member.id).check()
     unknown = UnknownMemberId.ERROR_CODE
@@ -227,16 +223,14 @@ def test_unknown_members_are_told_so_by_every_call(broker: Broker, channel: Chan
         assert member.commit(0, 0).err == unknown
 
 
-def test_a_member_whose_place_was_taken_away_is_unknown(broker: Broker, channel: Channel) -> None:
+def test_a_dismissed_member_is_unknown(broker: Broker, channel: Channel) -> None:
     member, _ = joined(broker, channel)
     channel.dismiss(member.id.decode())
     assert member.commit(0, 0).err == UnknownMemberId.ERROR_CODE
     assert member.beat() == UnknownMemberId.ERROR_CODE
 
 
-def test_a_member_whose_share_was_taken_away_joins_anew_and_goes_on(
-    broker: Broker, channel: Channel
-) -> None:
+def test_a_member_rejoins_after_a_reset(broker: Broker, channel: Channel) -> None:
     produced(broker, channel, encoded(channel, 4))
     fetched(broker, channel)
     member, _ = joined(broker, channel)
@@ -250,7 +244,7 @@ def test_a_member_whose_share_was_taken_away_joins_anew_and_goes_on(
     assert member.commit(0, 2).err == 0
 
 
-def test_a_generation_that_was_never_told_is_illegal(broker: Broker, channel: Channel) -> None:
+def test_an_unknown_generation_is_illegal(broker: Broker, channel: Channel) -> None:
     member, _ = joined(broker, channel)
     member.generation += 5
     assert member.beat() == IllegalGeneration.ERROR_CODE
@@ -258,7 +252,7 @@ def test_a_generation_that_was_never_told_is_illegal(broker: Broker, channel: Ch
         member.sync()
 
 
-def test_a_group_is_one_channels_and_of_one_kind(
+def test_a_group_has_one_channel_and_one_kind_of_members(
     broker: Broker, channel: Channel, new_channel: NewChannel
 ) -> None:
     member, _ = joined(broker, channel)
@@ -271,7 +265,9 @@ def test_a_group_is_one_channels_and_of_one_kind(
     assert told.error_code == UnknownTopicOrPartition.ERROR_CODE
 
 
-def test_who_did_not_join_commits_while_nobody_has(broker: Broker, channel: Channel) -> None:
+def test_commits_without_membership_need_a_group_without_members(
+    broker: Broker, channel: Channel
+) -> None:
     produced(broker, channel, encoded(channel, 5))
     fetched(broker, channel)
     assert commit(broker, channel, b"alone", 2).err == 0
@@ -289,7 +285,9 @@ def test_who_did_not_join_commits_while_nobody_has(broker: Broker, channel: Chan
     assert commit(broker, channel, b"alone", 4).err == 0
 
 
-def test_who_did_not_join_overtakes_nobody_who_read_on(broker: Broker, channel: Channel) -> None:
+def test_a_commit_without_membership_does_not_overtake_a_member(
+    broker: Broker, channel: Channel
+) -> None:
     produced(broker, channel, encoded(channel, 5))
     fetched(broker, channel)
     assert commit(broker, channel, b"alone", 2).err == 0
@@ -298,12 +296,14 @@ def test_who_did_not_join_overtakes_nobody_who_read_on(broker: Broker, channel: 
         reader.commit()
     for _ in range(2):
         assert commit(broker, channel, b"alone", 4).err == IllegalGeneration.ERROR_CODE
-    # Whoever asks where the group stands goes on from there.
+    # After fetching the committed offset, commits continue from there.
     assert committed(broker, channel, b"alone").offset == 3
     assert commit(broker, channel, b"alone", 4).err == 0
 
 
-def test_who_did_not_join_does_not_undo_a_reset(broker: Broker, channel: Channel) -> None:
+def test_a_commit_without_membership_does_not_undo_a_reset(
+    broker: Broker, channel: Channel
+) -> None:
     produced(broker, channel, encoded(channel, 5))
     fetched(broker, channel)
     assert commit(broker, channel, b"alone", 4).err == 0
@@ -313,7 +313,7 @@ def test_who_did_not_join_does_not_undo_a_reset(broker: Broker, channel: Channel
     assert committed(broker, channel, b"alone").offset == 1
 
 
-def test_members_are_the_channels_readers_for_everybody(broker: Broker, channel: Channel) -> None:
+def test_members_are_listed_as_the_channels_readers(broker: Broker, channel: Channel) -> None:
     member, _ = joined(broker, channel)
     produced(broker, channel, encoded(channel, 5))
     fetched(broker, channel)
@@ -332,14 +332,14 @@ def test_members_are_the_channels_readers_for_everybody(broker: Broker, channel:
         (lambda b: b.commit_consumer_group_offsets(b"g", "1", b"m", []), "generation is '1'"),
     ],
 )
-def test_what_makes_no_sense_about_a_group_is_an_error_of_the_call(
+def test_invalid_arguments_of_group_calls_raise(
     broker: Broker, ask: Callable[[Broker], object], words: str
 ) -> None:
     with pytest.raises(OptionError, match=words):
         ask(broker)
 
 
-def test_threads_of_one_process_that_commit_do_not_take_each_other_for_strangers(
+def test_threads_of_one_process_commit_without_conflicts(
     gateway_url: str, new_channel: NewChannel
 ) -> None:
     channel = new_channel(partitions=4)
@@ -356,7 +356,7 @@ def test_threads_of_one_process_that_commit_do_not_take_each_other_for_strangers
         assert [committed(broker, channel, b"t", p).offset for p in range(4)] == [10] * 4
 
 
-def test_a_commit_of_no_member_without_an_answer_is_made_up_for_by_the_next(
+def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
     gateway_url: str, new_channel: NewChannel, broker: Broker
 ) -> None:
     channel = new_channel()
@@ -376,7 +376,7 @@ def test_a_commit_of_no_member_without_an_answer_is_made_up_for_by_the_next(
 
 
 @pytest.mark.parametrize("beats", [True, False], ids=["heartbeat first", "join first"])
-def test_a_member_that_was_silent_too_long_joins_anew_with_the_id_that_it_has(
+def test_a_member_that_was_silent_too_long_rejoins_with_its_id(
     broker: Broker, new_channel: NewChannel, beats: bool
 ) -> None:
     channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=100, timeout_ms=1000))

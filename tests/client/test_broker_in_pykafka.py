@@ -1,4 +1,4 @@
-"""pykafka's own producers and consumers run on our Broker, where pykafka can be imported."""
+"""pykafka's producers and consumers on our Broker, if pykafka is installed."""
 
 import uuid
 import warnings
@@ -11,7 +11,7 @@ from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.broker import Broker, OffsetType
 from waiting import until
 
-# It is older than what it imports.
+# pykafka uses deprecated names of newer libraries.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pykafka = pytest.importorskip("pykafka")
@@ -34,7 +34,7 @@ def channel(gateway_url: str) -> Iterator[Channel]:
 def topic(
     gateway_url: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], Any]]:
-    """pykafka's view of the channel; the one thing to tell it is who coordinates groups."""
+    """pykafka's topic of the channel, with any broker as the group coordinator."""
     made: list[Broker] = []
 
     class Kept(Broker):
@@ -65,7 +65,7 @@ def rest(consumer: Any) -> list[bytes]:
     return found
 
 
-def test_a_simple_consumer_goes_on_where_the_one_before_has_committed(topic: Any) -> None:
+def test_a_simple_consumer_continues_at_the_committed_offsets(topic: Any) -> None:
     options = {"consumer_group": b"simple", "consumer_timeout_ms": 1000}
     options["auto_offset_reset"] = OffsetType.EARLIEST
     first = topic.get_simple_consumer(**options)

@@ -1,4 +1,4 @@
-"""Messages by pykafka's Broker: produced and fetched as they are, and where partitions reach."""
+"""Messages by pykafka's Broker: produce, fetch, offset limits, metadata."""
 
 import datetime as dt
 import time
@@ -36,7 +36,7 @@ NewChannel = Callable[..., Channel]
 
 @pytest.fixture
 def channel(new_channel: NewChannel) -> Channel:
-    """A channel that keeps what is old by its own word, as some of these messages are."""
+    """A channel with unlimited retention, as some messages have old timestamps."""
     return new_channel(partitions=2, retention=Retention(ms=-1))
 
 
@@ -44,7 +44,7 @@ def values(answer: Any) -> list[bytes | None]:
     return [each.value for each in answer.messages]
 
 
-def test_messages_are_produced_and_fetched_as_they_are(broker: Broker, channel: Channel) -> None:
+def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channel) -> None:
     sent = encoded(channel, 5)
     request = ProduceRequest(compression_type=CompressionType.GZIP, required_acks=-1)
     moment = dt.datetime(2020, 1, 2, tzinfo=dt.UTC)
@@ -66,19 +66,19 @@ def test_messages_are_produced_and_fetched_as_they_are(broker: Broker, channel: 
     first = told.messages[0]
     assert (first.offset, first.partition_id, first.partition_key) == (0, 0, b"k")
     assert first.timestamp_dt == moment
-    # And they are the channel's records.
+    # Native readers read them as records.
     with channel.reader(until="now") as reader:
         assert sorted(each["id"] for each in reader) == [0, 1, 2, 3, 4]
 
 
-def test_what_is_fetched_begins_and_ends_where_it_is_asked_to(
+def test_a_fetch_begins_at_its_offset_and_ends_at_max_bytes(
     broker: Broker, channel: Channel
 ) -> None:
     sent = encoded(channel, 50)
     produced(broker, channel, sent)
     three = sum(map(len, sent[7:10]))
     assert values(fetched(broker, channel, 7, max_bytes=three)) == sent[7:10]
-    # On from there, a step ahead, a step back, and from somewhere else.
+    # The next offset, a step ahead, a step back, and another one.
     assert values(fetched(broker, channel, 10, max_bytes=1)) == sent[10:11]
     assert values(fetched(broker, channel, 13, max_bytes=len(sent[13]))) == sent[13:14]
     assert values(fetched(broker, channel, 8, max_bytes=1)) == sent[8:9]
@@ -106,7 +106,7 @@ def test_several_partitions_of_several_channels_are_fetched_together(
     } == sent
 
 
-def test_a_fetch_waits_for_min_bytes_until_its_timeout_and_no_longer_than_it_has_to(
+def test_a_fetch_waits_for_min_bytes_or_its_timeout(
     broker: Broker, channel: Channel, gateway_url: str
 ) -> None:
     sent = encoded(channel, 2)
@@ -115,7 +115,7 @@ def test_a_fetch_waits_for_min_bytes_until_its_timeout_and_no_longer_than_it_has
     begun_s = time.monotonic()
     assert values(fetched(broker, channel, timeout=1000, min_bytes=10_000)) == sent[:1]
     assert time.monotonic() - begun_s >= 1
-    # With one message there, and with none, it waits for what comes.
+    # It waits for more, with one message there and with none.
     with ThreadPoolExecutor() as threads, broker_at(gateway_url) as another:
         both = threads.submit(
             fetched, broker, channel, timeout=60_000, min_bytes=len(sent[0] + sent[1])
@@ -143,7 +143,7 @@ def test_threads_that_share_a_broker_produce_each_message_once(
         assert sorted(record["id"] for record in reader) == list(range(160))
 
 
-def test_limits_are_the_beginning_the_end_and_the_first_offset_not_older(
+def test_offset_limits_are_beginning_end_and_first_offset_not_older(
     broker: Broker, channel: Channel, topics: Topics
 ) -> None:
     assert limit(broker, channel, OffsetType.EARLIEST).offset == [0]
@@ -156,11 +156,11 @@ def test_limits_are_the_beginning_the_end_and_the_first_offset_not_older(
     assert limit(broker, channel, OffsetType.EARLIEST).offset == [1]
     assert limit(broker, channel, OffsetType.LATEST).offset == [4]
     assert limit(broker, channel, 2001).offset == [2]
-    # Nothing is so young: it goes on at the end.
+    # No message is that young: the answer is the end.
     assert limit(broker, channel, 10_000).offset == [4]
 
 
-def test_metadata_name_the_channels_their_partitions_and_kafkas_brokers(
+def test_metadata_has_channels_partitions_and_kafkas_brokers(
     broker: Broker, channel: Channel
 ) -> None:
     told = broker.request_metadata([channel.name.encode()])
@@ -174,15 +174,15 @@ def test_metadata_name_the_channels_their_partitions_and_kafkas_brokers(
     assert told.cluster_id
     assert told.controller_id == kafka.id
     assert channel.name in broker.request_metadata().topics
-    # Where no channel leads to them, the gateway names the brokers.
+    # Without a channel, the gateway names the brokers.
     assert broker.request_metadata(["no-such-channel"]).brokers.keys() == {kafka.id}
-    # The broker that is named goes by the gateway that named it.
+    # A Broker for it uses the same gateway.
     with Broker.from_metadata(kafka, None, 20_000, 20_000) as named:
         assert (named.id, named.host, named.port) == (kafka.id, kafka.host, kafka.port)
         assert limit(named, channel, OffsetType.LATEST).offset == [0]
 
 
-def test_what_is_not_there_is_said_of_each_partition_and_of_no_other(
+def test_unknown_topics_and_partitions_are_refused_one_by_one(
     broker: Broker, channel: Channel
 ) -> None:
     (sent,) = encoded(channel, 1)
@@ -206,7 +206,7 @@ def test_what_is_not_there_is_said_of_each_partition_and_of_no_other(
     assert broker.request_metadata(["no-such-channel"]).topics["no-such-channel"].err == unknown
 
 
-def test_an_offset_that_is_not_there_is_refused_and_the_next_fetch_is_not(
+def test_an_offset_out_of_range_is_refused_and_the_next_fetch_works(
     broker: Broker, channel: Channel, topics: Topics
 ) -> None:
     sent = encoded(channel, 3)
@@ -219,21 +219,19 @@ def test_an_offset_that_is_not_there_is_refused_and_the_next_fetch_is_not(
     assert values(fetched(broker, channel, 1)) == sent[1:]
 
 
-def test_a_channel_that_grows_is_known_with_its_new_partitions(
-    broker: Broker, channel: Channel
-) -> None:
+def test_new_partitions_of_a_channel_are_found(broker: Broker, channel: Channel) -> None:
     assert limit(broker, channel, OffsetType.LATEST, 2).err
     channel.update(partitions=3)
     assert limit(broker, channel, OffsetType.LATEST, 2).offset == [0]
 
 
-def test_a_channel_that_was_made_anew_is_another_one(
+def test_a_recreated_channel_is_another_one(
     broker: Broker, channel: Channel, gateway_url: str
 ) -> None:
     produced(broker, channel, encoded(channel, 3))
     assert len(fetched(broker, channel).messages) == 3
     channel.delete(force=True)
-    # However patient it is, it hears of that.
+    # Even a long fetch ends then.
     assert fetched(broker, channel, 3, timeout=60_000).err == UnknownTopicOrPartition.ERROR_CODE
     with Gateway(gateway_url) as gateway:
         anew = gateway.channel(channel.name, channel.schema)
@@ -242,7 +240,7 @@ def test_a_channel_that_was_made_anew_is_another_one(
         assert values(fetched(broker, anew)) == sent
 
 
-def test_what_readers_could_not_read_is_refused_and_nothing_of_its_partition_sent(
+def test_undecodable_messages_are_refused_with_their_partition(
     broker: Broker, channel: Channel
 ) -> None:
     good, other = encoded(channel, 2)
@@ -262,9 +260,7 @@ def test_what_readers_could_not_read_is_refused_and_nothing_of_its_partition_sen
     assert limit(broker, channel, OffsetType.LATEST, 1).offset == [len(bad)]
 
 
-def test_messages_of_a_schema_that_came_meanwhile_are_taken(
-    broker: Broker, channel: Channel
-) -> None:
+def test_messages_with_a_new_schema_are_accepted(broker: Broker, channel: Channel) -> None:
     produced(broker, channel, encoded(channel, 1))
     newer = channel.schema.definition | {}
     field = {"name": "note", "type": ["null", "string"], "default": None}
@@ -287,7 +283,7 @@ def test_a_closed_channel_takes_no_messages(broker: Broker, channel: Channel) ->
     assert produced(broker, channel, sent).err == InvalidTopic.ERROR_CODE
 
 
-def test_without_acknowledgement_nothing_is_answered_and_closing_waits_for_it(
+def test_without_acknowledgement_closing_waits_for_delivery(
     gateway_url: str, channel: Channel
 ) -> None:
     with broker_at(gateway_url) as broker:
@@ -295,12 +291,10 @@ def test_without_acknowledgement_nothing_is_answered_and_closing_waits_for_it(
     assert channel.endpoints()[0].ends == {0: 3}
 
 
-def test_readers_hear_where_a_broker_that_is_closed_has_come_to_its_end(
-    gateway_url: str, channel: Channel
-) -> None:
+def test_closing_reports_the_ends_to_readers(gateway_url: str, channel: Channel) -> None:
     with broker_at(gateway_url) as broker:
         produced(broker, channel, encoded(channel, 3))
-        # Told with its next beat.
+        # The next heartbeat reports it.
         until(lambda: [(e.role, e.state) for e in channel.endpoints()] == [("writer", "started")])
     (writer,) = channel.endpoints()
     assert (writer.state, writer.ends) == ("closed", {0: 3})
@@ -309,7 +303,7 @@ def test_readers_hear_where_a_broker_that_is_closed_has_come_to_its_end(
         assert list(reader) == readings(3)
 
 
-def test_readers_hear_that_a_broker_was_left_by_an_exception(
+def test_leaving_a_broker_by_an_exception_fails_its_writers(
     gateway_url: str, channel: Channel
 ) -> None:
     def work() -> None:
@@ -323,7 +317,7 @@ def test_readers_hear_that_a_broker_was_left_by_an_exception(
     assert (writer.state, writer.cause) == ("error", "RuntimeError")
 
 
-def test_a_channel_of_bytes_takes_whatever_it_is(broker: Broker, gateway_url: str) -> None:
+def test_a_channel_of_bytes_accepts_any_message(broker: Broker, gateway_url: str) -> None:
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(f"raw-{uuid.uuid4().hex[:8]}", format="bytes")
     sent: list[Any] = [b"plain", b"", None]
@@ -332,9 +326,7 @@ def test_a_channel_of_bytes_takes_whatever_it_is(broker: Broker, gateway_url: st
     assert values(told) == sent
 
 
-def test_batches_of_an_arrow_channel_pass_as_they_are(
-    broker: Broker, new_channel: NewChannel
-) -> None:
+def test_arrow_batches_pass_unchanged(broker: Broker, new_channel: NewChannel) -> None:
     channel = new_channel(format="arrow")
     with channel.writer() as writer:
         writer.write(readings(10))
@@ -375,9 +367,7 @@ def test_what_makes_no_sense_is_an_error_of_the_call(
         ask(broker)
 
 
-def test_partitions_that_came_meanwhile_are_read_to_their_end(
-    gateway_url: str, new_channel: NewChannel
-) -> None:
+def test_new_partitions_are_read_to_their_ends(gateway_url: str, new_channel: NewChannel) -> None:
     channel = new_channel()
     with broker_at(gateway_url) as broker:
         produced(broker, channel, encoded(channel, 1))
@@ -387,7 +377,7 @@ def test_partitions_that_came_meanwhile_are_read_to_their_end(
         assert len(list(reader)) == 2
 
 
-def test_what_nobody_waited_for_and_was_not_written_makes_a_writer_that_failed(
+def test_lost_messages_without_acknowledgement_fail_the_writer(
     gateway_url: str,
 ) -> None:
     with Gateway(gateway_url) as gateway:

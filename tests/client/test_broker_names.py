@@ -1,4 +1,4 @@
-"""The page for those who know pykafka's Broker names all of it, and tests call each name."""
+"""docs/coming-from.md has every public name of the Broker, with a test that calls it."""
 
 import inspect
 import re
@@ -41,7 +41,7 @@ PROPERTIES = (
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    """Return, by name, the file and the test that show it."""
+    """Return the file and the test of each name."""
     page = (ROOT / "docs" / "coming-from.md").read_text()
     section = page.split("### The Broker's calls")[1].split("\n###")[0]
     found = {}
@@ -68,12 +68,12 @@ def test_the_table_has_every_public_name_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", [*DOCUMENTED, *PROPERTIES])
-def test_the_test_that_shows_a_name_calls_it(name: str) -> None:
+def test_the_test_of_a_name_calls_it(name: str) -> None:
     file, test = rows()[name]
     source = (ROOT / file).read_text()
     body = source.split(f"def {test}(")[1].split("\ndef ")[0]
     called = "broker_at(" if name == "__init__" else f".{name}"
-    # By what it calls in its own file, or in the helper that it shares with others.
+    # Directly, or in a helper of the same file or of broker_calls.py.
     helpers = (
         source.split("\n@pytest.fixture")[0]
         + (ROOT / file).with_name("broker_calls.py").read_text()

@@ -1,4 +1,4 @@
-"""Topics and groups as a whole by pykafka's Broker."""
+"""Admin requests of pykafka's Broker: topics and groups."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ def broker(gateway_url: str) -> Iterator[Broker]:
         yield broker
 
 
-def test_a_topic_that_is_made_is_a_channel_of_bytes_and_is_deleted_when_all_is_read(
+def test_a_created_topic_is_a_channel_of_bytes_and_is_deleted_when_read(
     broker: Broker, gateway_url: str
 ) -> None:
     name = f"made-{uuid.uuid4().hex[:8]}"
@@ -49,7 +49,7 @@ def test_a_topic_that_is_made_is_a_channel_of_bytes_and_is_deleted_when_all_is_r
         broker.create_topics([CreateTopicRequest(name, 1, 1, [(0, [1])])])
 
 
-def test_groups_are_listed_and_described_with_the_readers_at_work(
+def test_groups_are_listed_and_described_with_live_readers(
     broker: Broker, new_channel: NewChannel
 ) -> None:
     channel, group = new_channel(), f"g-{uuid.uuid4().hex[:8]}".encode()

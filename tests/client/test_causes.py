@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException, Producer
 from sluiceway import Channel, Gateway, InputPort, OutputPort, Schema
 from sluiceway.broker import Message, ProduceRequest
 from sluiceway.codecs import Corrupt
-from sluiceway.codecs.decoder import refusal
+from sluiceway.codecs.decoder import corrupt_error
 from sluiceway.confluent import Consumer
 from sluiceway.confluent import Producer as FacadeProducer
 from sluiceway.errors import (
@@ -89,49 +89,49 @@ class Strange:
 
 
 UNFIT: dict[str, tuple[Any, str]] = {
-    "integer": ([{"id": 1}, {"id": SECRET}], "record 1, field 'id': it must be an integer"),
+    "integer": ([{"id": 1}, {"id": SECRET}], "record 1, field 'id': it must be a 32-bit integer"),
     "string": ({"name": NUMBER}, "record 0, field 'name': it must be a str"),
-    "bytes": ({"raw": SECRET.encode()}, "field 'raw': it must be bytes, 4 of them, and is bytes"),
-    "symbol": ({"kind": SECRET}, "field 'kind': it must be one of the symbols A, B, and is str"),
-    "overflow": ({"id": NUMBER}, "field 'id': it must be an integer of 32 bits, and is int"),
+    "bytes": ({"raw": SECRET.encode()}, "field 'raw': it must be bytes of length 4; it is bytes"),
+    "symbol": ({"kind": SECRET}, "field 'kind': it must be one of the symbols A, B; it is str"),
+    "overflow": ({"id": NUMBER}, "field 'id': it must be a 32-bit integer; it is int"),
     "float": ({"size": float(f"{NUMBER}e60")}, "field 'size': it must be a number"),
     "uuid": (
         {"uid": SECRET},
-        "field 'uid': it must be a uuid.UUID, or the text of one, and is str",
+        "field 'uid': it must be a uuid.UUID, or the text of one; it is str",
     ),
     "no time zone": ({"at": NEVER}, "field 'at': it has no time zone"),
-    "key of a map": ({"tags": {SECRET: "x"}}, "field 'tags{}': it must be an integer of 32 bits"),
-    "in a map": ({"tags": {"k": SECRET}}, "field 'tags{}': it must be an integer of 32 bits"),
+    "key of a map": ({"tags": {SECRET: "x"}}, "field 'tags{}': it must be a 32-bit integer"),
+    "in a map": ({"tags": {"k": SECRET}}, "field 'tags{}': it must be a 32-bit integer"),
     "no str key": ({"tags": {NUMBER: 1}}, "field 'tags{}': it must be a str"),
-    "in a list": ({"list": [{"n": SECRET}]}, "field 'list[].n': it must be an integer of 32 bits"),
-    "no list": ({"list": SECRET}, "field 'list': it must be a list, and is str"),
+    "in a list": ({"list": [{"n": SECRET}]}, "field 'list[].n': it must be a 32-bit integer"),
+    "no list": ({"list": SECRET}, "field 'list': it must be a list; it is str"),
     "no record": (
         {"list": [SECRET]},
-        "field 'list[]': it must be a dict or a dataclass, and is str",
+        "field 'list[]': it must be a dict or a dataclass; it is str",
     ),
-    "unknown field": ({SECRET: 1}, "record 0: it has a field that the schema does not have"),
+    "unknown field": ({SECRET: 1}, "record 0: it has a field that is not in the schema"),
     "unknown inside": (
         {"list": [{"n": 1, SECRET: 1}]},
-        "field 'list[]': it has a field that the schema does not have",
+        "field 'list[]': it has a field that is not in the schema",
     ),
-    "dataclass": (Strange(SECRET), "field 'id': it must be an integer of 32 bits, and is str"),
+    "dataclass": (Strange(SECRET), "field 'id': it must be a 32-bit integer; it is str"),
     "not a record": ([{"id": 1}, SECRET], "record 1: it must be a dict or a dataclass instance"),
-    "arrow": (pa.table({"id": pa.array([NUMBER])}), "field 'id': it cannot be carried as int32"),
+    "arrow": (pa.table({"id": pa.array([NUMBER])}), "field 'id': it cannot be converted to int32"),
     "arrow float": (
         pa.table({"size": pa.array([float(f"{NUMBER}e60")])}),
         "field 'size': it is too large for a float",
     ),
     "arrow text": (
         pa.table({"id": [1, 2], "uid": ["00000000-0000-0000-0000-000000000000", SECRET]}),
-        "record 1, field 'uid': it must be a uuid.UUID, or the text of one, and is str",
+        "record 1, field 'uid': it must be a uuid.UUID, or the text of one; it is str",
     ),
     "broken arrow": (
         pa.table({"clock": pa.array([1, NUMBER]).view(pa.time64("us"))}),
-        "record 0: the Arrow data is broken",
+        "record 0: the Arrow data is invalid",
     ),
     "pandas": (
         pd.DataFrame({"name": pd.Series(["a", NUMBER], dtype=object)}),
-        "record 1, field 'name': it must be a str of whole characters, and is int",
+        "record 1, field 'name': it must be a str without lone surrogates; it is int",
     ),
 }
 
@@ -191,14 +191,14 @@ def test_what_kafka_or_the_gateway_refused_is_told_whole() -> None:
 def test_a_message_that_cannot_be_read_is_told_by_its_place() -> None:
     corrupt = CorruptMessage(channel="c", partition=1, offset=5, reason=f"it begins with {SECRET}")
     assert cause_of(corrupt) == (
-        "CorruptMessage: channel 'c', partition 1, offset 5: it cannot be read as a record"
+        "CorruptMessage: channel 'c', partition 1, offset 5: it cannot be decoded"
     )
 
 
 def test_a_message_of_a_schema_that_the_reader_cannot_read_is_told_whole() -> None:
     message: Any = SimpleNamespace(partition=lambda: 1, offset=lambda: 5)
-    reason = "it was written with the channel's schema 7, and cannot be read with this reader's"
-    error = refusal("c", message, Corrupt(index=0, reason=reason, skippable=False))
+    reason = "it has the channel's schema 7, which this reader's schema cannot read"
+    error = corrupt_error("c", message, Corrupt(index=0, reason=reason, skippable=False))
     assert cause_of(error) == f"SchemaMismatch: {error}"
     assert cause_of(SchemaMismatch(f"the schema has no field {SECRET!r}")) == "SchemaMismatch"
 

@@ -1,4 +1,4 @@
-"""sluiceway.confluent.Consumer on partitions that it names: reading, places, commits."""
+"""sluiceway.confluent.Consumer with manual assignment: reading, offsets, commits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ def test_messages_of_assigned_partitions_come_under_the_channels_name(
     assert reader.poll(0) is None
 
 
-def test_consume_gives_as_many_as_are_asked_for(
+def test_consume_returns_as_many_messages_as_requested(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     reader = consumer()
@@ -49,7 +49,9 @@ def test_consume_gives_as_many_as_are_asked_for(
         reader.consume(-1)
 
 
-def test_position_is_past_what_was_handed_out(consumer: Callable[..., Consumer], name: str) -> None:
+def test_position_is_past_the_last_message_handed_out(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
     for like, nothing in (("confluent", OFFSET_INVALID), ("hpe", 0)):
         reader = consumer(**{"sluiceway.behaves.like": like})
         reader.assign([at(name, 0, 4)])
@@ -59,7 +61,7 @@ def test_position_is_past_what_was_handed_out(consumer: Callable[..., Consumer],
         assert [each.offset for each in reader.position([at(name)])] == [6]
 
 
-def test_commits_are_kept_and_the_next_consumer_goes_on_there(
+def test_the_next_consumer_continues_at_the_committed_offsets(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
     first = consumer(**{"group.id": "commits"})
@@ -80,9 +82,7 @@ def test_commits_are_kept_and_the_next_consumer_goes_on_there(
     assert {each.partition: each.offset for each in kept} == {0: 10, 1: 10}
 
 
-def test_a_commit_that_is_not_waited_for_is_told_by_poll(
-    consumer: Callable[..., Consumer], name: str
-) -> None:
+def test_poll_reports_an_asynchronous_commit(consumer: Callable[..., Consumer], name: str) -> None:
     told: list[tuple[Any, list[TopicPartition]]] = []
     reader = consumer(on_commit=lambda error, parts: told.append((error, parts)))
     reader.assign([at(name, 0, 0)])
@@ -98,7 +98,7 @@ def test_a_commit_that_is_not_waited_for_is_told_by_poll(
     assert error.code() == KafkaError.OFFSET_OUT_OF_RANGE
 
 
-def test_nothing_to_commit_and_what_cannot_be(consumer: Callable[..., Consumer], name: str) -> None:
+def test_invalid_commits_are_refused(consumer: Callable[..., Consumer], name: str) -> None:
     reader = consumer()
     assert raised(reader.commit) == KafkaError._NO_OFFSET
     reader.assign([at(name, 0, 2)])
@@ -116,7 +116,7 @@ def test_nothing_to_commit_and_what_cannot_be(consumer: Callable[..., Consumer],
             reader.commit(**wrong)  # type: ignore[arg-type]
 
 
-def test_of_two_consumers_that_read_one_partition_the_second_is_told(
+def test_of_two_consumers_of_one_partition_the_second_commit_is_refused(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     both = [consumer(**{"group.id": "two"}) for _ in range(2)]
@@ -126,14 +126,14 @@ def test_of_two_consumers_that_read_one_partition_the_second_is_told(
     both[0].commit(asynchronous=False)
     with_offset = {"offsets": [at(name, 0, 2)], "asynchronous": False}
     assert raised(both[1].commit, **with_offset) == KafkaError.ILLEGAL_GENERATION
-    # Another group, or another partition, is nobody's affair.
+    # Another group or partition does not conflict.
     other = consumer(**{"group.id": "two"})
     other.assign([at(name, 1, 0)])
     taken(other, 1)
     other.commit(asynchronous=False)
 
 
-def test_what_is_read_is_committed_from_time_to_time_and_at_the_end(
+def test_automatic_commits_are_made_at_intervals_and_on_close(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
     config = {"group.id": "auto", "enable.auto.commit": True, "auto.commit.interval.ms": 50}
@@ -148,7 +148,7 @@ def test_what_is_read_is_committed_from_time_to_time_and_at_the_end(
     assert {p: each.offset for p, each in channel.committed("auto").items()} == {0: 10, 1: 10}
 
 
-def test_stored_offsets_are_what_is_committed_where_the_caller_stores_them(
+def test_stored_offsets_are_committed_without_automatic_storing(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     reader = consumer(**{"group.id": "stores", "enable.auto.offset.store": False})
@@ -175,7 +175,7 @@ def test_seek_pause_and_resume(consumer: Callable[..., Consumer], name: str) -> 
     assert reader.poll(0.2) is None
     reader.resume([at(name, 1)])
     assert offsets(taken(reader, 10)) == {1: [*range(10)]}
-    # What was read before a seek may be committed after it.
+    # Messages read before a seek may be committed after it.
     reader.seek(at(name, 0, 1))
     assert reader.commit(offsets=[at(name, 0, 10)], asynchronous=False)
     for call in (
@@ -198,7 +198,9 @@ def test_watermarks_and_offsets_of_times(consumer: Callable[..., Consumer], name
     assert [(each.topic, each.offset) for each in times] == [(name, 0), (name, -1)]
 
 
-def test_assignments_change(consumer: Callable[..., Consumer], name: str) -> None:
+def test_assign_and_unassign_change_the_assignment(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
     reader = consumer()
     assert reader.assignment() == []
     reader.assign([at(name, 0, 5)])
@@ -213,7 +215,7 @@ def test_assignments_change(consumer: Callable[..., Consumer], name: str) -> Non
     assert reader.poll(0) is None
 
 
-def test_an_event_says_that_the_end_of_a_partition_is_reached(
+def test_an_event_reports_the_end_of_a_partition(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     reader = consumer(**{"enable.partition.eof": True})
@@ -225,7 +227,7 @@ def test_an_event_says_that_the_end_of_a_partition_is_reached(
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", 0), ("latest", 10)])
-def test_an_offset_that_is_not_there_is_reset_by_the_policy(
+def test_an_offset_out_of_range_is_reset_by_the_policy(
     consumer: Callable[..., Consumer], name: str, policy: str, expected: int
 ) -> None:
     reader = consumer(**{"auto.offset.reset": policy, "enable.partition.eof": True})
@@ -235,7 +237,7 @@ def test_an_offset_that_is_not_there_is_reset_by_the_policy(
         assert (first.error() is None, first.offset()) == (expected == 0, expected)
 
 
-def test_without_a_policy_an_offset_that_is_not_there_is_an_event(
+def test_without_a_policy_an_offset_out_of_range_is_an_event(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     reader = consumer(**{"auto.offset.reset": "error"})
@@ -246,7 +248,7 @@ def test_without_a_policy_an_offset_that_is_not_there_is_an_event(
         assert codes([event]) == [KafkaError._AUTO_OFFSET_RESET]
 
 
-def test_channels_and_partitions_that_are_not_there(
+def test_assigning_unknown_channels_and_partitions_raises(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     reader = consumer()
@@ -265,7 +267,7 @@ def test_channels_and_partitions_that_are_not_there(
             reader.assign(wrong)  # type: ignore[arg-type]
 
 
-def test_a_closed_consumer_is_used_no_more(site: Facade, name: str) -> None:
+def test_a_closed_consumer_raises(site: Facade, name: str) -> None:
     with site.consumer() as reader:
         reader.assign([at(name, 0, 0)])
     reader.close()
@@ -290,7 +292,7 @@ def test_a_closed_consumer_is_used_no_more(site: Facade, name: str) -> None:
             call()
 
 
-def test_who_reads_is_seen_with_its_place(
+def test_a_consumer_is_listed_with_its_positions(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
     reader = consumer()
@@ -298,7 +300,7 @@ def test_who_reads_is_seen_with_its_place(
     taken(reader, 10)
     assert reader.poll(1) is None
     channel = site.gateway.channel(name)
-    # What it has handed out is told by its calls, as with a consumer that reads on.
+    # Its calls report the messages handed out, as those of a consumer that reads on.
     polled_until(lambda: {each.state for each in channel.endpoints()} == {"started"}, reader)
     (seen,) = channel.wait_for(readers=1, state="started", timeout_s=20)
     assert (seen.id, seen.group) == (reader.memberid(), None)
@@ -306,7 +308,7 @@ def test_who_reads_is_seen_with_its_place(
     assert not [each for each in channel.endpoints() if each.lives]
 
 
-def test_avro_messages_come_as_they_lie_in_the_topic(
+def test_avro_messages_are_returned_as_encoded(
     consumer: Callable[..., Consumer], site: Facade
 ) -> None:
     name = site.typed()

@@ -1,4 +1,4 @@
-"""sluiceway.confluent.Consumer as a member of a group: joining, sharing, leaving."""
+"""sluiceway.confluent.Consumer as a member of a group: joining, rebalancing, leaving."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +30,7 @@ def name(site: Facade) -> str:
 
 @pytest.fixture
 def consumer(consumer: Callable[..., Consumer]) -> Callable[..., Consumer]:
-    """Make a consumer that begins with the first message."""
+    """Create a consumer that begins with the first message."""
     return partial(consumer, **EARLIEST)
 
 
@@ -38,7 +38,7 @@ def hearing(heard: Heard, which: str) -> Callable[[Consumer, list[TopicPartition
     return lambda _, parts: heard.append((which, [(p.topic, p.partition) for p in parts]))
 
 
-def test_a_member_alone_has_all_and_goes_on_where_it_was(
+def test_a_single_member_has_all_partitions_and_continues_after_a_restart(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     heard: Heard = []
@@ -57,7 +57,7 @@ def test_a_member_alone_has_all_and_goes_on_where_it_was(
     assert second.poll(0.2) is None
 
 
-def test_members_share_and_a_partition_passes_on_with_its_place(
+def test_members_share_partitions_which_pass_on_with_their_offsets(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     heard: Heard = []
@@ -71,7 +71,7 @@ def test_members_share_and_a_partition_passes_on_with_its_place(
     (kept,), (passed,) = first.assignment(), second.assignment()
     assert {kept.partition, passed.partition} == {0, 1}
     assert heard == [("off", [(name, passed.partition)])]
-    # What the first one had read of it was committed when it let go.
+    # The first consumer committed what it had read before the partition was revoked.
     assert second.committed([passed])[0].offset == 5
     assert second.poll(0.2) is None
     second.unsubscribe()
@@ -79,7 +79,7 @@ def test_members_share_and_a_partition_passes_on_with_its_place(
     polled_until(lambda: len(first.assignment()) == 2, first)
 
 
-def test_on_assign_says_where_to_begin(consumer: Callable[..., Consumer], name: str) -> None:
+def test_on_assign_sets_the_start_offsets(consumer: Callable[..., Consumer], name: str) -> None:
     def rewind(reader: Consumer, parts: list[TopicPartition]) -> None:
         for part in parts:
             part.offset = OFFSET_BEGINNING if part.partition else 3
@@ -90,7 +90,7 @@ def test_on_assign_says_where_to_begin(consumer: Callable[..., Consumer], name: 
     assert offsets(taken(reader, 7)) == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
 
 
-def test_several_channels_and_regexes_of_them(
+def test_subscribing_to_several_channels_and_regexes(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
     other = site.channel(filled=2, partitions=1)
@@ -104,7 +104,7 @@ def test_several_channels_and_regexes_of_them(
     polled_until(lambda: [each.topic for each in reader.assignment()] == [other], reader)
 
 
-def test_a_channel_that_is_not_there_is_an_event_and_is_read_once_it_is_there(
+def test_an_unknown_channel_is_an_event_and_is_read_once_it_exists(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
     reader = consumer()
@@ -116,11 +116,11 @@ def test_a_channel_that_is_not_there_is_an_event_and_is_read_once_it_is_there(
     later = site.gateway.channel(f"{name}-later", format="bytes", heartbeat=BEAT)
     with later.writer() as writer:
         writer.write({"value": b"now"})
-    # It is told once, and looked for again and again.
+    # The event comes once, and joining is tried again and again.
     assert [message.value() for message in taken(reader, 1)] == [b"now"]
 
 
-def test_who_assigns_does_not_subscribe_and_the_other_way_round(
+def test_assign_and_subscribe_exclude_each_other(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     hpe = consumer(**{"sluiceway.behaves.like": "hpe"})
@@ -142,7 +142,7 @@ def test_who_assigns_does_not_subscribe_and_the_other_way_round(
         usual.subscribe([name], on_assign=1)  # type: ignore[arg-type]
 
 
-def test_while_a_group_has_members_nobody_else_commits_for_it(
+def test_only_members_commit_for_a_group_that_has_members(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     lone = consumer()
@@ -156,7 +156,7 @@ def test_while_a_group_has_members_nobody_else_commits_for_it(
     lone.commit(asynchronous=False)
 
 
-def test_a_member_that_was_put_out_hears_that_its_partitions_are_lost(
+def test_a_removed_member_loses_its_partitions(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
     heard: Heard = []
@@ -173,7 +173,7 @@ def test_a_member_that_was_put_out_hears_that_its_partitions_are_lost(
     assert reader.assignment() == []
 
 
-def test_a_stale_generation_is_told_and_reading_goes_on_where_the_group_is(
+def test_after_a_stale_generation_reading_continues_at_the_committed_offset(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
     reader = consumer()
@@ -185,7 +185,7 @@ def test_a_stale_generation_is_told_and_reading_goes_on_where_the_group_is(
     assert offsets(taken(reader, 6)) == {0: [2, 3, 4], 1: [2, 3, 4]}
 
 
-def test_a_consumer_that_is_forgotten_leaves_its_group(site: Facade, name: str) -> None:
+def test_an_abandoned_consumer_leaves_its_group(site: Facade, name: str) -> None:
     reader = site.consumer(**EARLIEST)
     reader.subscribe([name])
     taken(reader, 1)

@@ -1,4 +1,4 @@
-"""sluiceway.confluent.Consumer where something goes wrong: callbacks, the gateway, processes."""
+"""Failures around sluiceway.confluent.Consumer: callbacks, the gateway, processes."""
 
 import gc
 import subprocess
@@ -16,9 +16,9 @@ from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_unti
 
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
-from sluiceway.confluent.committer import Committer
-from sluiceway.confluent.fetcher import WakeupEvent
-from sluiceway.confluent.members import ManualConsumer, Reader
+from sluiceway.confluent.committer import AsyncCommitter
+from sluiceway.confluent.members import ChannelMember, ManualConsumer
+from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.channels import Control
@@ -48,15 +48,17 @@ def failing(calls: list[str], which: str) -> Callable[[Consumer, list[TopicParti
     return fail
 
 
-def beats_again(reader: Reader) -> bool:
-    """Whether the gateway is there for the beats; none is in the middle of a connection then."""
+def beats_again(reader: ChannelMember) -> bool:
+    """Whether the gateway answers heartbeats again, so none is waiting for a connection."""
     return reader.attachment.session._away_since_s is None
 
 
-def test_reading_goes_on_while_the_gateway_is_away(site: Facade, name: str, way: Relay) -> None:
+def test_reading_continues_while_the_gateway_is_unavailable(
+    site: Facade, name: str, way: Relay
+) -> None:
     config = {"enable.auto.commit": True, "auto.commit.interval.ms": 100}
     with site.consumer(**EARLIEST, **config, **{"bootstrap.servers": way.url}) as reader:
-        # A name that is looked for again and again, and a regex.
+        # A name that is tried again and again, and a regex.
         reader.subscribe([name, f"{name}-later", f"^{name}$"])
         while not offsets([m for m in taken(reader, 1) if m.error() is None]):
             pass
@@ -65,21 +67,21 @@ def test_reading_goes_on_while_the_gateway_is_away(site: Facade, name: str, way:
         until(lambda: reader.poll(0.1) is None and time.monotonic() > began_s + 3, seconds=12)
         assert sum(at.offset for at in reader.position(reader.assignment())) == 20
         way.mend()
-        until(lambda: reader.poll(0.05) is None and beats_again(reader._assignment.readers[name]))
+        until(lambda: reader.poll(0.05) is None and beats_again(reader._assignment.members[name]))
     assert sum(at.offset for at in site.gateway.channel(name).committed("g").values()) == 20
 
 
-def test_what_consume_holds_is_committed_after_it_was_handed_out(
+def test_consume_commits_messages_only_after_returning_them(
     consumer: New, site: Facade, name: str
 ) -> None:
     reader = consumer(**{"enable.auto.commit": True, "auto.commit.interval.ms": 50})
     reader.assign([at(name, 0, 0)])
-    # More than there is: it holds what has come until its time is over.
+    # More than there are: it holds the messages until its timeout.
     assert len(reader.consume(50, 1.5)) == 10
     assert site.gateway.channel(name).committed("g") == {}
 
 
-def test_what_consume_holds_survives_a_callback_that_raises(consumer: New, name: str) -> None:
+def test_consume_loses_no_message_when_a_callback_raises(consumer: New, name: str) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
@@ -96,9 +98,7 @@ def test_what_consume_holds_survives_a_callback_that_raises(consumer: New, name:
     assert offsets(found) == {0: [*range(1, 10)]}
 
 
-def test_what_consume_holds_is_handed_out_before_others_get_the_partition(
-    consumer: New, name: str
-) -> None:
+def test_consume_returns_early_when_its_partitions_are_revoked(consumer: New, name: str) -> None:
     config = {**EARLIEST, "enable.auto.commit": True}
     first = consumer(**config)
     first.subscribe([name])
@@ -112,13 +112,13 @@ def test_what_consume_holds_is_handed_out_before_others_get_the_partition(
     until(lambda: sum(each.offset for each in first.position(both)) == 20)
     second = consumer(**config)
     second.subscribe([name])
-    # It comes back long before its time, for the sake of the other one.
+    # It returns long before its timeout, because the other one waits.
     polled_until(lambda: not holding.is_alive(), second)
     assert sum(map(len, offsets(held).values())) == 20
     assert len(first.assignment()) == 2
 
 
-def test_a_callback_that_raises_is_called_once_and_partitions_come_and_go(
+def test_a_callback_that_raises_is_called_once_and_does_not_stop_the_rebalance(
     consumer: New, name: str
 ) -> None:
     calls: list[str] = []
@@ -154,9 +154,7 @@ def test_on_lost_that_raises_is_called_once(consumer: New, site: Facade, name: s
     assert (calls, reader.assignment()) == (["lost"], [])
 
 
-def test_a_callback_may_seek_and_pause_what_it_has_assigned_and_not_close(
-    consumer: New, name: str
-) -> None:
+def test_a_callback_may_seek_and_pause_but_not_close(consumer: New, name: str) -> None:
     told: list[Any] = []
 
     def begin(reader: Consumer, parts: list[TopicPartition]) -> None:
@@ -175,7 +173,7 @@ def test_a_callback_may_seek_and_pause_what_it_has_assigned_and_not_close(
     assert offsets(taken(reader, 2)) == {1: [8, 9]}
 
 
-def test_a_channel_whose_assigning_failed_can_be_subscribed_to(
+def test_a_channel_can_be_subscribed_to_after_a_failed_assign(
     consumer: New, site: Facade, name: str
 ) -> None:
     reader = consumer(**EARLIEST)
@@ -185,7 +183,9 @@ def test_a_channel_whose_assigning_failed_can_be_subscribed_to(
     assert len(taken(reader, 20)) == 20
 
 
-def test_what_librdkafka_refuses_is_raised_again_and_again(consumer: New, name: str) -> None:
+def test_properties_that_librdkafka_refuses_raise_at_every_subscription(
+    consumer: New, name: str
+) -> None:
     reader = consumer(**{"fetch.min.bytes": "many"})
     reader.subscribe([name])
     assert raised(reader.poll, 1) == KafkaError._INVALID_ARG
@@ -193,7 +193,7 @@ def test_what_librdkafka_refuses_is_raised_again_and_again(consumer: New, name: 
     assert raised(reader.poll, 1) == KafkaError._INVALID_ARG
 
 
-def test_one_channel_of_a_regex_that_cannot_be_joined_keeps_no_other(
+def test_a_channel_that_cannot_be_joined_does_not_block_others_of_its_regex(
     consumer: New, site: Facade, name: str
 ) -> None:
     reader = consumer(**EARLIEST)
@@ -209,7 +209,7 @@ def test_one_channel_of_a_regex_that_cannot_be_joined_keeps_no_other(
     assert {each.topic() for each in found} == {first, last}
 
 
-def test_assigning_again_begins_where_the_group_stands_now(consumer: New, name: str) -> None:
+def test_assigning_again_starts_at_the_committed_offset(consumer: New, name: str) -> None:
     mine, theirs = consumer(), consumer()
     mine.assign([at(name, 0, 0)])
     theirs.assign([at(name, 0, 0)])
@@ -222,26 +222,26 @@ def test_assigning_again_begins_where_the_group_stands_now(consumer: New, name: 
     assert [each.offset for each in mine.commit(asynchronous=False)] == [10]
 
 
-def test_a_commit_without_an_answer_may_count_and_the_next_one_makes_up_for_it(
+def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
     site: Facade, name: str, way: Relay
 ) -> None:
     control = Control(Transport(way.url, timeout_s=5), grace_s=5)
-    lone = ManualConsumer(control, name, "doubtful")
-    lone.passing({0: 8})
+    manual = ManualConsumer(control, name, "doubtful")
+    manual.track_consumed({0: 8})
     way.deaf = True
     with pytest.raises(GatewayUnavailable):
-        lone.commit({0: 3})
+        manual.commit({0: 3})
     channel = site.gateway.channel(name)
     until(lambda: channel.committed("doubtful"))
     way.deaf = False
-    lone.commit({0: 8})
+    manual.commit({0: 8})
     assert channel.committed("doubtful")[0].offset == 8
-    until(lambda: beats_again(lone))
-    lone.attachment.leave()
+    until(lambda: beats_again(manual))
+    manual.attachment.leave()
     control.close()
 
 
-def test_commits_that_wait_while_the_gateway_is_away_fail_together() -> None:
+def test_waiting_commits_fail_together_while_the_gateway_is_unavailable() -> None:
     began, calls = threading.Event(), []
 
     def away(channel: str, places: Any) -> None:
@@ -249,18 +249,18 @@ def test_commits_that_wait_while_the_gateway_is_away_fail_together() -> None:
         began.wait(20)
         raise GatewayUnavailable("nobody there")
 
-    committer = Committer(away, news=WakeupEvent())
+    committer = AsyncCommitter(away, wakeup=WakeupEvent())
     for number in range(100):
-        committer.soon({("c", 0): number})
+        committer.submit({("c", 0): number})
     began.set()
-    committer.settle()
+    committer.flush()
     assert len(calls) <= 2
     assert {error and error.code() for error, _ in committer.reports} == {KafkaError._TRANSPORT}
     assert len(committer.reports) == 100
-    committer.end()
+    committer.close()
 
 
-def test_a_commit_that_fails_otherwise_is_told_and_the_next_one_is_made() -> None:
+def test_an_unexpected_failure_of_a_commit_is_reported_and_commits_continue() -> None:
     kept: list[Any] = []
 
     def keep(channel: str, places: Any) -> None:
@@ -268,28 +268,30 @@ def test_a_commit_that_fails_otherwise_is_told_and_the_next_one_is_made() -> Non
         if len(kept) == 1:
             raise ZeroDivisionError
 
-    committer = Committer(keep, news=WakeupEvent())
+    committer = AsyncCommitter(keep, wakeup=WakeupEvent())
     for _ in range(2):
-        committer.soon({("c", 0): 1})
+        committer.submit({("c", 0): 1})
         until(lambda: committer.idle)
     (first, _), (second, _) = committer.reports
     assert (first and first.code(), second) == (KafkaError._FAIL, None)
-    committer.end()
+    committer.close()
 
 
-def test_news_in_the_middle_of_putting_off_are_not_missed() -> None:
-    news = WakeupEvent()
-    threads = [threading.Thread(target=news.set) for _ in range(20)]
+def test_a_wakeup_during_postponing_is_not_lost() -> None:
+    wakeup = WakeupEvent()
+    threads = [threading.Thread(target=wakeup.set) for _ in range(20)]
     for each in threads:
         each.start()
-        news.put_off(time.monotonic() + 60)
-        # Whoever reads looks at the one, and waits for the other.
-        assert news.is_set() == (news.turn_s == 0) or each.is_alive()
+        wakeup.postpone(time.monotonic() + 60)
+        # A poll checks the one, and waits for the other.
+        assert wakeup.is_set() == (wakeup.due_s == 0) or each.is_alive()
         each.join()
-        assert news.is_set() == (news.turn_s == 0)
+        assert wakeup.is_set() == (wakeup.due_s == 0)
 
 
-def test_once_an_interval_of_nothing_is_not_at_all(consumer: New, site: Facade, name: str) -> None:
+def test_an_interval_of_zero_disables_automatic_commits_until_close(
+    consumer: New, site: Facade, name: str
+) -> None:
     reader = consumer(**{"enable.auto.commit": True, "auto.commit.interval.ms": 0})
     reader.assign([at(name, 0, 0)])
     taken(reader, 10)
@@ -299,7 +301,7 @@ def test_once_an_interval_of_nothing_is_not_at_all(consumer: New, site: Facade, 
     assert site.gateway.channel(name).committed("g")[0].offset == 10
 
 
-def test_partitions_are_assigned_once_and_unassigned_once(consumer: New, name: str) -> None:
+def test_incremental_assignments_refuse_repeats(consumer: New, name: str) -> None:
     reader = consumer()
     reader.assign([at(name, 0, 0)])
     assert raised(reader.incremental_assign, [at(name, 0, 5)]) == KafkaError._CONFLICT
@@ -307,15 +309,15 @@ def test_partitions_are_assigned_once_and_unassigned_once(consumer: New, name: s
     assert offsets(taken(reader, 10)) == {0: [*range(10)]}
 
 
-def test_a_consumer_is_forgotten_while_its_session_is_busy(site: Facade, name: str) -> None:
+def test_a_consumer_is_collected_while_its_session_is_locked(site: Facade, name: str) -> None:
     def forget() -> None:
         reader: Consumer | None = site.consumer()
         assert reader is not None
         reader.assign([at(name, 0, 0)])
-        (session,) = {each.attachment.session for each in reader._assignment.readers.values()}
+        (session,) = {each.attachment.session for each in reader._assignment.members.values()}
         assert isinstance(session, HeartbeatSession)
-        # As one that a callback of its own refers to.
-        reader._callbacks["assign"] = partial(print, reader)
+        # A cycle: its own callback refers to it.
+        reader._coordinator.callbacks["assign"] = partial(print, reader)
         with session._lock:
             reader = None
             gc.collect()
@@ -333,7 +335,7 @@ FORKING = """
     from confluent_kafka import KafkaException
     from sluiceway.confluent import Consumer, Producer, TopicPartition
 
-    # That there are threads is the point.
+    # The process has threads on purpose.
     warnings.simplefilter("ignore", DeprecationWarning)
     url, name = sys.argv[1:]
     reader = Consumer({"bootstrap.servers": url, "group.id": "forks"})
@@ -349,12 +351,12 @@ FORKING = """
             try:
                 use()
             except KafkaException as error:
-                assert "was made by the process" in error.args[0].str(), error
+                assert "was created by the process" in error.args[0].str(), error
             else:
                 os._exit(1)
         reader.close()
-        producer._finish()
-        reader._leave()
+        producer._finalizer()
+        reader._coordinator.finalizer()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     reader.commit(asynchronous=False)
@@ -363,7 +365,7 @@ FORKING = """
 """
 
 
-def test_a_forked_process_is_told_and_ends_nothing(site: Facade, name: str) -> None:
+def test_a_forked_process_gets_errors_and_closes_nothing(site: Facade, name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(FORKING), site.url, name],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""sluiceway.confluent.Producer: what arrives, what is told, and what is refused."""
+"""sluiceway.confluent.Producer: delivery, reports, refusals."""
 
 import collections
 import gc
@@ -30,7 +30,7 @@ def noting(told: Told) -> Any:
     return note
 
 
-def test_messages_arrive_and_their_delivery_is_told_under_the_channels_name(
+def test_messages_arrive_and_delivery_reports_have_the_channels_name(
     site: Facade, name: str
 ) -> None:
     told: Told = []
@@ -62,9 +62,7 @@ def test_polling_calls_back(site: Facade, name: str) -> None:
     assert told == [(None, name, 0, 0)]
 
 
-def test_who_asks_late_to_hear_of_deliveries_hears_of_them_in_order(
-    site: Facade, name: str
-) -> None:
+def test_a_later_callback_gets_delivery_reports_in_order(site: Facade, name: str) -> None:
     told: Told = []
     with site.producer() as producer:
         for number in range(20):
@@ -91,9 +89,7 @@ def test_a_native_reader_reads_to_the_end_once_the_producer_is_closed(
     assert (writer.state, sum((writer.ends or {}).values())) == ("closed", 100)
 
 
-def test_a_producer_that_is_left_by_an_exception_is_a_writer_that_failed(
-    site: Facade, name: str
-) -> None:
+def test_leaving_a_producer_by_an_exception_fails_its_writer(site: Facade, name: str) -> None:
     def values() -> Iterator[bytes]:
         yield b"one"
         raise ZeroDivisionError
@@ -105,7 +101,7 @@ def test_a_producer_that_is_left_by_an_exception_is_a_writer_that_failed(
     assert producer.close() is True
 
 
-def test_a_producer_that_is_forgotten_has_finished_all_the_same(site: Facade, name: str) -> None:
+def test_an_abandoned_producer_is_closed(site: Facade, name: str) -> None:
     producer = site.producer()
     producer.produce(name, b"last words")
     del producer
@@ -127,7 +123,7 @@ def test_a_full_queue_raises_and_takes_more_after_a_poll(site: Facade, name: str
     assert site.gateway.channel(name).reader(until="now").end_offsets()[0] == 11
 
 
-def test_what_is_purged_has_failed_and_readers_are_told(site: Facade, name: str) -> None:
+def test_purged_messages_have_failed_and_fail_the_writer(site: Facade, name: str) -> None:
     told: Told = []
     producer = site.producer(**{"linger.ms": 60_000})
     producer.produce(name, b"x", partition=0, on_delivery=noting(told))
@@ -150,7 +146,7 @@ def test_a_message_without_a_value_is_an_error_to_hpes_client(site: Facade, name
     assert site.gateway.channel(name).reader(until="now").finished
 
 
-def test_channels_of_records_take_their_own_messages_alone(site: Facade) -> None:
+def test_avro_channels_accept_only_their_own_messages(site: Facade) -> None:
     name = site.typed()
     (schema,) = site.gateway.channel(name).schemas()
     mine = b"\0" + schema.id.to_bytes(4, "big") + b"\x0c"
@@ -170,7 +166,7 @@ def test_channels_of_records_take_their_own_messages_alone(site: Facade) -> None
         assert [record["n"] for record in reader] == [5, 6, 7]
 
 
-def test_channels_of_batches_take_their_own_messages_alone(site: Facade) -> None:
+def test_arrow_channels_accept_only_their_own_messages(site: Facade) -> None:
     name = site.typed("arrow")
     with site.consumer() as reader:
         reader.assign([TopicPartition(name, 0, 0)])
@@ -182,7 +178,7 @@ def test_channels_of_batches_take_their_own_messages_alone(site: Facade) -> None
         assert [record["n"] for record in records] == [5, 5]
 
 
-def test_what_cannot_be_produced(site: Facade, name: str) -> None:
+def test_invalid_messages_raise(site: Facade, name: str) -> None:
     with site.producer() as producer:
         assert raised(producer.produce, "nowhere", b"x") == KafkaError.UNKNOWN_TOPIC_OR_PART
         producer.produce(name, b"x")
@@ -215,14 +211,16 @@ def test_keys_go_where_native_writers_put_them(site: Facade, name: str) -> None:
     assert sum(map(len, offsets(found).values())) == 20
 
 
-def test_a_producer_is_true_though_nothing_waits(site: Facade) -> None:
+def test_a_producer_without_messages_is_true(site: Facade) -> None:
     with site.producer() as producer:
         assert isinstance(producer, Producer)
         assert bool(producer)
         assert (len(producer), producer.flush(), producer.poll(0)) == (0, 0, 0)
 
 
-def test_a_callback_that_raises_keeps_no_writer_from_its_end(site: Facade, name: str) -> None:
+def test_a_callback_that_raises_does_not_keep_the_writer_from_closing(
+    site: Facade, name: str
+) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
@@ -235,20 +233,18 @@ def test_a_callback_that_raises_keeps_no_writer_from_its_end(site: Facade, name:
     assert (writer.state, writer.ends) == ("closed", {0: 3})
 
 
-def test_partitions_that_came_meanwhile_end_as_well(site: Facade, name: str) -> None:
+def test_the_ends_include_partitions_added_meanwhile(site: Facade, name: str) -> None:
     channel = site.gateway.channel(name)
     with site.producer() as producer:
         producer.produce(name, b"0", partition=0)
         channel.update(partitions=3)
-        producer._outlets.raw.list_topics(producer._by_name[name].topic, timeout=20)
+        producer._channels.producer.list_topics(producer._by_name[name].topic, timeout=20)
         producer.produce(name, b"2", partition=2)
     with site.gateway.channel(name).reader() as reader:
         assert sorted(record["value"] for record in reader) == [b"0", b"2"]
 
 
-def test_several_threads_make_one_writer_and_each_is_told_of_its_own(
-    site: Facade, name: str
-) -> None:
+def test_threads_share_one_writer_and_each_gets_its_own_reports(site: Facade, name: str) -> None:
     told: dict[int, set[int]] = {number: set() for number in range(4)}
     producer = site.producer()
     begin = threading.Barrier(4)

@@ -1,4 +1,4 @@
-"""What sluiceway.confluent takes as configuration, and what it says of the rest."""
+"""Configuration of sluiceway.confluent: supported, ignored and refused properties."""
 
 from typing import Any
 
@@ -59,18 +59,18 @@ def test_a_producers_usual_properties_are_taken(config: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_a_consumer_cannot_have_is_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_unsupported_consumer_properties_are_refused_by_name(wrong: dict[str, Any]) -> None:
     assert raised(Consumer, {**GROUP, **wrong}) == KafkaError._INVALID_ARG
 
 
 @pytest.mark.parametrize(
     "wrong", [{"acks": 1}, {"enable.idempotence": False}, {"transactional.id": "t"}], ids=str
 )
-def test_what_a_producer_cannot_have_is_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_unsupported_producer_properties_are_refused_by_name(wrong: dict[str, Any]) -> None:
     assert raised(Producer, {**NOBODY, **wrong}) == KafkaError._INVALID_ARG
 
 
-def test_what_is_missing_or_of_another_type() -> None:
+def test_missing_values_and_wrong_types_raise() -> None:
     with pytest.raises(ValueError, match=r"group\.id must be set"):
         Consumer(NOBODY)
     with pytest.raises(TypeError, match="dict"):

@@ -1,4 +1,4 @@
-"""Consumers and producers of confluent-kafka's shape that threads share."""
+"""Threads that share a Consumer or Producer of sluiceway.confluent."""
 
 import threading
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def in_threads(work: Callable[[int], object]) -> None:
             done.result(120)
 
 
-def test_threads_produce_poll_and_flush_and_each_message_is_delivered_and_told_once(
+def test_threads_produce_poll_and_flush_and_each_message_is_delivered_and_reported_once(
     site: Facade, name: str
 ) -> None:
     told: list[bytes] = []
@@ -58,9 +58,7 @@ def test_threads_produce_poll_and_flush_and_each_message_is_delivered_and_told_o
         assert sorted(record["value"] for record in reader) == wanted
 
 
-def test_a_message_that_is_produced_while_another_thread_closes_is_delivered_or_refused(
-    site: Facade, name: str
-) -> None:
+def test_a_message_produced_during_close_is_delivered_or_refused(site: Facade, name: str) -> None:
     producer = site.producer()
     numbers = count()
     produced: list[int] = []

@@ -15,7 +15,7 @@ from real_topics import readings
 
 from sluiceway import Channel, ChannelWriter
 from sluiceway.broker import Broker, OffsetType
-from sluiceway.confluent import channel_producers as confluent_outlets
+from sluiceway.confluent import channel_producers
 from sluiceway.errors import Fenced, KafkaUnavailable
 
 NewChannel = Callable[..., Channel]
@@ -161,7 +161,7 @@ def test_an_election_before_the_end_keeps_no_producer_from_closing(
     (endpoint,) = [each for each in site.gateway.channel(name).endpoints() if each.ends]
     assert (endpoint.state, endpoint.ends) == ("closed", {0: 2})
 
-    monkeypatch.setattr(confluent_outlets, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(channel_producers, "_TIMEOUT_S", 0.2)
     elections.left = math.inf
     for _ in range(2):
         assert raised(impatient.close) == KafkaError._ALL_BROKERS_DOWN
@@ -202,11 +202,11 @@ def test_consumers_are_told_offsets_after_an_election(site: Facade) -> None:
     with site.consumer() as consumer:
         consumer.assign([at(name, 0, 0)])
         fetcher = consumer._assignment.fetcher
-        fetcher._raw = OfConsumer(fetcher._raw)
-        fetcher._raw.left = 2
+        fetcher._consumer = OfConsumer(fetcher._consumer)
+        fetcher._consumer.left = 2
         assert consumer.get_watermark_offsets(at(name)) == (0, 4)
-        fetcher._raw.left = 2
+        fetcher._consumer.left = 2
         assert consumer.offsets_for_times([at(name, 0, 0)])[0].offset == 0
-        fetcher._raw.left = 2
+        fetcher._consumer.left = 2
         consumer.assign([at(name, 1, -2)])
         assert consumer.consume(1, 30)[0].offset() == 0

@@ -258,9 +258,9 @@ def test_the_principal_closes_last(channel: Channel) -> None:
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [
-        ({"group": "g", "index": 0}, "both are given"),
-        ({"group": "g", "index": 2, "size": 2}, "index is 2 of size 2"),
-        ({"group": "g", "index": -1, "size": 2}, "index is -1 of size 2"),
+        ({"group": "g", "index": 0}, "give both or neither"),
+        ({"group": "g", "index": 2, "size": 2}, "index is 2 and size is 2"),
+        ({"group": "g", "index": -1, "size": 2}, "index is -1 and size is 2"),
         ({"group": "g/h"}, "the group name"),
         ({"index": 0, "size": 1}, "give its name"),
         ({"group": "g", "mode": "both"}, "'shared' or 'broadcast'"),

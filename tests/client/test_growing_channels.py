@@ -94,7 +94,7 @@ class Facade(Writing):
 
     @property
     def producer(self) -> Any:
-        return self.facade._outlets.raw
+        return self.facade._channels.producer
 
 
 class ToPartitions(Facade):
@@ -124,7 +124,7 @@ class ByBroker(Writing):
 
     @property
     def producer(self) -> Any:
-        (producer,) = self.broker._producing._producers.values()
+        (producer,) = self.broker._online().produces._producers.values()
         return producer
 
 

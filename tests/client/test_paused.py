@@ -247,7 +247,7 @@ def name(site: Facade) -> str:
 
 
 def attachment_of(consumer: Consumer) -> EndpointHandle:
-    (reader,) = consumer._assignment.readers.values()
+    (reader,) = consumer._assignment.members.values()
     return reader.attachment
 
 

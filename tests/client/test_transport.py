@@ -177,7 +177,7 @@ def test_tokens_are_not_shown(script: Script) -> None:
         ({"url": "http://user:hush@x"}, "without a user"),
         ({"token": "two words"}, "token does not contain a token"),
         ({"token": "   "}, "token does not contain a token"),
-        ({"ca": "/nowhere.pem"}, "holds no certificates"),
+        ({"ca": "/nowhere.pem"}, "has no usable CA certificates"),
         ({"timeout_s": 0}, "timeout_s is 0"),
     ],
 )

@@ -1,7 +1,6 @@
-"""A job for spark-submit; what came of it goes into a file, as JSON.
+"""A job for spark-submit that writes its results into a JSON file.
 
-It writes and reads a channel, then does so with other Pythons, each of which has a reason to fail
-on executors.
+Writes and reads a channel, then reads it with other Pythons, which fail on executors.
 """
 
 import json
@@ -14,7 +13,7 @@ import sluiceway.spark
 
 
 def where(_: object) -> dict[str, str]:
-    """Return where a Python process finds itself and the client."""
+    """Return the directory and the modules of a Python process."""
     import confluent_kafka
 
     import sluiceway
@@ -28,7 +27,7 @@ def where(_: object) -> dict[str, str]:
 
 
 def failure(spark: SparkSession, environment: str, name: str) -> str:
-    """Return what a read says whose executors run the Python of another environment."""
+    """Return the error of a read with the Python of another environment on executors."""
     spark.sparkContext.pythonExec = f"./{environment}/bin/python"
     sluiceway.spark.register(spark)
     try:

@@ -6,5 +6,5 @@ from environments import build_wheel
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's wheel, as it would be published."""
+    """The project's wheel, built once."""
     return build_wheel(tmp_path_factory.mktemp("wheel"))

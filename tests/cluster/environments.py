@@ -1,7 +1,7 @@
-"""Python environments of their own, each with the wheel and what it asks for, made in a second.
+"""Virtual environments with the wheel and its requirements, created within a second.
 
-What the wheel needs is taken from the packages that the tests run on: linked, or copied where
-the environment is to be packed and sent away.
+The requirements are linked from the packages that the tests run on, or copied for an environment
+that is packed.
 """
 
 import shutil
@@ -25,7 +25,7 @@ _HEAVY = {"numpy", "numpy.libs", "pandas", "pyarrow"}
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """A virtual environment; `run` gives what a program printed."""
+    """A virtual environment; `run` returns the output of a program."""
 
     path: Path
 
@@ -68,9 +68,9 @@ def build_wheel(directory: Path) -> Path:
 def make_environment(
     path: Path, wheel: Path | None, *extras: str, links: bool = True
 ) -> Environment:
-    """Make an environment with the wheel, its extras, and all that they ask for.
+    """Create an environment with the wheel, its extras and their requirements.
 
-    Without a wheel it is empty. Without `links` packages are copied, but for the heaviest.
+    Without a wheel it is empty. Without `links`, all but the largest packages are copied.
     """
     venv.create(path, with_pip=False, symlinks=True)
     environment = Environment(path=path)
@@ -86,7 +86,7 @@ def make_environment(
 
 
 def needed(wheel: Path, *extras: str) -> list[Distribution]:
-    """Return all that the wheel asks for with these extras, and what that asks for."""
+    """Return the requirements of the wheel with these extras, recursively."""
     name, version, *_ = wheel.name.split("-")
     metadata = PathDistribution(zipfile.Path(wheel, f"{name}-{version}.dist-info/"))
     return list(_closure(metadata.requires or (), extras))

@@ -1,7 +1,4 @@
-"""Executors with an environment of their own, shipped as docs/clusters.md says, by spark-submit.
-
-The driver's directory has the environment; executors unpack theirs into their own directories.
-"""
+"""Executors with an archived environment, submitted with the commands of docs/clusters.md."""
 
 import json
 import os
@@ -19,6 +16,8 @@ from environments import ROOT, Environment, make_environment
 from sluiceway import Gateway
 from sluiceway_gateway.demo.environment import spark_home
 
+pytestmark = pytest.mark.long
+
 JOB = Path(__file__).with_name("archive_job.py")
 DEFAULTS = """
 spark.driver.host 127.0.0.1
@@ -28,7 +27,7 @@ spark.sql.shuffle.partitions 2
 spark.task.maxFailures 1
 spark.ui.enabled false
 """
-# Pythons that executors cannot work with; the driver has a good one at each of these places.
+# Environments that fail on executors; the driver has a working one at each of these paths.
 BROKEN = ("missing", "other")
 OTHER_PYTHON = """
 import sys
@@ -51,7 +50,7 @@ def shell(script: str, directory: Path, **variables: str) -> None:
     subprocess.run(
         ["bash", "-ec", script],
         cwd=directory,
-        # It is the packing that is tried, not how small it gets.
+        # Faster than the default compression.
         env={**inherited, "GZIP": "-1", **variables},
         check=True,
         timeout=480,
@@ -60,7 +59,7 @@ def shell(script: str, directory: Path, **variables: str) -> None:
 
 @pytest.fixture(scope="module")
 def directory(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the job is submitted: its environment and archives, the broken ones among them."""
+    """The driver's directory with the environment and the broken archives."""
     directory = tmp_path_factory.mktemp("job")
     make_environment(directory / "environment", wheel, links=False)
     broken = tmp_path_factory.mktemp("broken")
@@ -74,11 +73,11 @@ def directory(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _spoil(environment: Environment, name: str) -> None:
-    """Give an empty environment what Spark itself needs, and its reason to fail."""
+    """Add the packages that Spark needs, and break the environment."""
     for each in ("numpy", "numpy.libs", "pyarrow"):
         (environment.packages / each).symlink_to(Path(pyarrow.__file__).parents[1] / each)
     if name == "other":
-        # Not as sitecustomize, of which a system's Python may have one that comes before.
+        # Not sitecustomize, which a system's Python may have.
         (environment.packages / "other_python.py").write_text(OTHER_PYTHON)
         (environment.packages / "other.pth").write_text("import other_python\n")
 
@@ -87,9 +86,9 @@ def _spoil(environment: Environment, name: str) -> None:
 def submitted(
     directory: Path, gateway_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """What the job found, submitted with the commands of the page."""
+    """Results of archive_job.py, submitted with the commands of the page."""
     home = spark_home(tmp_path_factory.mktemp("spark") / "home")
-    # The archived environment has no pyspark of its own: as on a cluster, it is Spark's.
+    # As on a cluster, pyspark comes from Spark, not from the archived environment.
     (home / "python").symlink_to(Path(pyspark.__file__).parent / "python")
     (directory / "spark-defaults.conf").write_text(DEFAULTS)
     prepare, submit = commands("spark-submit").split("\n\n")
@@ -129,13 +128,13 @@ def test_executors_run_the_client_of_the_archive(
             assert executor[place].startswith(f"{executor['directory']}/environment/")
 
 
-def test_they_write_and_read_a_channel(submitted: dict[str, Any], gateway_url: str) -> None:
+def test_executors_write_and_read_a_channel(submitted: dict[str, Any], gateway_url: str) -> None:
     assert submitted["rows"] == [1000, 499500, 499500]
     with Gateway(gateway_url) as gateway, gateway.channel("archives").reader(until="now") as reader:
         assert sum(record["id"] for record in reader) == 499500
 
 
-def test_an_executor_without_the_client_says_what_to_install_where(
+def test_an_executor_without_the_client_fails_with_the_install_command(
     submitted: dict[str, Any],
 ) -> None:
     failure = submitted["failures"]["missing"]
@@ -148,7 +147,7 @@ def test_an_executor_without_the_client_says_what_to_install_where(
     assert "--archives environment.tar.gz#environment" in failure
 
 
-def test_an_executor_with_another_python_is_told_so_by_spark(submitted: dict[str, Any]) -> None:
+def test_spark_reports_an_executor_with_another_python(submitted: dict[str, Any]) -> None:
     minor = sys.version_info.minor
 
     assert (

@@ -11,17 +11,18 @@ from sluiceway.spark.datasource import ChannelDataSource
 
 
 class Session:
-    """A Spark session as far as registering looks at it."""
+    """The parts of a Spark session that registering uses."""
 
     def __init__(self, version: str) -> None:
         self.version = version
         self.is_stopped = True
+        self.conf: dict[str, str] = {}
         self.registered: list[Any] = []
         self.dataSource = SimpleNamespace(register=self.registered.append)
 
 
 @pytest.mark.parametrize("version", ["3.5.7", "4.0.1"])
-def test_a_spark_without_arrow_writers_is_refused(version: str) -> None:
+def test_registering_with_an_old_spark_is_an_error(version: str) -> None:
     session = Session(version)
 
     with pytest.raises(OptionError, match=rf"Spark is {version}; channels need 4\.1 or later"):
@@ -30,7 +31,7 @@ def test_a_spark_without_arrow_writers_is_refused(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.1.4", "4.3.0", "4.2.0.dev1", "5.0.0-SNAPSHOT"])
-def test_what_is_registered_makes_sources_of_the_gateway(version: str) -> None:
+def test_the_registered_class_creates_data_sources(version: str) -> None:
     session = Session(version)
 
     register(session, gateway="http://gateway:8900")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What arrives where the client is missing, broken or of another version."""
+"""Unpickling in workers where the client is missing, incomplete or of another version."""
 
 import pickle
 import subprocess
@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 
 from sluiceway.spark import batch_reader, datasource, microbatch, writer
 from sluiceway.spark.datasource import ChannelDataSource
-from sluiceway.spark.shipping import Shipped
+from sluiceway.spark.worker import Shipped
 
 OPENING = """
 import pickle, sys
@@ -34,7 +34,7 @@ def shipped(tmp_path: Path) -> Path:
 
 
 def client(directory: Path, version: str) -> Path:
-    """Make a client that has a version and nothing else, importable from the directory."""
+    """Create an importable client with a version and no modules."""
     package = directory / "sluiceway"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -43,7 +43,7 @@ def client(directory: Path, version: str) -> Path:
 
 
 def open_alone(shipped: Path, *path: Path) -> str:
-    """Open it in a Python with PySpark and what is on `path`; return what it printed."""
+    """Unpickle in a Python with PySpark and `path`; return the output."""
     packages = shipped.with_name("packages")
     packages.mkdir()
     for each in (py4j, pyspark):
@@ -59,7 +59,7 @@ def open_alone(shipped: Path, *path: Path) -> str:
     return done.stdout
 
 
-def test_what_is_shipped_arrives_as_it_was() -> None:
+def test_shipped_objects_survive_pickling() -> None:
     made = ChannelDataSource({"path": "flights"}, gateway_url="http://gateway:8900")
 
     for copy in (pickle.loads(pickle.dumps(made)), cloudpickle.loads(cloudpickle.dumps(made))):  # noqa: S301
@@ -67,7 +67,7 @@ def test_what_is_shipped_arrives_as_it_was() -> None:
         assert vars(copy) == vars(made)
 
 
-def test_a_worker_without_the_client_says_what_to_install_where(shipped: Path) -> None:
+def test_a_worker_without_the_client_fails_with_the_install_command(shipped: Path) -> None:
     said = open_alone(shipped)
 
     assert f"worker {sys.executable}" in said
@@ -77,7 +77,7 @@ def test_a_worker_without_the_client_says_what_to_install_where(shipped: Path) -
 
 
 @pytest.mark.parametrize("version", ["0.0.9", "0.2.0", "1.1.0"])
-def test_a_worker_with_another_version_names_both(
+def test_a_worker_with_another_version_fails_with_both_versions(
     shipped: Path, tmp_path: Path, version: str
 ) -> None:
     said = open_alone(shipped, client(tmp_path, version))
@@ -86,20 +86,20 @@ def test_a_worker_with_another_version_names_both(
     assert INSTALL in said
 
 
-def test_a_worker_whose_client_lacks_what_it_needs_names_the_module(
+def test_a_worker_with_an_incomplete_client_fails_with_the_missing_module(
     shipped: Path, tmp_path: Path
 ) -> None:
-    """A later patch of the same minor version is let in, and fails by what it lacks."""
+    """A patch of the same minor version is accepted, and fails on the missing module."""
     said = open_alone(shipped, client(tmp_path, "0.1.7"))
 
     assert "cannot load sluiceway: No module named 'sluiceway.spark'" in said
     assert INSTALL in said
 
 
-def test_everything_that_spark_pickles_of_ours_is_shipped() -> None:
+def test_every_class_that_spark_pickles_is_shipped() -> None:
     ours = {
         each
-        for module in (datasource, batch_reader, microbatch, microbatch, writer)
+        for module in (datasource, batch_reader, microbatch, writer)
         for each in vars(module).values()
         if isinstance(each, type)
         and each.__module__.startswith("sluiceway.spark")

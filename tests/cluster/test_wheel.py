@@ -1,4 +1,4 @@
-"""What is installed is what is needed: the wheel, and environments with nothing but it."""
+"""The wheel, and environments with only the wheel and its requirements."""
 
 import subprocess
 import zipfile
@@ -27,7 +27,7 @@ def client(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment
     return make_environment(tmp_path_factory.mktemp("client") / "environment", wheel)
 
 
-def test_it_holds_both_packages_and_nothing_else(wheel: Path, names: set[str]) -> None:
+def test_the_wheel_contains_both_packages_only(wheel: Path, names: set[str]) -> None:
     assert wheel.name == "sluiceway-0.1.0-py3-none-any.whl"
     assert {name.split("/")[0] for name in names} == {
         "sluiceway",
@@ -37,7 +37,7 @@ def test_it_holds_both_packages_and_nothing_else(wheel: Path, names: set[str]) -
     assert {name for name in names if "test" in name or name.endswith(".pyc")} == set()
 
 
-def test_it_holds_every_module_and_what_modules_read(names: set[str]) -> None:
+def test_the_wheel_contains_every_module_and_data_file(names: set[str]) -> None:
     sources = {
         str(path.relative_to(ROOT / side))
         for side, package in (("client", "sluiceway"), ("gateway", "sluiceway_gateway"))
@@ -62,7 +62,7 @@ def test_it_holds_every_module_and_what_modules_read(names: set[str]) -> None:
     assert {f"{licenses}/LICENSE", f"{swagger_ui}/LICENSE", f"{swagger_ui}/NOTICE"} <= names
 
 
-def test_its_description_names_the_extras_and_the_command(wheel: Path) -> None:
+def test_the_metadata_names_the_extras_and_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         metadata = HeaderParser().parsestr(
             archive.read("sluiceway-0.1.0.dist-info/METADATA").decode()
@@ -73,14 +73,14 @@ def test_its_description_names_the_extras_and_the_command(wheel: Path) -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
 
 
-def test_the_client_alone_asks_for_neither_spark_nor_the_gateway(wheel: Path) -> None:
+def test_the_client_requires_neither_spark_nor_the_gateway(wheel: Path) -> None:
     asked = {each.name.lower() for each in needed(wheel)}
 
     assert {"confluent-kafka", "fastavro", "httpx", "numpy", "pyarrow"} <= asked
     assert asked & {"pyspark", "pandas", "fastapi", "sqlalchemy", "grpcio"} == set()
 
 
-def test_the_client_is_imported_from_an_environment_without_spark(client: Environment) -> None:
+def test_the_client_imports_without_spark(client: Environment) -> None:
     version, file, *loaded = client.run(client.python, "-c", LOADED).split()
 
     assert version == "0.1.0"
@@ -89,7 +89,7 @@ def test_the_client_is_imported_from_an_environment_without_spark(client: Enviro
     assert {"pyspark", "pandas", "fastapi", "sqlalchemy"} & set(loaded) == set()
 
 
-def test_the_command_says_which_extra_it_needs_where_the_client_is_alone(
+def test_the_command_names_the_missing_extra(
     client: Environment,
 ) -> None:
     done = subprocess.run(

@@ -13,7 +13,7 @@ from sluiceway.errors import InvalidSchema
 from sluiceway.schema import Schema
 from sluiceway.schema.avro import default_text
 from sluiceway.schema.compatibility import PROMOTIONS
-from sluiceway.schema.defaults import as_json, as_python
+from sluiceway.schema.defaults import default_from_python, default_to_python
 from sluiceway.schema.types import (
     LOGICAL,
     Array,
@@ -92,7 +92,7 @@ def defaults(draw, type_: Type) -> str | None:
     if draw(st.integers(0, 7)) == 0:
         return None
     try:
-        return default_text(as_json(draw(values(type_)), type_), type_, "")
+        return default_text(default_from_python(draw(values(type_)), type_), type_, "")
     except InvalidSchema:  # NaN, or a value where null comes first
         null_first = isinstance(type_, Nullable) and type_.null_first
         return "null" if null_first else None
@@ -184,9 +184,9 @@ def _fitted(value: object, type_: Type) -> object:
         case Scalar(kind=Kind.FLOAT):
             return float(np.float32(value))
         case Scalar(kind=Kind.BYTES) | Fixed() | Decimal() | Uuid(fixed=Fixed()):
-            return as_python(value, type_) if isinstance(value, str) else value
+            return default_to_python(value, type_) if isinstance(value, str) else value
         case Uuid():
             return UUID(value) if isinstance(value, str) else value
         case Scalar(kind=kind) if kind in LOGICAL and isinstance(value, int):
-            return as_python(value, type_)
+            return default_to_python(value, type_)
     return value

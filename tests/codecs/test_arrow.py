@@ -174,16 +174,19 @@ def test_corrupt_messages_are_named_among_good_ones():
         (None, "tombstone"),
         (b"", "begins with b''"),
         (b"\x00\x00\x00\x00\x07\x02", "not with b'SLWA'"),
-        (b"SLWA\x01", "within its head"),
+        (b"SLWA\x01", "within the envelope"),
         (b"SLWA\x02" + b"\x00" * 20, "version 2"),
         (b"SLWA\x01\x02" + b"\x00" * 20, "flags 0x02"),
-        (b"SLWA\x01\x00\x01" + b"\x00" * 20, "does not know"),
-        (b"SLWA\x01\x01" + b"\x00" * 20, "within its provenance"),
+        (b"SLWA\x01\x00\x01" + b"\x00" * 20, "unknown to this client"),
+        (b"SLWA\x01\x01" + b"\x00" * 20, "within the provenance"),
         (Envelope(schema_id=7, records=1).pack(), "no Arrow message"),
-        (Envelope(schema_id=7, records=1).pack() + b"\xff" * 8, "broken"),
-        (Envelope(schema_id=7, records=1).pack() + b"\xff\xff\xff\xff\x00\x00\x00\x00", "broken"),
-        (message() + b"\x00", "longer or shorter"),
-        (message()[:-8], "broken"),
+        (Envelope(schema_id=7, records=1).pack() + b"\xff" * 8, "malformed"),
+        (
+            Envelope(schema_id=7, records=1).pack() + b"\xff\xff\xff\xff\x00\x00\x00\x00",
+            "malformed",
+        ),
+        (message() + b"\x00", "length is not"),
+        (message()[:-8], "malformed"),
     ],
 )
 def test_foreign_messages_are_named(value, says):
@@ -191,12 +194,12 @@ def test_foreign_messages_are_named(value, says):
 
 
 def test_another_schema_id_is_named():
-    assert "schema id 7, the channel's is 8" in reason(message(), ArrowCodec(SCHEMA, 8))
+    assert "schema id is 7, the channel's is 8" in reason(message(), ArrowCodec(SCHEMA, 8))
 
 
 def test_the_head_must_say_how_many_records_there_are():
     (batch,) = to_batches(rows(5), SCHEMA)
-    assert "holds 5 records, and says it holds 6" in reason(enveloped(batch, records=6))
+    assert "holds 5 records, but its envelope says 6" in reason(enveloped(batch, records=6))
 
 
 def stream_messages(batch, **options):
@@ -232,8 +235,8 @@ def test_schemas_and_dictionaries_are_no_records():
     [
         (pa.record_batch({"x": [1], "y": [2]}), "long", "2 columns in 4 buffers"),
         (pa.record_batch({"x": ["a"]}), "long", "1 columns in 3 buffers"),
-        (pa.record_batch({"x": pa.array([1, 2, 3], pa.int8())}), "long", "broken"),
-        (pa.record_batch({"x": pa.array([b"\xff"])}), "string", "broken"),
+        (pa.record_batch({"x": pa.array([1, 2, 3], pa.int8())}), "long", "malformed"),
+        (pa.record_batch({"x": pa.array([b"\xff"])}), "string", "malformed"),
         (pa.record_batch({"x": pa.array([1, None])}), "long", "record 1, field 'x'"),
         (
             pa.record_batch({"x": pa.array([[1], [2, None]])}),
@@ -245,7 +248,7 @@ def test_schemas_and_dictionaries_are_no_records():
                 {"x": pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))}
             ),
             {"type": "map", "values": "long"},
-            "twice",
+            "duplicate key",
         ),
     ],
 )

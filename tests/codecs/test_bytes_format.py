@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway.codecs import codec, decoder
+from sluiceway.codecs import Decoder, codec
 from sluiceway.errors import OptionError, RecordTooLarge
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
@@ -53,7 +53,7 @@ def test_a_value_beyond_the_limit_is_named():
 
 
 def test_messages_beyond_what_a_batch_holds_come_in_several(monkeypatch):
-    monkeypatch.setattr("sluiceway.codecs.wire._RUN_BYTES", 10)
+    monkeypatch.setattr("sluiceway.codecs.base.RUN_BYTES", 10)
     values = [b"1234", None, b"123456", b"1", b"12345678901234", b"", b"1"]
     decoded = codec("bytes", NULLABLE, 7).decode(values)
     assert [batch.num_rows for batch in decoded.batches] == [3, 1, 1, 2]
@@ -70,14 +70,14 @@ def test_messages_beyond_what_a_batch_holds_come_in_several(monkeypatch):
     ],
 )
 def test_messages_are_read_whatever_versions_the_channel_had(kept, target, expected):
-    decoded = decoder("bytes", target, kept).decode([b"a", None])
+    decoded = Decoder("bytes", target, kept).decode([b"a", None])
     assert [record["value"] for record in records(decoded)] == expected
     assert len(decoded.corrupt) == 2 - len(expected)
 
 
 def test_what_looks_like_another_format_is_a_value_as_any():
     each = (b"\0\0\0\0\x63\x02", b"SLWA\x01")
-    decoding = decoder("bytes", NULLABLE, {7: NULLABLE}, learn=lambda _: pytest.fail("asked"))
+    decoding = Decoder("bytes", NULLABLE, {7: NULLABLE}, look_up=lambda _: pytest.fail("asked"))
     for _ in range(2):
         assert [record["value"] for record in records(decoding.decode(each))] == list(each)
 

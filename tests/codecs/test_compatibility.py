@@ -45,9 +45,9 @@ def decimal(precision: int, scale: int) -> dict[str, object]:
 
 DATE = {"type": "int", "logicalType": "date"}
 INSTANT = {"type": "long", "logicalType": "timestamp-micros"}
-NEEDED = "is needed where it is read and missing where it is written: give it a default"
+NEEDED = "is read but not written, and has no default: give it a default"
 CANNOT = "and cannot be read as"
-NULL = "may be null where it is written and not where it is read: let it be null in both"
+NULL = "is nullable where it is written, but not where it is read: make it nullable in both"
 
 READABLE = {
     "the same": (schema(a="int"), schema(a="int")),
@@ -108,14 +108,14 @@ UNREADABLE = {
         schema(a="long"),
         [
             f"field 'a' is written as long {CANNOT} int: leave its type as it is, make it float "
-            "or double, or take a new name for the new type"
+            "or double, or use a new name for the new type"
         ],
     ),
     "double as float": (
         schema(a="float"),
         schema(a="double"),
         [
-            f"field 'a' is written as double {CANNOT} float: leave its type as it is, or take a "
+            f"field 'a' is written as double {CANNOT} float: leave its type as it is, or use a "
             "new name for the new type"
         ],
     ),
@@ -156,8 +156,8 @@ UNREADABLE = {
         schema(a=enum("B", "D")),
         schema(a=enum("A", "B", "C")),
         [
-            "field 'a' is written with symbols that its reader does not know, A, C: add them to "
-            "the reader's, or give its enum a default"
+            "field 'a' is written with symbols unknown to the reader, A, C: add them to "
+            "the reader's enum, or give it a default"
         ],
     ),
     "a symbol as a string": (

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from sluiceway.errors import InvalidSchema, UnsupportedType
 from sluiceway.schema import Schema
-from sluiceway.schema.defaults import as_json, as_python, default_text
+from sluiceway.schema.defaults import default_from_python, default_text, default_to_python
 
 
 def logical(type_, name, **more):
@@ -76,8 +76,8 @@ def test_each_type_has_its_arrow_form(type_, arrow):
         (FIXED | logical("fixed", "uuid"), "a uuid takes a fixed of 16 bytes, not 4"),
         (logical("bytes", "uuid"), "belongs on string or fixed"),
         (logical("long", "time-millis"), "belongs on int"),
-        (FIXED | {"size": 0}, "needs a size in bytes, from 1 on"),
-        (FIXED | {"size": "4"}, "needs a size in bytes"),
+        (FIXED | {"size": 0}, "needs a size of at least 1 byte"),
+        (FIXED | {"size": "4"}, "needs a size of at least 1"),
         (FIXED | {"name": "1"}, "not an Avro name"),
         ({"type": "fixed", "size": 4}, "the fixed needs a name"),
         (ENUM | {"symbols": []}, "needs a list of symbols"),
@@ -85,7 +85,7 @@ def test_each_type_has_its_arrow_form(type_, arrow):
         (ENUM | {"symbols": ["A", "A"]}, "the symbol 'A' twice"),
         (ENUM | {"symbols": ["a b"]}, "for instance to 'a_b'"),
         (ENUM | {"symbols": ["A" * 1025]}, "more than 1024 letters"),
-        (ENUM | {"default": "C"}, "none of its symbols: give one of A, B"),
+        (ENUM | {"default": "C"}, "not one of its symbols: give one of A, B"),
         (ENUM | {"name": "r"}, "'r' is taken"),
         ("fixed", "must be an object"),
     ],
@@ -233,18 +233,18 @@ class Numbers(enum.Enum):
 @pytest.mark.parametrize(
     ("cls", "error", "says"),
     [
-        (bad(Decimal), UnsupportedType, "say how many digits it has"),
-        (bad(list[Decimal]), UnsupportedType, r"'x\[\]'.*say how many digits"),
+        (bad(Decimal), UnsupportedType, "give its precision"),
+        (bad(list[Decimal]), UnsupportedType, r"'x\[\]'.*give its precision"),
         (bad(Annotated[Decimal, "money"]), InvalidSchema, "'decimal\\(10, 2\\)' on Decimal"),
         (bad(Annotated[Decimal, "decimal(2, 3)"]), InvalidSchema, "scale from 0"),
         (bad(Annotated[Decimal, "decimal(77, 3)"]), UnsupportedType, "at most 76 digits"),
-        (bad(Annotated[UUID, "fixed(15)"]), InvalidSchema, "does not go with its type"),
+        (bad(Annotated[UUID, "fixed(15)"]), InvalidSchema, "does not fit its type"),
         (bad(Annotated[bytes, "fixed(2000)"]), UnsupportedType, "at most 1024 bytes"),
-        (bad(Annotated[time, "timestamp-millis"]), InvalidSchema, "does not go with its type"),
+        (bad(Annotated[time, "timestamp-millis"]), InvalidSchema, "does not fit its type"),
         (bad(Literal["a b"]), InvalidSchema, "'a_b'"),
         (bad(Literal[1]), InvalidSchema, "not an Avro name"),
         (bad(Numbers), InvalidSchema, "'_1'"),
-        (bad(time, x=time(1, tzinfo=UTC)), InvalidSchema, "default that does not fit"),
+        (bad(time, x=time(1, tzinfo=UTC)), InvalidSchema, "the default does not fit"),
         (bad(date, x=datetime(2020, 1, 1, tzinfo=UTC)), InvalidSchema, "whole number"),
         (bad(Literal["a"], x="b"), InvalidSchema, "one of the symbols a"),
         (
@@ -286,7 +286,7 @@ def test_annotations_that_say_no_type_are_named(cls, error, says):
     ],
 )
 def test_a_default_must_be_of_its_type(type_, default):
-    with pytest.raises(InvalidSchema, match="field 'x' has a default that does not fit"):
+    with pytest.raises(InvalidSchema, match="field 'x': the default does not fit"):
         Schema.parse(of_type(type_, default=default))
 
 
@@ -294,11 +294,11 @@ def test_a_default_must_be_of_its_type(type_, default):
 def test_a_value_is_its_default_read_back(given_):
     leaf, value = given_
     try:
-        text = default_text(as_json(value, leaf), leaf, "x")
+        text = default_text(default_from_python(value, leaf), leaf, "x")
     except InvalidSchema as error:
         assert "finite" in str(error)  # noqa: PT017 - the one thing that JSON cannot say
         return
-    assert same(as_python(json.loads(text), leaf), value)
+    assert same(default_to_python(json.loads(text), leaf), value)
     assert default_text(json.loads(text), leaf, "x") == text
 
 

@@ -256,7 +256,7 @@ def test_dataclass_instances_are_records_alone_and_among_dicts():
 
 @pytest.mark.parametrize("records", ["text", b"bytes", 5, None, Point])
 def test_what_holds_no_records_is_refused(records):
-    with pytest.raises(OptionError, match="no record"):
+    with pytest.raises(OptionError, match="is not a record"):
         to_batches(records, TWO)
 
 

@@ -193,7 +193,7 @@ def test_columns_are_found_by_name_and_defaults_fill_the_rest():
     with pytest.raises(SchemaMismatch, match="no field 'z'"):
         to_batches(pa.table({"a": [1], "z": [1]}), schema)
     twice = pa.Table.from_arrays([pa.array([1])] * 2, names=["a", "a"])
-    with pytest.raises(SchemaMismatch, match="two columns 'a'"):
+    with pytest.raises(SchemaMismatch, match="column 'a' is there twice"):
         to_batches(twice, schema)
     assert to_batches(pa.table({"a": pa.array([], pa.int32())}), schema) == []
 
@@ -202,7 +202,7 @@ def test_broken_arrow_data_is_refused():
     array = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(np.array([0, 3], np.int32)), pa.py_buffer(b"a\xffc")]
     )
-    with pytest.raises(InvalidRecord, match="broken"):
+    with pytest.raises(InvalidRecord, match="invalid"):
         to_batches(pa.RecordBatch.from_arrays([array], names=["x"]), schema_of("string"))
 
 

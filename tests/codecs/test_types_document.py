@@ -71,10 +71,10 @@ def of_python(source):
     return Schema.of(dataclass(type("r", (), {"__annotations__": {"x": made}})))
 
 
-@pytest.mark.parametrize("row", table("Carried"), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", table("Supported types"), ids=lambda row: row[0])
 @settings(max_examples=5)
 @given(data=st.data())
-def test_what_is_carried(row, data):
+def test_supported_types_keep_their_values(row, data):
     (avro,), (arrow,), spark_, annotation, (python,) = map(code, row)
     schema = of_avro(avro)
     assert str(schema.arrow.field("x").type).replace(" ('item')", "") == arrow
@@ -99,14 +99,16 @@ def test_what_is_carried(row, data):
 
 
 @pytest.mark.parametrize(
-    ("given_", "carried"),
-    [(each, code(row[1])[0]) for row in table("Taken as another") for each in code(row[0])],
+    ("given_", "converted"),
+    [(each, code(row[1])[0]) for row in table("Converted types") for each in code(row[0])],
 )
-def test_what_is_taken_as_another(given_, carried):
-    assert str(of_python(given_).arrow.field("x").type) == carried
+def test_other_types_are_converted(given_, converted):
+    assert str(of_python(given_).arrow.field("x").type) == converted
 
 
-@pytest.mark.parametrize("given_", [each for row in table("Refused") for each in code(row[0])])
-def test_what_is_refused(given_):
+@pytest.mark.parametrize(
+    "given_", [each for row in table("Unsupported types") for each in code(row[0])]
+)
+def test_unsupported_types_are_rejected(given_):
     with pytest.raises(UnsupportedType, match=r"field 'x'.*; "):
         of_python(given_)

@@ -1,4 +1,4 @@
-"""The demo as a user runs it, to its end and interrupted in the middle."""
+"""The demo as a process: its result, and what is left after an interruption."""
 
 import json
 import os
@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 COMMAND = [str(Path(sys.executable).parent / "sluiceway"), "demo", "--json"]
-# It takes a minute and a half, and eight beside other tests on few processors that have neighbours.
-# The bound is there for what never ends; how long the demo takes by itself, `seconds` says.
+# It takes about a minute, and several beside other tests. The limit is for a demo that never ends.
 DEADLINE_S = 1_200
 pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -21,12 +20,12 @@ KEYS = {"rows_written", "rows_read", "checksum_in", "checksum_out", "channels", 
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """Have the demo put everything below `directory`, and mark all it starts by that."""
+    """Return variables that put all files below `directory` and mark all processes."""
     return {**os.environ, "TMPDIR": str(directory)}
 
 
 def processes_of(directory: Path) -> list[str]:
-    """Return the command lines of all processes that inherited the mark."""
+    """Return the command lines of all processes with the mark."""
     mark = f"TMPDIR={directory}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -41,17 +40,17 @@ def processes_of(directory: Path) -> list[str]:
 def wait_for(condition: Callable[[], object], what: str) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline_s, f"waited in vain until {what}"
+        assert time.monotonic() < deadline_s, f"timeout: {what}"
         time.sleep(0.05)
 
 
 def ended(demo: "subprocess.Popen[str]", *, within_s: float) -> tuple[str, str]:
-    """Wait for the demo's end and return what it wrote."""
+    """Wait for the demo's end and return its output."""
     try:
         return demo.communicate(timeout=within_s)
     except subprocess.TimeoutExpired as late:
-        told = (late.stderr or b"").decode()
-        pytest.fail(f"the demo did not end within {within_s} s; it told:\n{told}")
+        text = (late.stderr or b"").decode()
+        pytest.fail(f"the demo did not end within {within_s} s:\n{text}")
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def demo(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
         process.kill()
 
 
-def test_the_demo_agrees_and_leaves_nothing_behind(
+def test_every_count_and_checksum_agrees_and_nothing_is_left(
     demo: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     out, err = ended(demo, within_s=DEADLINE_S)
@@ -89,7 +88,10 @@ def test_the_demo_agrees_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize(
     ("number", "command"),
-    [(signal.SIGINT, EXECUTOR), (signal.SIGTERM, "kafka.Kafka")],
+    [
+        pytest.param(signal.SIGINT, EXECUTOR, marks=pytest.mark.long),
+        (signal.SIGTERM, "kafka.Kafka"),
+    ],
     ids=["while Spark works", "while the broker starts"],
 )
 def test_an_interrupted_demo_leaves_nothing_behind(
@@ -106,9 +108,8 @@ def test_an_interrupted_demo_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_demo_takes_its_processes_with_it(
-    demo: "subprocess.Popen[str]", tmp_path: Path
-) -> None:
+@pytest.mark.long
+def test_the_processes_of_a_killed_demo_end(demo: "subprocess.Popen[str]", tmp_path: Path) -> None:
     wait_for(lambda: running(tmp_path, EXECUTOR), "Spark's executors run")
     demo.kill()
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -154,6 +155,30 @@ raise ValueError("no such carrier")
     ) as failed:
         run_script(script, tmp_path, monkeypatch)
     assert "[Stage" not in str(failed.value)
+
+
+def test_the_processes_of_an_interrupted_job_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+child.wait()
+"""
+    (tmp_path / "job.py").write_text(script)
+    monkeypatch.setattr("sluiceway_gateway.demo.jobs.jobs_path", lambda: tmp_path)
+    pids: list[int] = []
+
+    def interrupt(step: str) -> None:
+        pids.append(int(step))
+        raise KeyboardInterrupt
+
+    environment = DemoEnvironment(directory=tmp_path, url="", variables={})
+    with pytest.raises(KeyboardInterrupt):
+        run_job("job", environment=environment, on_step=interrupt, on_progress=lambda *_: None)
+    (pid,) = pids
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_missing_package_is_named_with_how_to_install_it(

@@ -69,6 +69,7 @@ def test_images_are_pinned_hashed_and_run_by_nobody_in_particular(path: Path) ->
         assert not name.startswith("SLUICEWAY_") or name in GATEWAY | CLIENT
 
 
+@pytest.mark.long
 def test_the_gateways_command_and_healthcheck_are_what_the_code_has(gateway_url: str) -> None:
     path = FILES[0]
     assert of(path, "ENTRYPOINT") == ['["sluiceway"]']
@@ -91,6 +92,7 @@ def test_the_gateways_command_and_healthcheck_are_what_the_code_has(gateway_url:
     assert not healthy("http://127.0.0.1:1")
 
 
+@pytest.mark.long
 def test_the_wheel_is_built_from_what_is_copied_and_nothing_else(tmp_path: Path) -> None:
     path = FILES[0]
     for source in copied(path):

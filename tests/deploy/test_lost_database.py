@@ -20,6 +20,8 @@ from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.settings import Settings
 
+pytestmark = pytest.mark.long
+
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}
 RECORDS = [{"n": n} for n in range(50)]
 Start = Callable[[Path], Any]

@@ -17,6 +17,8 @@ from sluiceway._version import __version__
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 
+pytestmark = pytest.mark.long
+
 RECORDINGS = sorted((Path(__file__).parent / "recorded").glob("client-*.json"))
 UIDS = re.compile(r"<uid(8?) (\d+)>")
 

@@ -18,6 +18,8 @@ from sluiceway.rest.transport import Transport, problem
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 
+pytestmark = pytest.mark.long
+
 DEFINITION = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}
 VERSION = {"id": 1, "version": 1, "definition": DEFINITION, "created_at": "2026-01-01T00:00:00Z"}
 RECORDED: list[dict[str, Any]] = json.loads(

@@ -9,16 +9,17 @@ from typing import Any
 
 from gateway_rig import NOBODY, TurnedClock
 
-from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Phase, SchemaVersion, TopicRef
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.liveness import Reaper
 from sluiceway_gateway.endpoints.service import Endpoints
-from sluiceway_gateway.groups.service import Shares
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.offsets.service import Offsets
 from sluiceway_gateway.provisioning.store import remove
@@ -56,13 +57,13 @@ class Services:
 
         given: dict[str, Any] = {"clock": self.clock}
         tokens = Tokens(self.database, None)
-        self.attachment = Attachment(self.database, tokens, wake=nobody, notify=nobody, **given)
+        self.attachment = AttachService(self.database, tokens, wake=nobody, notify=nobody, **given)
         self.endpoints = Endpoints(
             self.database, topics=KafkaAdmin(NOBODY, timeout_s=0.1), notify=nobody, **given
         )
-        self.beats = Beats(self.database, tokens, notify=nobody, **given)
+        self.beats = HeartbeatService(self.database, tokens, notify=nobody, **given)
         self.offsets = Offsets(self.database, tokens, **given)
-        self.shares = Shares(self.database, notify=nobody)
+        self.groups = GroupService(self.database, notify=nobody)
         self.reaper = Reaper(
             database=self.database,
             monotonic=lambda: self.now_s,
@@ -87,6 +88,10 @@ class Services:
             channels_store.insert(tx, replace(channel, phase=Phase.READY, topic=topic))
             schemas_store.assign(tx, channel_uid=channel.uid, version=version)
         return name, channel.uid
+
+    def attach(self, name: str, spec: AttachSpec, *, uid: str) -> Attached:
+        request = AttachRequest(channel=name, channel_uid=uid, spec=spec, principal=LOOPBACK)
+        return self.attachment.submit(request).result(30)
 
     def forget(self, uid: str) -> None:
         """Remove a channel with all that is its."""

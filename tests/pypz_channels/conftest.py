@@ -1,4 +1,4 @@
-"""Fixtures of the tests of pypz's channels."""
+"""Fixtures for the tests of pypz channels."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

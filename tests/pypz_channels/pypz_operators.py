@@ -1,4 +1,4 @@
-"""Operators of pypz itself; imported only where it is installed. pypz makes replicas by name."""
+"""Operators of pypz; imported only if pypz is installed, which creates replicas by name."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ RECEIVED: dict[str, list[dict[str, str]]] = {}
 
 
 class Reads(BlankOperator):  # type: ignore[misc]
-    """Reads until its port says that nothing comes any more."""
+    """Reads until its port has no more records."""
 
     GROUP_MODE = False
 
@@ -31,7 +31,7 @@ class ReadsAll(Reads):
 
 
 class ReadsFew(Reads):
-    """Has enough with the first record."""
+    """Stops after the first record."""
 
     def _on_running(self) -> bool:
         if not self.input_port.retrieve():
@@ -53,7 +53,7 @@ class Writes(BlankOperator):  # type: ignore[misc]
 
 
 class Pipe(Pipeline):  # type: ignore[misc]
-    """A writer that feeds a reader."""
+    """A writer connected to a reader."""
 
     READS = Reads
 

@@ -1,4 +1,4 @@
-"""Ports around channels: of stand-ins, and of pypz itself where it is installed."""
+"""Ports around channels: stand-ins, and pypz's if it is installed."""
 
 import types
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from pypz_standins import StandinInputPort, StandinOutputPort
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What the ports of a pipeline shall be like: replicas of a reader, and of a writer."""
+    """Parameters of the ports of a pipeline: replicas of a reader, and of a writer."""
 
     name: str
     url: str
@@ -33,7 +33,7 @@ _STANDIN = {
 
 
 def standins(wish: Wish) -> Ports:
-    """Make ports that do what pypz's do."""
+    """Create stand-in ports."""
 
     def place(operator: str, port: str, index: int, size: int) -> dict[str, Any]:
         replica = f"{operator}_{index - 1}" if index else operator
@@ -70,7 +70,7 @@ def standins(wish: Wish) -> Ports:
 
 
 def of_pypz(wish: Wish) -> Ports:
-    """Make a pipeline of pypz's operators, and return their ports."""
+    """Create a pipeline of pypz's operators, and return their ports."""
     pipeline = pipeline_of_pypz(wish)
     readers = [pipeline.reader, *pipeline.reader.get_replicas()]
     writers = [pipeline.writer, *pipeline.writer.get_replicas()]
@@ -78,7 +78,7 @@ def of_pypz(wish: Wish) -> Ports:
 
 
 def pipeline_of_pypz(wish: Wish, kind: Any = None) -> Any:
-    """Make a pipeline of two operators, with their replicas."""
+    """Create a pipeline of two operators, with their replicas."""
     from pypz_operators import Pipe, PipeToAll
 
     pipeline = (kind or (PipeToAll if wish.group_mode else Pipe))(wish.name)
@@ -92,7 +92,7 @@ def pipeline_of_pypz(wish: Wish, kind: Any = None) -> Any:
 
 
 def without_pypzs_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip where pypz is not there; else let its ports close without their five seconds."""
+    """Skip without pypz; else let its ports close without their sleep of five seconds."""
     try:
         from pypz.abstracts import channel_ports
     except ImportError:

@@ -1,4 +1,4 @@
-"""Channels of pypz's for tests: quick ones, at the session's gateway."""
+"""pypz channels for tests, with short intervals, at the session's gateway."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ def demo(count: int, first: int = 0) -> list[dict[str, str]]:
 
 
 class QuickReader(KafkaChannelReader):
-    """Its channels beat quickly, and a call that finds nothing comes back soon."""
+    """Creates channels with quick heartbeats; calls without records return soon."""
 
     DefaultStatusThreadIntervalInMs = 100
     DataConsumerTimeoutInMs = InitialDataConsumerTimeoutInMs = 200
@@ -39,7 +39,7 @@ class QuickWriter(KafkaChannelWriter):
 
 
 def until(done: Callable[[], Any], timeout_s: float = 30.0) -> None:
-    """Call again and again, as an executor of pypz does, until it is done."""
+    """Call repeatedly until it is done, as an executor of pypz does."""
     deadline_s = time.monotonic() + timeout_s
     pause = iter(itertools.chain([0.01] * 10, itertools.repeat(0.05)))
     while not done():
@@ -48,7 +48,7 @@ def until(done: Callable[[], Any], timeout_s: float = 30.0) -> None:
 
 
 def take(reader: KafkaChannelReader, count: int) -> list[Any]:
-    """Read until so many records have come."""
+    """Read a number of records."""
     records: list[Any] = []
 
     def taken() -> bool:
@@ -60,7 +60,7 @@ def take(reader: KafkaChannelReader, count: int) -> list[Any]:
 
 
 class Bench:
-    """Makes channels, by one name, and closes and deletes what is left of them."""
+    """Creates readers and writers of one channel, and closes them at the end."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
         self.url = url
@@ -105,7 +105,7 @@ class Bench:
     def pair(
         self, kind: type[KafkaChannelWriter] = QuickWriter, **config: Any
     ) -> tuple[KafkaChannelReader, KafkaChannelWriter]:
-        """Return a reader and a writer that are open."""
+        """Return an open reader and an open writer."""
         reader, writer = self.reader(config=config), self.writer(kind=kind)
         assert reader.invoke_resource_creation()
         until(reader.invoke_open_channel)
@@ -117,12 +117,12 @@ class Bench:
         return self._gateway.channel(self.name)
 
     def quick(self, partitions: int = 1) -> Channel:
-        """Make the channel beforehand, so that its writers are found lost soon."""
+        """Create the channel beforehand, with a short heartbeat timeout."""
         heartbeat = Heartbeat(interval_ms=100, timeout_ms=1000)
         return self._gateway.channel(self.name, SCHEMA, partitions=partitions, heartbeat=heartbeat)
 
 
 def _let_go(channel: Any) -> None:
-    # Some are broken on purpose.
+    # Tests break some of them on purpose.
     with contextlib.suppress(Exception):
         channel.invoke_close_channel()

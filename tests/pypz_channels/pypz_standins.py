@@ -13,7 +13,7 @@ LOGGER = logging.getLogger("standin")
 
 
 class StandinPort:
-    """What a channel asks of its port."""
+    """A port, as far as channels use it."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class StandinPort:
 
 
 class StandinInputPort(StandinPort):
-    """An input port, which has one reader."""
+    """An input port with one reader."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class StandinInputPort(StandinPort):
 
 
 class StandinOutputPort(StandinPort):
-    """An output port, which has a writer for each input port that it feeds."""
+    """An output port with a writer for each connected input port."""
 
     def __init__(
         self,

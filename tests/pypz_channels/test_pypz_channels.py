@@ -1,4 +1,4 @@
-"""pypz's channel classes on a real gateway and broker: their life, their records, their offsets."""
+"""pypz's channel classes on a real gateway and broker: lifecycle, records, offsets."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -87,10 +87,11 @@ def test_in_group_mode_every_replica_reads_everything(bench: Bench) -> None:
     writer.invoke_write_records(demo(5))
     assert [take(each, 5) for each in readers] == [demo(5), demo(5)]
     readers[1].invoke_commit_current_read_offset()
-    assert readers[0]._load_input_record_offset() == 0, "each has positions of its own"
+    readers[0].set_initial_record_offset_auto()
+    assert readers[0].get_read_record_offset() == 0, "each has positions of its own"
 
 
-def test_one_record_a_call_unless_more_are_configured(bench: Bench) -> None:
+def test_a_call_returns_one_record_unless_more_are_configured(bench: Bench) -> None:
     reader, writer = bench.pair(max_poll_records=1)
     writer.invoke_write_records(demo(3))
     turns: list[list[dict[str, str]]] = []
@@ -102,15 +103,15 @@ def test_one_record_a_call_unless_more_are_configured(bench: Bench) -> None:
 
 
 class PatientReader(KafkaChannelReader):
-    """Waits for records as long as a test may take, and hears of its writers by beats alone."""
+    """Waits long for records, and updates statuses by heartbeats only."""
 
     DefaultStatusThreadIntervalInMs = 60_000
     InitialDataConsumerTimeoutInMs = DataConsumerTimeoutInMs = 30_000
 
 
 @pytest.mark.parametrize("metrics", [False, True], ids=["plain", "metricsEnabled"])
-def test_a_call_waits_for_records_whatever_becomes_of_writers(bench: Bench, metrics: bool) -> None:
-    """News of a writer says nothing about records, so no call returns [] for it."""
+def test_changes_of_writers_do_not_end_the_wait_for_records(bench: Bench, metrics: bool) -> None:
+    """A status of a writer says nothing about records, so no call returns [] for it."""
     bench.quick()
     config = {"metricsEnabled": metrics}
     reader = bench.reader(PatientReader, config=config)
@@ -127,7 +128,7 @@ def test_a_call_waits_for_records_whatever_becomes_of_writers(bench: Bench, metr
     until(writer.invoke_open_channel)
     writer.start_channel()
     heard_of("opened")
-    # What is known before the call is news to it as well as what comes while it waits.
+    # Both a status before the call and one during the wait are new to it.
     first = reading.submit(reader.invoke_read_records)
     other = bench.writer("pipeline.other.output_port", config=config)
     until(other.invoke_open_channel)
@@ -147,7 +148,7 @@ def test_a_call_waits_for_records_whatever_becomes_of_writers(bench: Bench, metr
     assert reader.retrieve_all_connected_channel_count() == 3
 
 
-def test_a_call_that_finds_nothing_returns_after_its_timeout(bench: Bench) -> None:
+def test_a_call_without_records_returns_after_its_timeout(bench: Bench) -> None:
     class Waiting(QuickReader):
         InitialDataConsumerTimeoutInMs = 800
         DataConsumerTimeoutInMs = 300
@@ -168,7 +169,7 @@ def test_a_call_that_finds_nothing_returns_after_its_timeout(bench: Bench) -> No
     assert took_s[1] >= 0.3
 
 
-def test_a_restart_without_a_commit_reads_all_again_and_one_with_goes_on(bench: Bench) -> None:
+def test_a_restart_continues_at_the_last_commit_or_at_the_beginning(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(10))
     assert reader.get_read_record_offset() == reader.NotInitialized
@@ -193,7 +194,7 @@ def test_a_restart_without_a_commit_reads_all_again_and_one_with_goes_on(bench: 
     assert bench.channel().committed(bench.name)[0].offset == 9
 
 
-def test_what_was_not_read_is_not_committed_and_nothing_goes_back(bench: Bench) -> None:
+def test_commits_past_what_was_read_or_backwards_are_refused(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(10))
     assert len(take(reader, 10)) == 10
@@ -206,7 +207,7 @@ def test_what_was_not_read_is_not_committed_and_nothing_goes_back(bench: Bench) 
         reader.invoke_commit_offset(2)
     assert raised.value.code == "goes_back"
     assert bench.channel().committed(bench.name)[0].offset == 6
-    # Told to begin before the commit, it reads again from there; committed is what was.
+    # With an initial offset before the commit, it reads again from there; the commit stays.
     reader.set_initial_record_offset(2)
     assert take(reader, 8) == demo(8, 2)
     with pytest.raises(Conflict):
@@ -251,18 +252,18 @@ def test_a_larger_group_grows_the_channel_and_a_smaller_one_reads_all_of_it(benc
     assert sorted(each["demoText"] for each in got) == sorted(
         each["demoText"] for each in demo(10) + demo(8)
     )
-    # One number says no place in four partitions: it is committed up to a call's end at least.
+    # One number is ambiguous in four partitions: the commit covers whole calls only.
     alone.invoke_commit_offset(17)
     committed = sum(place.offset for place in bench.channel().committed(bench.name).values())
     assert committed < 18
-    with pytest.raises(OptionError, match="no place in 4 partitions"):
+    with pytest.raises(OptionError, match="ambiguous in 4 partitions"):
         alone.set_initial_record_offset(3)
     alone.invoke_commit_current_read_offset()
     kept = bench.channel().committed(bench.name)
     assert sum(place.offset for place in kept.values()) == 18
 
 
-def test_partitions_that_come_later_are_read_before_all_is_over(bench: Bench) -> None:
+def test_new_partitions_are_read_before_the_end(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(2))
     assert take(reader, 2) == demo(2)
@@ -286,7 +287,7 @@ def test_partitions_that_come_later_are_read_before_all_is_over(bench: Bench) ->
     assert reader.invoke_resource_deletion()
 
 
-def test_nothing_is_deleted_that_is_in_use(bench: Bench) -> None:
+def test_a_channel_in_use_is_not_deleted(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(3))
     take(reader, 3)
@@ -296,7 +297,7 @@ def test_nothing_is_deleted_that_is_in_use(bench: Bench) -> None:
     assert not reader.invoke_resource_deletion(), "somebody writes still"
 
 
-def test_a_channel_that_was_not_read_to_its_end_is_kept_and_the_log_says_so(
+def test_an_unread_channel_is_kept_and_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader, writer = bench.pair()
@@ -312,7 +313,7 @@ def test_a_channel_that_was_not_read_to_its_end_is_kept_and_the_log_says_so(
     assert "has not committed 2 messages of partition 0" in told
     assert "deleteUnread=True" in told
     assert f"sluiceway channels delete --force {bench.name}" in told
-    # What was left is where a later run begins.
+    # A later run begins at the first unread record.
     again = bench.reader()
     until(again.invoke_open_channel)
     again.set_initial_record_offset_auto()
@@ -339,14 +340,14 @@ def test_the_location_may_come_from_the_environment(
     assert bench.reader(location="").invoke_resource_creation()
 
 
-def test_an_address_of_kafka_is_no_location(bench: Bench) -> None:
+def test_kafkas_address_is_refused_as_location(bench: Bench) -> None:
     reader = bench.reader(location="localhost:9092")
     with pytest.raises(OptionError, match="http"):
         reader.invoke_resource_creation()
 
 
 @pytest.mark.parametrize("schema", [None, "", "{", '{"type": "recrod", "name": "R"}'])
-def test_a_port_without_a_schema_is_told_so(bench: Bench, schema: str | None) -> None:
+def test_a_port_without_a_schema_raises(bench: Bench, schema: str | None) -> None:
     reader, writer = bench.reader(schema=schema), bench.writer(schema=schema)
     for call in (
         reader.invoke_resource_creation,
@@ -357,7 +358,7 @@ def test_a_port_without_a_schema_is_told_so(bench: Bench, schema: str | None) ->
             call()
 
 
-def test_records_that_do_not_fit_keep_the_whole_list_from_being_sent(bench: Bench) -> None:
+def test_an_invalid_record_rejects_the_whole_list(bench: Bench) -> None:
     reader, writer = bench.pair()
     with pytest.raises(ValueError, match="record 1, field 'demoText'") as raised:
         writer.invoke_write_records([*demo(1), {"demoText": 5}, *demo(1)])
@@ -402,7 +403,7 @@ def test_a_writer_with_another_schema_registers_it_or_is_refused(bench: Bench) -
         ({"logLevel": "DEBUGG"}, "did you mean 'DEBUG'"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_and_not_kept(
+def test_invalid_settings_are_refused_and_not_kept(
     bench: Bench, config: dict[str, object], message: str
 ) -> None:
     reader = bench.reader()
@@ -411,15 +412,15 @@ def test_settings_that_make_no_sense_are_refused_and_not_kept(
     assert config.keys().isdisjoint(reader.get_configuration().keys() - {"max_poll_records"})
 
 
-def test_settings_without_effect_are_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_without_effect_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.writer(config={"acks": 0, "linger_ms": 5, "compresion_type": "gzip"})
-    assert "'acks' has no effect here" in caplog.text
-    assert "nothing is known of 'compresion_type'" in caplog.text
+    assert "'acks' has no effect" in caplog.text
+    assert "'compresion_type' is unknown" in caplog.text
     assert "did you mean 'compression_type'" in caplog.text
     assert "linger_ms" not in caplog.text
 
 
-def test_a_channel_that_is_not_open_says_so(bench: Bench) -> None:
+def test_a_channel_that_is_not_open_raises(bench: Bench) -> None:
     reader, writer = bench.reader(), bench.writer()
     for call in (
         reader.invoke_read_records,
@@ -441,7 +442,7 @@ def test_a_channel_needs_a_name_and_a_context(kind: type) -> None:
         kind("channel", None)
 
 
-def test_the_one_before_is_fenced_by_the_one_that_is_started_again(bench: Bench) -> None:
+def test_a_restarted_port_fences_the_former_one(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(4))
     assert len(take(reader, 4)) == 4
@@ -457,7 +458,7 @@ def test_the_one_before_is_fenced_by_the_one_that_is_started_again(bench: Bench)
     again.invoke_commit_current_read_offset()
 
 
-def test_names_that_a_gateway_does_not_take_are_marked(bench: Bench) -> None:
+def test_invalid_names_get_a_hash(bench: Bench) -> None:
     bench.name = bench.name.replace("pipeline", "Pipe Line")
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(2))
@@ -465,16 +466,16 @@ def test_names_that_a_gateway_does_not_take_are_marked(bench: Bench) -> None:
     assert reader.get_channel_name() == bench.name
 
 
-def test_a_pair_that_was_silent_for_longer_than_its_channel_is_patient_goes_on(
+def test_a_pair_recovers_from_a_silence_beyond_the_timeout(
     bench: Bench,
 ) -> None:
     channel = bench.quick()
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(4))
     assert len(take(reader, 4)) == 4
-    assert reader._reader is not None
-    # No heartbeat gets out, as of a process that is stopped.
-    with reader._reader.attachment.session._turn:
+    assert reader._endpoint is not None
+    # No heartbeat is sent, as by a paused process.
+    with reader._endpoint.attachment.session._turn:
         until(lambda: {each.health for each in channel.endpoints()} == {"lost"})
     reader.invoke_commit_current_read_offset()
     writer.invoke_write_records(demo(2, 4))

@@ -1,4 +1,4 @@
-"""Every public name is in the page for those who come from pypz, and called where it says."""
+"""docs/coming-from.md has every public name of sluiceway.pypz, with a test that uses it."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from sluiceway.pypz import (
 ROOT = Path(__file__).parents[2]
 CLASSES = (KafkaChannelReader, KafkaChannelWriter, ChannelStatusMonitor, ChannelStatusMessage)
 #: What is for the package itself, and not for its users.
-OWN = {"judge"}
+OWN = {"set_health"}
 NAMES = {name for each in CLASSES for name in dir(each) if not name.startswith("_")} - OWN
 #: What a name stands for in the page, as `…_and_not_closed` does.
 PREFIX = "is_any_connected_channel_healthy"

@@ -1,4 +1,4 @@
-"""The parts of pypz's channels that need no gateway: what is told and heard, counted and named."""
+"""Parts of pypz channels without a gateway: statuses, offsets, figures, names."""
 
 import importlib.util
 import logging
@@ -12,6 +12,7 @@ import pytest
 
 import sluiceway.pypz.errors
 from sluiceway import Endpoint, Position
+from sluiceway.endpoint.handle import EndpointMetrics
 from sluiceway.errors import (
     ChannelNotFound,
     Forbidden,
@@ -27,11 +28,11 @@ from sluiceway.pypz.config import (
     reader_settings,
     writer_settings,
 )
-from sluiceway.pypz.heartbeats import Cycles
+from sluiceway.pypz.heartbeats import cycle_figures
 from sluiceway.pypz.offsets import OffsetHistory
-from sluiceway.pypz.peers import Connected
+from sluiceway.pypz.peers import Peers
 from sluiceway.pypz.resources import Resources
-from sluiceway.pypz.status import ChannelStatus as OurStatus
+from sluiceway.pypz.status import OwnChannelStatus as OurStatus
 from sluiceway.pypz.status import StatusPayload
 
 LOGGER = ChannelLogger(logging.getLogger("parts"), "port", "channel")
@@ -40,47 +41,47 @@ WRITER = Endpoint(
 )
 
 
-def heard(connected: Connected, endpoint: Endpoint) -> list[str]:
-    return [each.status.name for each in connected.take([endpoint])]
+def statuses(peers: Peers, endpoint: Endpoint) -> list[str]:
+    return [each.status.name for each in peers.update([endpoint])]
 
 
-def connected(monitors: list[ChannelStatusMonitor] | None = None) -> Connected:
-    return Connected("channel", LOGGER, ([] if monitors is None else monitors).append)
+def connected(monitors: list[ChannelStatusMonitor] | None = None) -> Peers:
+    return Peers("channel", LOGGER, ([] if monitors is None else monitors).append)
 
 
-def test_each_status_is_heard_once_and_in_order_by_whoever_comes_when() -> None:
-    telling, early = StatusPayload("pipeline.w", None), connected()
-    opened = replace(WRITER, payload=telling.say(OurStatus.Opened, None))
-    assert heard(early, opened) == ["Opened"]
-    started = replace(opened, state="started", payload=telling.say(OurStatus.Started, None))
-    assert heard(early, started) == ["Started"]
-    assert heard(early, started) == []
+def test_each_peer_receives_each_status_once_and_in_order() -> None:
+    payloads, early = StatusPayload("pipeline.w", None), connected()
+    opened = replace(WRITER, payload=payloads.add(OurStatus.Opened, None))
+    assert statuses(early, opened) == ["Opened"]
+    started = replace(opened, state="started", payload=payloads.add(OurStatus.Started, None))
+    assert statuses(early, started) == ["Started"]
+    assert statuses(early, started) == []
     late = connected()
-    assert heard(late, started) == ["Opened", "Started"]
+    assert statuses(late, started) == ["Opened", "Started"]
     closed = replace(started, state="closed")
-    assert heard(early, closed) == heard(late, closed) == ["Closed"]
-    assert heard(early, closed) == []
+    assert statuses(early, closed) == statuses(late, closed) == ["Closed"]
+    assert statuses(early, closed) == []
 
 
-def test_another_instance_in_a_place_begins_anew_and_is_one_channel_still() -> None:
+def test_another_instance_in_a_place_keeps_the_monitor() -> None:
     seen: list[ChannelStatusMonitor] = []
     there = connected(seen)
     first = StatusPayload("pipeline.w", None)
-    heard(there, replace(WRITER, payload=first.say(OurStatus.Opened, None), state="error"))
+    statuses(there, replace(WRITER, payload=first.add(OurStatus.Opened, None), state="error"))
     (monitor,) = seen
     assert monitor.is_channel_error()
     assert not monitor.is_channel_healthy()
     again = replace(WRITER, id="2" * 32)
-    told = StatusPayload("pipeline.w", None).say(OurStatus.Opened, None)
-    assert heard(there, replace(again, payload=told)) == ["Opened"]
+    told = StatusPayload("pipeline.w", None).add(OurStatus.Opened, None)
+    assert statuses(there, replace(again, payload=told)) == ["Opened"]
     assert seen == [monitor]
     assert monitor.is_channel_opened()
     assert monitor.is_channel_healthy()
 
 
-def test_an_error_is_left_by_opened_and_started_alone() -> None:
+def test_only_opened_and_started_end_an_error() -> None:
     seen: list[ChannelStatusMonitor] = []
-    there, telling = connected(seen), StatusPayload("pipeline.w", None)
+    there, payloads = connected(seen), StatusPayload("pipeline.w", None)
     for status, error in (
         (OurStatus.Error, True),
         (OurStatus.Stopped, True),
@@ -88,18 +89,18 @@ def test_an_error_is_left_by_opened_and_started_alone() -> None:
         (OurStatus.Closed, True),
         (OurStatus.Started, False),
     ):
-        heard(there, replace(WRITER, payload=telling.say(status, None)))
+        statuses(there, replace(WRITER, payload=payloads.add(status, None)))
         assert seen[0].is_channel_error() == error, status
 
 
-def test_who_is_not_of_pypz_is_heard_by_its_states() -> None:
+def test_native_endpoints_are_received_by_their_states() -> None:
     there = connected()
     plain = replace(WRITER, group="loader", size=3, index=2)
-    assert heard(there, plain) == ["Opened"]
-    assert heard(there, replace(plain, state="started")) == ["Started"]
+    assert statuses(there, plain) == ["Opened"]
+    assert statuses(there, replace(plain, state="started")) == ["Started"]
     (monitor,) = there.monitors
     assert monitor.get_channel_context_name() == "loader[2]"
-    assert heard(there, replace(plain, state="started", health="lost")) == []
+    assert statuses(there, replace(plain, state="started", health="lost")) == []
     assert not monitor.is_channel_healthy()
 
 
@@ -113,49 +114,49 @@ def test_who_is_not_of_pypz_is_heard_by_its_states() -> None:
         {"rows": 7},
     ],
 )
-def test_payloads_of_another_form_do_no_harm(payload: dict[str, Any]) -> None:
+def test_other_payloads_are_ignored(payload: dict[str, Any]) -> None:
     there = connected()
-    told = heard(there, replace(WRITER, payload=payload))
+    told = statuses(there, replace(WRITER, payload=payload))
     assert told in ([], ["Opened"])
     assert there.monitors[0].is_channel_healthy()
 
 
-def test_what_is_told_fits_into_a_payload() -> None:
-    telling = StatusPayload("pipeline.w", None)
+def test_the_document_fits_into_a_payload() -> None:
+    payloads = StatusPayload("pipeline.w", None)
     for number in range(20):
-        document = telling.say(OurStatus.Acknowledged, {"at": number})
+        document = payloads.add(OurStatus.Acknowledged, {"at": number})
     numbers = [number for number, _, _ in document["pypz"]["messages"]]
     assert numbers == list(range(13, 21))
-    document = telling.say(OurStatus.WaitingForSchema, "x" * 3500)
+    document = payloads.add(OurStatus.WaitingForSchema, "x" * 3500)
     assert [number for number, _, _ in document["pypz"]["messages"]][-1] == 21
     assert len(str(document)) < 4096
-    assert telling.feel({"a": 1})
-    assert telling.feel({"a": 1}) is None, "nothing new"
+    assert payloads.set_health({"a": 1})
+    assert payloads.set_health({"a": 1}) is None, "nothing new"
 
 
-def test_a_trail_of_one_partition_knows_every_count() -> None:
-    trail = OffsetHistory(100, {0: Position(offset=100)})
+def test_a_history_of_one_partition_knows_every_count() -> None:
+    history = OffsetHistory(100, {0: Position(offset=100)})
     for offset in range(101, 151):
-        trail.note(1, {0: Position(offset=offset)})
-    assert len(trail._runs) == 1
-    assert [trail.at(count) for count in (100, 120, 150, 151)] == [
+        history.add(1, {0: Position(offset=offset)})
+    assert len(history._runs) == 1
+    assert [history.at(count) for count in (100, 120, 150, 151)] == [
         {0: Position(offset=offset)} for offset in (100, 120, 150, 150)
     ]
-    assert trail.at(99) is None
-    trail.forget(120)
-    assert trail.at(130) == {0: Position(offset=130)}
-    trail.forget(150)
-    assert not trail._runs
+    assert history.at(99) is None
+    history.forget(120)
+    assert history.at(130) == {0: Position(offset=130)}
+    history.forget(150)
+    assert not history._runs
 
 
-def test_a_trail_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
-    trail = OffsetHistory(0, {0: Position(offset=0), 1: Position(offset=0)})
-    trail.note(10, {0: Position(offset=6), 1: Position(offset=4)})
-    # An offset that holds no record, and a message that holds many.
-    trail.note(5, {0: Position(offset=12), 1: Position(offset=4)})
-    trail.note(3, {0: Position(offset=12, records=3), 1: Position(offset=4)})
-    trail.note(0, {0: Position(offset=13), 1: Position(offset=4)})
-    places = [trail.at(count) for count in (9, 10, 14, 15, 17, 18)]
+def test_a_history_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
+    history = OffsetHistory(0, {0: Position(offset=0), 1: Position(offset=0)})
+    history.add(10, {0: Position(offset=6), 1: Position(offset=4)})
+    # An offset without a record, and a message with several.
+    history.add(5, {0: Position(offset=12), 1: Position(offset=4)})
+    history.add(3, {0: Position(offset=12, records=3), 1: Position(offset=4)})
+    history.add(0, {0: Position(offset=13), 1: Position(offset=4)})
+    places = [history.at(count) for count in (9, 10, 14, 15, 17, 18)]
     assert places == [
         {0: Position(offset=0), 1: Position(offset=0)},
         {0: Position(offset=6), 1: Position(offset=4)},
@@ -164,8 +165,8 @@ def test_a_trail_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
         {0: Position(offset=12), 1: Position(offset=4)},
         {0: Position(offset=13), 1: Position(offset=4)},
     ]
-    trail.forget(15)
-    assert trail.at(14) is None
+    history.forget(15)
+    assert history.at(14) is None
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_a_trail_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
         ("a" * 300, "a" * 180 + "-"),
     ],
 )
-def test_names_that_fit_stay_and_others_are_marked(given: str, known: str) -> None:
+def test_valid_names_stay_and_others_get_a_hash(given: str, known: str) -> None:
     name = channel_name(given)
     assert name == known or (name.startswith(known.lstrip("-")) and name != given)
     assert channel_name(name) == name, "what was made fits"
@@ -208,14 +209,16 @@ def test_properties_of_kafka_python_are_translated() -> None:
     assert told == []
 
 
-def test_figures_are_of_the_last_calls() -> None:
+def test_figures_are_averages_of_the_last_calls() -> None:
     now = [0.0]
-    cycles = Cycles("Output", 2, monotonic=lambda: now[0])
-    assert set(cycles.figures().values()) == {0}
+    metrics = EndpointMetrics("writer", cycles=2, monotonic=lambda: now[0])
+    assert set(cycle_figures(metrics, "Output").values()) == {0}
+    written = 0
     for records, seconds in ((1, 9.0), (10, 1.0), (30, 3.0), (5, 0.5)):
-        cycles.turn(records)
+        metrics.turn(written)
+        written += records
         now[0] += seconds
-    assert cycles.figures() == {
+    assert cycle_figures(metrics, "Output") == {
         "elapsedTimeSinceLastOutputCycleMs": 500,
         "averageTimePerOutputCycleMs": 2000,
         "averageTimePerOutputRecordMs": 100,
@@ -230,7 +233,7 @@ def test_statuses_have_pypzs_members() -> None:
     ]
 
 
-def test_what_may_heal_is_told_and_tried_again_and_the_rest_is_raised(
+def test_retriable_errors_are_logged_and_others_raised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     resources = Resources("channel", None, LOGGER, grace_s=60)
@@ -267,20 +270,20 @@ def test_a_schema_error_is_caught_as_the_installed_avros(
             module.SchemaParseException = theirs  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, name, module)
     with pytest.raises(theirs, match="no schema"):
-        raise errors_made_anew().SchemaParseException("no schema")
+        raise reloaded_errors().SchemaParseException("no schema")
 
 
 def test_without_avro_a_schema_error_is_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("avro", "avro.schema", "avro.errors"):
         monkeypatch.setitem(sys.modules, name, None)
-    made = errors_made_anew().SchemaParseException
+    made = reloaded_errors().SchemaParseException
     assert made.__bases__ == (sluiceway.errors.InvalidSchema, Exception)
 
 
-def errors_made_anew() -> Any:
-    """Import the module of errors as a new process would."""
+def reloaded_errors() -> Any:
+    """Import the errors module again, as a new process would."""
     path = sluiceway.pypz.errors.__file__
-    spec = importlib.util.spec_from_file_location("errors_made_anew", path)
+    spec = importlib.util.spec_from_file_location("reloaded_errors", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

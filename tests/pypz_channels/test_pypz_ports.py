@@ -1,4 +1,4 @@
-"""Ports run the channel classes: stand-ins always, pypz's own where it is installed."""
+"""Ports that run the channel classes: stand-ins, and pypz's if it is installed."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from sluiceway.pypz import ChannelStatusMonitor, KafkaChannelReader, KafkaChanne
 
 
 class Pipelines:
-    """Makes ports, and ends those that a test leaves open."""
+    """Creates ports, and closes those that a test leaves open."""
 
     def __init__(self, make: MakePorts, url: str) -> None:
         self.make, self.url = make, url
@@ -63,7 +63,7 @@ def finished(*ports: Any) -> None:
 
 
 def all_of(port: Any, records: list[dict[str, str]] | None = None) -> list[dict[str, str]]:
-    """Read as an operator does, committing after each turn."""
+    """Read as an operator does, with a commit after each call."""
     records = [] if records is None else records
     while True:
         records += port.retrieve()
@@ -93,7 +93,7 @@ def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipeline
     for each in (writer, writer_0):
         each.send(demo(1))
         each.send(demo(1, 1))
-    # Records of one output port go round the input ports, from the first of them.
+    # An output port's records go round the input ports, from the first.
     assert taken(reader, 2) == demo(1) * 2
     assert taken(reader_0, 2) == demo(1, 1) * 2
     for each in (reader, reader_0):
@@ -116,7 +116,7 @@ def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipeline
             gateway.channel(name)
 
 
-def test_an_input_port_waits_for_all_when_it_is_told_to(pipelines: Pipelines) -> None:
+def test_sync_connections_open_waits_for_all_writers(pipelines: Pipelines) -> None:
     (reader,), (writer, writer_0) = pipelines(readers=1, parameters={"syncConnectionsOpen": True})
     assert reader._on_resource_creation()
     assert not reader._on_port_open()
@@ -144,7 +144,7 @@ def test_a_sequential_input_port_waits_until_all_have_finished(pipelines: Pipeli
     )
 
 
-def test_in_group_mode_each_replica_gets_everything(pipelines: Pipelines) -> None:
+def test_the_ports_of_group_mode_read_everything(pipelines: Pipelines) -> None:
     inputs, outputs = pipelines(group_mode=True, config={"max_poll_records": 50})
     opened(*inputs, *outputs)
     outputs[0].send(demo(3))
@@ -152,7 +152,7 @@ def test_in_group_mode_each_replica_gets_everything(pipelines: Pipelines) -> Non
     assert [all_of(each) for each in inputs] == [demo(3), demo(3)]
 
 
-def test_after_an_error_resources_stay_and_a_restart_goes_on_at_the_last_commit(
+def test_after_an_error_a_restart_continues_at_the_last_commit(
     pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KafkaChannelReader, "DefaultStatusThreadIntervalInMs", 100)
@@ -184,7 +184,7 @@ def test_after_an_error_resources_stay_and_a_restart_goes_on_at_the_last_commit(
 
 
 def failed(port: Any) -> None:
-    """Tell a port that its operator failed, as the executor does."""
+    """Report a failed operator to its port, as the executor does."""
     if isinstance(port, StandinInputPort | StandinOutputPort):
         port._on_error()
         return
@@ -221,7 +221,7 @@ def test_the_executors_of_pypz_run_a_pipeline_to_its_end(
         gateway.channel(f"{wish.name}.reader.input_port")
 
 
-def test_an_operator_that_has_enough_ends_well_and_its_channel_stays(
+def test_an_operator_that_stops_early_ends_well_and_its_channel_stays(
     gateway_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_pypzs_naps(monkeypatch)
@@ -246,7 +246,7 @@ def test_an_operator_that_has_enough_ends_well_and_its_channel_stays(
         channel.delete(force=True)
 
 
-def test_pypzs_own_classes_take_ours_for_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pypzs_classes_accept_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     without_pypzs_naps(monkeypatch)
     from pypz.core.channels.io import ChannelReader, ChannelWriter
     from pypz.core.channels.status import ChannelStatus as TheirStatus
@@ -262,7 +262,7 @@ def test_pypzs_own_classes_take_ours_for_theirs(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_pypz_its_ports_say_what_is_missing(tmp_path: Path) -> None:
-    # What is found first is no pypz.
+    # Another package of this name comes first.
     (tmp_path / "pypz.py").touch()
     done = subprocess.run(
         [sys.executable, "-c", "import sluiceway.pypz\nimport sluiceway.pypz.ports"],

@@ -1,4 +1,4 @@
-"""What pypz's channels tell each other through a gateway, and what comes of a bad end."""
+"""Status exchange of pypz channels through a gateway, and failed writers."""
 
 import queue
 import random
@@ -24,20 +24,20 @@ WRITER = "pipeline.writer.output_port"
 
 
 class ElsewhereWriter(QuickWriter):
-    """It bears the gateway's absence for another time, so it has beats of its own."""
+    """Has another timeout for the gateway, and so a heartbeat session of its own."""
 
     ControlLoopExceptionTimeoutInMs = 50_000
 
 
 def vanish(writer: KafkaChannelWriter) -> None:
-    """Let a writer's beats end, as those of a process that died do."""
-    assert writer._writer is not None
-    attachment = writer._writer._attachment
+    """End a writer's heartbeats, as if its process had died."""
+    assert writer._endpoint is not None
+    attachment = writer._endpoint._attachment
     assert attachment is not None
     attachment.session.leave(attachment)
 
 
-def test_both_sides_hear_of_each_others_states_by_name_and_in_order(bench: Bench) -> None:
+def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:
     reader, writer = bench.reader(), bench.writer(group="pipeline.writer.output_port")
     heard: queue.Queue[ChannelStatusMessage] = queue.Queue()
 
@@ -81,7 +81,7 @@ def test_both_sides_hear_of_each_others_states_by_name_and_in_order(bench: Bench
     assert last.get_channel_unique_name() == f"{bench.name}@{WRITER}"
 
 
-def test_a_filter_is_asked_about_each(bench: Bench) -> None:
+def test_a_filter_selects_monitors(bench: Bench) -> None:
     reader, writer = bench.pair()
     seen: list[ChannelStatusMonitor] = []
 
@@ -107,12 +107,12 @@ def test_a_filter_is_asked_about_each(bench: Bench) -> None:
 
     until(started)
     assert messages[-1].status == ChannelStatus.Started
-    with pytest.raises(AttributeError, match="is none of"):
+    with pytest.raises(AttributeError, match="does not belong to"):
         monitor.update(ChannelStatusMessage("other", "port", status="Opened"))
     assert reader.is_channel_open()
 
 
-def test_who_is_silent_hears_and_is_not_heard_of(bench: Bench) -> None:
+def test_a_silent_channel_receives_and_leaves_no_trace(bench: Bench) -> None:
     reader, writer = bench.pair()
     sniffing, listening = bench.reader(silent=True), bench.writer("sniffer", silent=True)
     for silent in (sniffing, listening):
@@ -133,7 +133,7 @@ def test_who_is_silent_hears_and_is_not_heard_of(bench: Bench) -> None:
     assert listening.invoke_close_channel()
 
 
-def test_payloads_and_figures_go_with_the_beats(bench: Bench) -> None:
+def test_heartbeats_carry_payloads_and_figures(bench: Bench) -> None:
     class Telling(QuickReader):
         def on_status_message_send(self) -> None:
             super().on_status_message_send()
@@ -173,9 +173,7 @@ def test_payloads_and_figures_go_with_the_beats(bench: Bench) -> None:
     assert message.payload == {"of": "you"}
 
 
-def test_a_callback_that_fails_stops_nothing(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_callback_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     reader = bench.reader()
     heard: queue.Queue[int] = queue.Queue()
 
@@ -191,7 +189,7 @@ def test_a_callback_that_fails_stops_nothing(
     assert "no use for them" in caplog.text
 
 
-def test_an_acknowledgement_holds_for_what_was_read_before_it_alone(bench: Bench) -> None:
+def test_an_acknowledgement_covers_only_records_read_before_it(bench: Bench) -> None:
     reader, writer = bench.pair()
     until(lambda: writer.is_any_connected_channels_healthy())
     writer.invoke_write_records(demo(5))
@@ -201,9 +199,9 @@ def test_an_acknowledgement_holds_for_what_was_read_before_it_alone(bench: Bench
     until(writer.is_all_connected_input_channels_acknowledged)
     writer.invoke_write_records(demo(5, 5))
     assert not writer.is_all_connected_input_channels_acknowledged()
-    # It comes after the records were written, and was said without having read them.
+    # It arrives after the records were written, but its reader had not read them.
     reader.acknowledge_input()
-    (monitor,) = writer._connected.monitors
+    (monitor,) = writer._peers.monitors
     until(lambda: ChannelStatus.Acknowledged in monitor.status_update_map)
     assert not writer.is_all_connected_input_channels_acknowledged()
     assert len(take(reader, 5)) == 5
@@ -211,7 +209,7 @@ def test_an_acknowledgement_holds_for_what_was_read_before_it_alone(bench: Bench
     until(writer.is_all_connected_input_channels_acknowledged)
 
 
-def test_a_principal_closes_when_its_replicas_have(bench: Bench) -> None:
+def test_a_principal_closes_after_its_replicas(bench: Bench) -> None:
     group = {"group": bench.name, "size": 2}
     principal, replica = (bench.reader(index=index, **group) for index in range(2))
     assert principal.invoke_resource_creation()
@@ -226,7 +224,7 @@ def test_a_principal_closes_when_its_replicas_have(bench: Bench) -> None:
     until(principal.invoke_close_channel)
 
 
-def test_a_writer_that_told_of_an_error_is_not_one_that_has_finished(bench: Bench) -> None:
+def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
     bench.quick()
     reader, writer = bench.pair()
     writer.start_channel()
@@ -241,9 +239,9 @@ def test_a_writer_that_told_of_an_error_is_not_one_that_has_finished(bench: Benc
     assert reader.is_any_connected_channels_unhealthy()
     assert reader.has_records()
     assert take(reader, 2) == demo(2), "all that it wrote is read"
-    with pytest.raises(WriterFailed, match=r"told of an error.*onLostWriter='go_on'"):
+    with pytest.raises(WriterFailed, match=r"sent the status Error.*onLostWriter='go_on'"):
         until(lambda: not reader.has_records())
-    # Started again in its place, it is at work.
+    # Restarted in its place, it is live.
     again = bench.writer()
     until(again.invoke_open_channel)
     reader.invoke_sync_status_update()
@@ -258,9 +256,7 @@ def test_a_writer_that_told_of_an_error_is_not_one_that_has_finished(bench: Benc
 
 
 @pytest.mark.parametrize("written", [25, 0])
-def test_a_writer_that_is_started_again_in_time_is_read_to_the_end(
-    bench: Bench, written: int
-) -> None:
+def test_a_writer_that_is_restarted_in_time_is_read_to_the_end(bench: Bench, written: int) -> None:
     reader, writer = bench.pair()
     writer.start_channel()
     if written:
@@ -289,7 +285,7 @@ def test_a_writer_that_failed_before_it_wrote_ends_a_reader_without_an_error(ben
 
 
 @pytest.mark.parametrize("choice", ["raise", "wait", "go_on"])
-def test_a_writer_that_died_is_judged_by_the_gateway(bench: Bench, choice: str) -> None:
+def test_the_gateway_finds_a_dead_writer(bench: Bench, choice: str) -> None:
     bench.quick()
     reader, writer = bench.pair(ElsewhereWriter, onLostWriter=choice)
     until(reader.is_any_connected_channels_healthy)
@@ -303,7 +299,7 @@ def test_a_writer_that_died_is_judged_by_the_gateway(bench: Bench, choice: str) 
         assert reader.has_records() == (choice == "wait")
 
 
-def test_a_writer_that_had_failed_before_may_be_started_again_along_with_its_reader(
+def test_a_writer_that_failed_before_may_be_restarted_with_its_reader(
     bench: Bench,
 ) -> None:
     bench.quick()
@@ -322,7 +318,7 @@ def test_a_writer_that_had_failed_before_may_be_started_again_along_with_its_rea
         until(lambda: not later.has_records())
 
 
-def test_what_kafka_refuses_is_raised_and_never_told_as_a_good_end(bench: Bench) -> None:
+def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench) -> None:
     bench.quick()
     reader, writer = bench.pair()
     writer.start_channel()
@@ -340,7 +336,7 @@ def test_what_kafka_refuses_is_raised_and_never_told_as_a_good_end(bench: Bench)
         until(lambda: not reader.has_records())
 
 
-def test_nobody_reads_a_records_values_in_what_became_of_a_channel(bench: Bench) -> None:
+def test_causes_contain_no_values_of_records(bench: Bench) -> None:
     secret = "SENTINEL-4711"
     reader, writer = bench.pair()
     writer.invoke_write_records([{"demoText": secret}])
@@ -350,13 +346,13 @@ def test_nobody_reads_a_records_values_in_what_became_of_a_channel(bench: Bench)
     told = "record 0, field 'demoText': it must be a str of whole characters, and is list"
     assert raised.value.summary == told
     for channel in (writer, reader):
-        # As pypz's executor does after an exception of the operator.
+        # As pypz's executor does after an operator's exception.
         channel.invoke_sync_send_status_message(ChannelStatus.Error)
         channel.invoke_close_channel()
     for role in ("writer", "reader"):
         cause = failed_cause(bench.url, bench.name, role)
         assert cause.startswith("OperatorFailed: ")
-        assert cause.endswith("told of an error")
+        assert cause.endswith("sent the status Error")
     assert secret not in views(bench.url, bench.name)
 
 

@@ -12,13 +12,13 @@ from rig import Operator, Rig
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.endpoints import history
-from sluiceway_gateway.endpoints.attach import Attachment
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.attach_batch import AttachSpec
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.placement import AttachSpec
-from sluiceway_gateway.endpoints.service import Departure, Endpoints
+from sluiceway_gateway.endpoints.service import DetachSpec, Endpoints
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper, UsageRecorder
-from sluiceway_gateway.lifecycle.store import touch
+from sluiceway_gateway.lifecycle.store import record_use
 
 IDLE_S = 600
 
@@ -86,7 +86,7 @@ def produce(rig: Rig, channel: Channel) -> None:
     assert producer.flush(30) == 0
 
 
-def test_a_channel_that_nobody_uses_is_closed_and_then_removed_and_says_so_before(
+def test_an_idle_channel_is_announced_closed_and_then_removed(
     owner: Owner,
 ) -> None:
     start = owner.rig.clock.now
@@ -129,9 +129,9 @@ def attach(owner: Owner) -> Callable[[], object]:
     asked = AttachSpec(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
     where = {"uid": owner.channel.uid, "principal": LOOPBACK}
     tokens = Tokens(database, None)
-    attachment = Attachment(tokens=tokens, wake=nobody, **given)  # type: ignore[arg-type]
+    attachment = AttachService(tokens=tokens, wake=nobody, **given)  # type: ignore[arg-type]
     attached = attachment.attach(owner.channel.name, asked, **where)  # type: ignore[arg-type]
-    departure = Departure(epoch=attached.endpoint.epoch, state=State.CLOSED)
+    departure = DetachSpec(epoch=attached.endpoint.epoch, state=State.CLOSED)
     return lambda: Endpoints(topics=owner.rig.kafka, **given).detach(  # type: ignore[arg-type]
         owner.channel.name,
         asked.id,
@@ -140,7 +140,7 @@ def attach(owner: Owner) -> Callable[[], object]:
     )
 
 
-def test_a_channel_is_in_use_while_somebody_is_there_and_from_then_on_for_its_time(
+def test_a_channel_is_in_use_while_an_endpoint_is_open_and_its_limit_starts_then(
     owner: Owner,
 ) -> None:
     leave = attach(owner)
@@ -151,7 +151,7 @@ def test_a_channel_is_in_use_while_somebody_is_there_and_from_then_on_for_its_ti
 
 
 def use_by_connecting(owner: Owner) -> None:
-    UsageRecorder(owner.rig.database, clock=owner.rig.clock).note(owner.rig.get(owner.channel))
+    UsageRecorder(owner.rig.database, clock=owner.rig.clock).record(owner.rig.get(owner.channel))
 
 
 def use_by_writing(owner: Owner) -> None:
@@ -163,7 +163,7 @@ def use_for_a_moment(owner: Owner) -> None:
 
 
 @pytest.mark.parametrize("use", [use_by_connecting, use_by_writing, use_for_a_moment])
-def test_any_use_puts_the_end_off(owner: Owner, use: Callable[[Owner], None]) -> None:
+def test_any_use_postpones_the_close(owner: Owner, use: Callable[[Owner], None]) -> None:
     owner.on(IDLE_S - 100)
     use(owner)
     assert owner.on(IDLE_S - 100).closed == 0
@@ -173,7 +173,7 @@ def test_any_use_puts_the_end_off(owner: Owner, use: Callable[[Owner], None]) ->
     assert owner.on(IDLE_S).removed == 0
 
 
-def test_a_replica_that_takes_over_sees_by_the_records_that_the_topic_grew(owner: Owner) -> None:
+def test_a_new_leader_sees_new_records_as_a_use(owner: Owner) -> None:
     owner.on(IDLE_S - 100)
     producer = Producer({"bootstrap.servers": owner.rig.kafka.bootstrap_servers})
     now_ms = int(owner.rig.clock.now.timestamp() * 1000)
@@ -184,7 +184,7 @@ def test_a_replica_that_takes_over_sees_by_the_records_that_the_topic_grew(owner
     assert owner.on(100).closed == 1
 
 
-def test_a_replica_that_takes_over_late_watches_for_a_while_first(owner: Owner) -> None:
+def test_a_new_leader_watches_the_topic_before_it_closes(owner: Owner) -> None:
     owner.rig.clock.forward(5 * IDLE_S)
     owner.succeed()
     assert owner.on(IDLE_S / 10).closed == 0
@@ -193,7 +193,7 @@ def test_a_replica_that_takes_over_late_watches_for_a_while_first(owner: Owner) 
     assert owner.on(IDLE_S - 100).removed == 0
 
 
-def test_a_clock_that_is_set_forward_ends_no_channel_before_its_time(owner: Owner) -> None:
+def test_a_clock_set_forward_closes_no_channel_early(owner: Owner) -> None:
     owner.on(IDLE_S - 100)
     owner.set_clock(3600)
     assert owner.on(90).closed == 0
@@ -205,7 +205,7 @@ def test_a_clock_that_is_set_forward_ends_no_channel_before_its_time(owner: Owne
     assert owner.on(10).removed == 1
 
 
-def test_a_clock_that_is_set_back_ends_no_channel_before_its_time(owner: Owner) -> None:
+def test_a_clock_set_back_closes_no_channel_early(owner: Owner) -> None:
     owner.on(IDLE_S - 100)
     owner.set_clock(-3600)
     assert owner.on(IDLE_S).closed == 0
@@ -216,24 +216,24 @@ def test_a_clock_that_is_set_back_ends_no_channel_before_its_time(owner: Owner) 
     assert owner.on(2 * IDLE_S).closed == 1
 
 
-def test_while_kafka_is_away_nothing_comes_to_its_end(owner: Owner) -> None:
+def test_no_channel_is_closed_while_kafka_is_away(owner: Owner) -> None:
     owner.succeed(KafkaAdmin("127.0.0.1:1", timeout_s=0.1))
     owner.rig.clock.forward(5 * IDLE_S)
     assert owner.on(30).closed == 0
     assert owner.phase is Phase.READY
 
 
-def test_a_changed_time_counts_anew(owner: Owner) -> None:
+def test_a_changed_limit_applies_from_the_last_use(owner: Owner) -> None:
     owner.on(IDLE_S - 50)
     owner.rig.respec(owner.channel, idle_ms=None)
     assert owner.on(3 * IDLE_S).changed == 0
     owner.rig.respec(owner.channel, idle_ms=IDLE_S * 1000)
     with owner.rig.database.write() as tx:
-        touch(tx, owner.channel.uid, owner.rig.clock.now)
+        record_use(tx, owner.channel.uid, owner.rig.clock.now)
     assert owner.on(IDLE_S - 10).closed == 0
 
 
-def test_an_adopted_topic_is_left_when_its_channel_is_forgotten(
+def test_an_adopted_topic_stays_when_its_idle_channel_is_removed(
     rig: Rig, operator: Operator
 ) -> None:
     name = f"adopted-{uuid.uuid4().hex[:8]}"

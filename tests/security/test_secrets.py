@@ -39,7 +39,7 @@ from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader
-from sluiceway.spark.connections import Link
+from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.writer import ChannelWriter
@@ -177,7 +177,9 @@ KAFKA_FAILURES: dict[str, tuple[Failure, type[SluicewayError]]] = {
 def spark_reader(connection: Connection, **options: str) -> ChannelDataReader:
     named = {f"kafkaConsumer.{name}": value for name, value in options.items()}
     parsed = ReadOptions.parse({"path": connection.channel_name} | named)
-    return ChannelDataReader(Link(connection, "read"), parsed, struct_of(Schema.of(SCHEMA).arrow))
+    return ChannelDataReader(
+        RefreshableConnection(connection, "read"), parsed, struct_of(Schema.of(SCHEMA).arrow)
+    )
 
 
 @pytest.mark.parametrize("failure", KAFKA_FAILURES)

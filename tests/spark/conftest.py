@@ -1,4 +1,4 @@
-"""Spark on an executor of its own, as on a cluster, and channels to use it on."""
+"""A Spark session with an executor process, as on a cluster, and channels."""
 
 import itertools
 import os
@@ -26,10 +26,7 @@ _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves the sockets over which it fetches results to the garbage collector.
-
-    Spark 4.3 warns of a newer pandas where it looks for one.
-    """
+    """Ignore warnings of PySpark: unclosed sockets, and on 4.3 a newer pandas."""
     known = (
         "ignore:unclosed <socket:ResourceWarning",
         "ignore:PySpark does not yet fully support pandas:FutureWarning",
@@ -41,20 +38,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="package")
-def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session whose executor is a process, so that pickling and imports are real."""
+def spark_session(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A session with an executor process, so that objects are pickled and imported."""
     directory = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in spark_environment(directory).items():
             patch.setenv(name, value)
-        session = (
+        builder = (
             SparkSession.builder.master("local-cluster[1,2,1024]")
             .appName("sluiceway tests")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
-            .config("spark.connect.grpc.binding.address", "127.0.0.1")
-            .config("spark.connect.grpc.binding.port", "0")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "OFF")
@@ -62,8 +58,14 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
             .config("spark.task.maxFailures", "1")
-            .getOrCreate()
         )
+        if any(item.path.stem == "test_connect" for item in request.session.items):
+            builder = (
+                builder.config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+                .config("spark.connect.grpc.binding.address", "127.0.0.1")
+                .config("spark.connect.grpc.binding.port", "0")
+            )
+        session = builder.getOrCreate()
     yield session
     session.stop()
     jvm = SparkContext._gateway
@@ -76,7 +78,7 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
 
 @pytest.fixture
 def spark(spark_session: SparkSession, gateway_url: str) -> SparkSession:
-    """The session, with channels of the tests' gateway."""
+    """The session, registered with the tests' gateway."""
     sluiceway.spark.register(spark_session, gateway=gateway_url)
     return spark_session
 
@@ -89,13 +91,13 @@ def gateway(gateway_url: str) -> Iterator[Gateway]:
 
 @pytest.fixture
 def name() -> str:
-    """A channel's name that no other test has."""
+    """A unique channel name."""
     return f"spark-{os.getpid()}-{next(_numbers)}"
 
 
 @pytest.fixture
 def produce() -> Produce:
-    """Put raw messages into a channel's topic, in the order given."""
+    """Produce raw messages to a channel's topic, in order."""
 
     def produce(connection: Connection, *values: bytes | None, partition: int = 0) -> None:
         producer = Producer({**connection.kafka, "enable.idempotence": True})
@@ -108,7 +110,7 @@ def produce() -> Produce:
 
 @pytest.fixture
 def fragile(fragile_kafka: Relay, name: str) -> Connection:
-    """How to reach a topic of the test's own in the broker that may be stopped."""
+    """A connection to a new topic of the broker behind the relay."""
     admin = AdminClient({"bootstrap.servers": fragile_kafka.address})
     make(admin, NewTopic(name, 1, 1))
     return connection_at(fragile_kafka.address, name)
@@ -131,9 +133,9 @@ print(records, peak_mb() - before)
 
 @pytest.fixture
 def measure(tmp_path: Path) -> Measure:
-    """Run an expression over a pickled `task` in a process of its own.
+    """Evaluate an expression over a pickled `task` in a new process.
 
-    Returns what it gives, a number of records, and by how many megabytes the process grew.
+    Returns its result, a number of records, and the growth of the process in megabytes.
     """
 
     def measure(task: bytes, work: str, prepared: str = "") -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""A job over Spark Connect; what came of it goes into a file, as JSON."""
+"""A job over Spark Connect that writes its results into a JSON file."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ def save(frame: DataFrame, name: str, format_: str) -> None:
 
 
 def batch(spark: SparkSession, format_: str) -> list[int]:
-    """Write and read a channel; return what came back."""
+    """Write and read a channel; return sums of its rows."""
     frame = spark.range(1000).selectExpr("id", "cast(id as string) s")
     save(frame, f"connect-{format_}", format_)
     back = spark.read.format("channel").load(f"connect-{format_}")
@@ -47,7 +47,7 @@ def stream(spark: SparkSession) -> int:
 
 
 def seen(url: str) -> list[list[str | None]]:
-    """Return how others see the queries that read, once both have ended."""
+    """Return the endpoints of the queries once both have ended."""
     with Gateway(url) as gateway:
         channel = gateway.channel("connect-avro")
 

@@ -1,4 +1,4 @@
-"""What tests of Spark's tasks share: channels made by hand, what is in them, fixtures' types."""
+"""Helpers for tests of Spark's tasks: connections, records of channels, types of fixtures."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,14 @@ from sluiceway.schema import Schema
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
 
 Produce = Callable[..., None]
-"""Puts raw messages into a connection's topic, in the order given."""
+"""Produces raw messages to a connection's topic, in order."""
 
 Measure = Callable[..., tuple[int, int]]
-"""Runs an expression over a pickled task in a process of its own: records, growth in MB."""
+"""Evaluates an expression over a pickled task in a new process: records, growth in MB."""
 
 
 def connection_at(bootstrap_servers: str, topic: str) -> Connection:
-    """Return what a gateway would answer for a channel with one partition, of a topic there."""
+    """Return the Connection of a channel with one partition, for a topic of these brokers."""
     definition = Schema.of(SCHEMA).definition
     return Connection(
         channel_name="t",
@@ -45,7 +45,7 @@ def fill(channel: Channel, ids: range, partition: int = 0) -> None:
 
 
 def ids_in(channel: Channel) -> dict[int, list[int]]:
-    """Return the ids in each partition that has some, in order."""
+    """Return the ids in each partition that is not empty, in order."""
     found = {}
     for partition in range(channel.connection("read").partitions):
         with channel.reader(until="now", partitions=[partition]) as reader:
@@ -61,7 +61,7 @@ def all_ids(channel: Channel) -> list[int]:
 
 
 def messages_of(connection: Connection) -> list[Message]:
-    """Return a topic's messages as they lie in Kafka, partition by partition."""
+    """Return a topic's raw messages, partition by partition."""
     stream = OwnStream(connection, timeout_s=30)
     messages: list[Message] = []
     for partition, end in stream.ends(range(connection.partitions)).items():

@@ -1,4 +1,4 @@
-"""Channels over Spark Connect, for a client in a process of its own."""
+"""Channels over Spark Connect, with the client in a separate process."""
 
 import json
 import subprocess
@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 JOB = Path(__file__).with_name("connect_job.py")
 
 
 def connect_url(session: SparkSession) -> str:
-    """Return where the session's plugin serves Spark Connect, on a port that was free."""
+    """Return the URL of the Spark Connect server that the session's plugin started."""
     jvm = session.sparkContext._jvm
     assert jvm is not None
     service = getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
@@ -24,7 +26,7 @@ def connect_url(session: SparkSession) -> str:
 def found(
     spark_session: SparkSession, gateway_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """What the job found, of which the session's Spark is the server."""
+    """Results of connect_job.py, with the session's Spark as its server."""
     directory = tmp_path_factory.mktemp("connect")
     done = subprocess.run(
         [sys.executable, str(JOB), connect_url(spark_session), gateway_url, "found.json"],
@@ -45,11 +47,11 @@ def test_a_channel_is_written_and_read(found: dict[str, Any], format_: str) -> N
     assert found[format_] == [1000, 499500, 499500]
 
 
-def test_a_stream_goes_on_where_its_checkpoint_stands(found: dict[str, Any]) -> None:
+def test_a_stream_resumes_from_its_checkpoint(found: dict[str, Any]) -> None:
     assert found["streamed"] == 1500
 
 
-def test_others_see_a_query_as_a_reader_that_ended_when_it_was_stopped(
+def test_a_query_is_listed_as_a_reader_that_closes_when_stopped(
     found: dict[str, Any],
 ) -> None:
     assert found["seen"] == [["reader", "closed", None]]

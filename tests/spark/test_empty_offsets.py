@@ -1,4 +1,4 @@
-"""What Spark's Java side writes for empty columns, which pyarrow itself never writes."""
+"""Empty columns without offsets, as written by Spark's JVM but never by pyarrow."""
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ def text_without_offsets(offsets: pa.Buffer | None) -> pa.Array:
 
 
 def map_of_nulls(offsets: pa.Buffer | None) -> pa.Array:
-    """One null, whose empty keys have no offset."""
+    """Return one null whose empty keys have no offsets."""
     keys = text_without_offsets(offsets)
     values = pa.Array.from_buffers(pa.float64(), 0, [None, NOTHING])
     entries = pa.Array.from_buffers(
@@ -28,7 +28,7 @@ def map_of_nulls(offsets: pa.Buffer | None) -> pa.Array:
 
 @pytest.mark.parametrize("offsets", [NOTHING, None])
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_an_empty_column_without_its_offset_is_carried(
+def test_an_empty_column_without_offsets_is_encoded_and_decoded(
     offsets: pa.Buffer | None, format_: str
 ) -> None:
     column = map_of_nulls(offsets)

@@ -1,4 +1,4 @@
-"""Every type that a channel and Spark share, with nulls and extremes, through a real broker."""
+"""Round trips of every type of Spark, with nulls and extremes, through a real broker."""
 
 import uuid
 from datetime import UTC, date, datetime, time
@@ -96,7 +96,7 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
 
 
 def again(type_: Any) -> Any:
-    """Name a type that has been written out before."""
+    """Return the name of a type that is already defined, or the type."""
     return type_["name"] if isinstance(type_, dict) and "name" in type_ else type_
 
 
@@ -119,7 +119,7 @@ SCHEMA = {
 
 
 def records() -> list[dict[str, Any]]:
-    """Extremes, no value at all, and each column null on its own and present on its own."""
+    """Return extremes, a row of nulls, and each column alone null and alone present."""
     names = list(TYPES)
 
     def record(number: int, absent: set[str]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def records() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_every_value_of_every_type_comes_through_spark_and_back(
+def test_every_type_survives_a_round_trip_through_spark(
     spark: SparkSession, gateway: Gateway, name: str, format_: str
 ) -> None:
     written = records()
@@ -154,7 +154,9 @@ def test_every_value_of_every_type_comes_through_spark_and_back(
             assert sorted(reader, key=lambda record: record["row"]) == written
 
 
-def test_a_channel_made_from_a_dataframe_gives_it_back(spark: SparkSession, name: str) -> None:
+def test_a_channel_created_from_a_dataframe_returns_its_rows(
+    spark: SparkSession, name: str
+) -> None:
     frame = spark.sql(
         """
         select cast('-0.5' as decimal(38, 38)) as least, cast(7 as decimal(1, 0)) as digit,
@@ -171,7 +173,7 @@ def test_a_channel_made_from_a_dataframe_gives_it_back(spark: SparkSession, name
     assert back.collect() == frame.collect()
 
 
-def test_a_dataframe_is_refused_before_the_first_row(spark: SparkSession, name: str) -> None:
+def test_an_unsupported_type_fails_before_the_first_row(spark: SparkSession, name: str) -> None:
     frame = spark.sql("select named_struct('gap', interval '1' day) as s")
     with pytest.raises(AnalysisException, match=r"'s\.gap' has the type interval day.*seconds"):
         frame.write.format("channel").mode("append").option("create", "true").save(name)

@@ -1,6 +1,6 @@
-"""What Spark's tasks do about messages whose schema came while nobody could ask the gateway.
+"""Tasks that meet unknown schemas, planned with and without an available gateway.
 
-Real topics, plans and tasks as Spark pickles them, and a gateway that is not there.
+Plans and tasks are pickled as by Spark; topics are real.
 """
 
 import pickle
@@ -18,47 +18,47 @@ from sluiceway.channel import Channel
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.models import Connection
 from sluiceway.spark.batch_reader import ChannelDataReader
-from sluiceway.spark.connections import Link
+from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.microbatch import ChannelStreamReader
-from sluiceway.spark.options import ReadOptions, StreamOptions
+from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 
 NEWER = SCHEMA.append(pa.field("t", pa.string()))
-STRANGER = b"\0" + struct.pack(">I", 2**31 - 7) + b"\x02"
+FOREIGN = b"\0" + struct.pack(">I", 2**31 - 7) + b"\x02"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A reader as tasks get it, and what its driver planned, by Kafka's partitions."""
+    """A reader as pickled for tasks, and the splits that it planned."""
 
     reader: ChannelDataReader | ChannelStreamReader
-    pieces: Sequence[InputPartition]
+    splits: Sequence[InputPartition]
 
     def ids(self, partition: int) -> list[int]:
         found: list[int] = []
-        for piece in self.pieces:
-            if piece.value.offsets.partition == partition:
-                for batch in self.reader.read(piece):
+        for split in self.splits:
+            if split.value.offsets.partition == partition:
+                for batch in self.reader.read(split):
                     found += batch.column("id").to_pylist()
         return found
 
 
-def batch(link: Link) -> Planned:
-    options = ReadOptions.parse({"path": link.last.channel_name, "onCorrupt": "skip"})
-    reader = ChannelDataReader(link, options, struct_of(SCHEMA))
-    return shipped(Planned(reader=reader, pieces=reader.partitions()))
+def batch(source: RefreshableConnection) -> Planned:
+    options = ReadOptions.parse({"path": source.connection.channel_name, "onCorrupt": "skip"})
+    reader = ChannelDataReader(source, options, struct_of(SCHEMA))
+    return shipped(Planned(reader=reader, splits=reader.partitions()))
 
 
-def stream(link: Link) -> Planned:
-    options = StreamOptions.parse({"path": link.last.channel_name, "onCorrupt": "skip"})
-    reader = ChannelStreamReader(link, options, struct_of(SCHEMA))
-    frontier = reader.frontier
-    pieces = reader.partitions(frontier.start().to_json(), frontier.end().to_json())
+def stream(source: RefreshableConnection) -> Planned:
+    options = ReadOptions.parse({"path": source.connection.channel_name, "onCorrupt": "skip"})
+    reader = ChannelStreamReader(source, options, struct_of(SCHEMA))
+    planner = reader.planner
+    splits = reader.partitions(planner.start().to_json(), planner.end().to_json())
     reader.stop()
-    return shipped(Planned(reader=reader, pieces=pieces))
+    return shipped(Planned(reader=reader, splits=splits))
 
 
-Plan = Callable[[Link], Planned]
+Plan = Callable[[RefreshableConnection], Planned]
 
 
 def shipped(planned: Planned) -> Planned:
@@ -67,8 +67,8 @@ def shipped(planned: Planned) -> Planned:
 
 
 @pytest.fixture
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where no gateway is, which from now on is seen in no time."""
+def unavailable_url(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an unavailable gateway, with a short timeout."""
     monkeypatch.setattr("sluiceway.spark.connections._TIMEOUT_S", 0.3)
     return "http://127.0.0.1:9"
 
@@ -83,7 +83,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
 
 @pytest.fixture
 def early(channel: Channel, gateway: Gateway) -> Connection:
-    """What a job knew before the channel got a newer schema, and a record of it in partition 1."""
+    """A connection older than the channel's newest schema, which has a record in partition 1."""
     connection = channel.connection("read")
     gateway.channel(channel.name).update(schema=NEWER)
     with gateway.channel(channel.name).writer(partition=1) as writer:
@@ -92,57 +92,57 @@ def early(channel: Channel, gateway: Gateway) -> Connection:
 
 
 @pytest.mark.parametrize("plan", [batch, stream])
-def test_a_record_of_a_schema_that_nobody_could_ask_for_is_not_skipped(
-    early: Connection, nowhere: str, plan: Plan
+def test_a_message_with_an_unknown_schema_is_not_skipped_without_the_gateway(
+    early: Connection, unavailable_url: str, plan: Plan
 ) -> None:
-    planned = plan(Link(early, "read", gateway_url=nowhere))
+    planned = plan(RefreshableConnection(early, "read", gateway_url=unavailable_url))
 
     assert planned.ids(0) == [0, 1, 2]
-    with pytest.raises(GatewayUnavailable, match=r"None was passed over: run the job again"):
+    with pytest.raises(GatewayUnavailable, match=r"No message was skipped: run the job"):
         planned.ids(1)
 
 
 @pytest.mark.parametrize("plan", [batch, stream])
-def test_it_is_read_when_the_gateway_is_back_and_strangers_are_skipped(
+def test_a_new_schema_is_read_and_foreign_messages_skipped_with_the_gateway(
     early: Connection, gateway_url: str, produce: Produce, plan: Plan
 ) -> None:
-    produce(early, STRANGER, partition=1)
+    produce(early, FOREIGN, partition=1)
 
-    planned = plan(Link(early, "read", gateway_url=gateway_url))
+    planned = plan(RefreshableConnection(early, "read", gateway_url=gateway_url))
 
     assert planned.ids(0) == [0, 1, 2]
     assert planned.ids(1) == [3, 4, 5]
 
 
 @pytest.mark.parametrize("plan", [batch, stream])
-def test_a_stranger_may_be_the_channels_while_nobody_can_ask(
-    channel: Channel, nowhere: str, produce: Produce, plan: Plan
+def test_a_foreign_message_is_not_skipped_without_the_gateway(
+    channel: Channel, unavailable_url: str, produce: Produce, plan: Plan
 ) -> None:
     connection = channel.connection("read")
-    produce(connection, STRANGER)
+    produce(connection, FOREIGN)
 
-    planned = plan(Link(connection, "read", gateway_url=nowhere))
+    planned = plan(RefreshableConnection(connection, "read", gateway_url=unavailable_url))
 
     with pytest.raises(GatewayUnavailable):
         planned.ids(0)
     assert planned.ids(1) == [3, 4]
 
 
-def test_a_gateway_that_is_left_alone_for_a_while_makes_nothing_current(
-    early: Connection, nowhere: str
+def test_a_connection_is_not_current_while_the_gateway_is_not_asked(
+    early: Connection, unavailable_url: str
 ) -> None:
-    link = Link(early, "read", gateway_url=nowhere)
+    source = RefreshableConnection(early, "read", gateway_url=unavailable_url)
 
-    assert [link.known(max_age_s=60.0).current for _ in range(2)] == [False, False]
+    assert [source.refresh(max_age_s=60.0) for _ in range(2)] == [False, False]
 
 
-def test_what_was_asked_for_lately_is_current(
+def test_a_recently_refreshed_connection_is_current(
     channel: Channel, gateway_url: str, request: pytest.FixtureRequest
 ) -> None:
-    link = Link(channel.connection("read"), "read", gateway_url=gateway_url)
-    assert link.known().current
-    link._gateway_url = request.getfixturevalue("nowhere")
-    link.close()
+    source = RefreshableConnection(channel.connection("read"), "read", gateway_url=gateway_url)
+    assert source.refresh()
+    source.gateway_url = request.getfixturevalue("unavailable_url")
+    source.close()
 
-    assert link.known(max_age_s=60.0).current
-    assert not link.known().current
+    assert source.refresh(max_age_s=60.0)
+    assert not source.refresh()

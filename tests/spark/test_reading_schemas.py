@@ -24,11 +24,11 @@ def load(spark: SparkSession, name: str, **options: str) -> DataFrame:
 
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_old_and_new_messages_are_rows_of_the_newest_schema(
+def test_old_and_new_messages_are_read_with_the_newest_schema(
     spark: SparkSession, gateway: Gateway, name: str, format_: str
 ) -> None:
     before = gateway.channel(name, schema=OLD, format=format_)
-    frame = load(spark, name)  # planned by the old schema, read when the new one is there
+    frame = load(spark, name)  # planned with the old schema, read after the update
     after = gateway.channel(name)
     with before.writer() as old_writer:
         old_writer.write([{"id": 0, "place": "a"}, {"id": 1, "place": "b"}])
@@ -49,7 +49,7 @@ def test_old_and_new_messages_are_rows_of_the_newest_schema(
         frame.collect()
 
 
-def test_a_record_that_the_newest_schema_cannot_read_is_never_skipped(
+def test_a_record_unreadable_by_the_newest_schema_is_never_skipped(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
     channel = gateway.channel(name, schema=OLD, compatibility="none")
@@ -58,7 +58,9 @@ def test_a_record_that_the_newest_schema_cannot_read_is_never_skipped(
     channel.update(schema=OTHER)
     with channel.writer() as writer:
         writer.write({"text": "hello"})
-    said = r"SchemaMismatch: channel .* partition 0, offset 0: .*field 'text' is needed where"
+    said = (
+        r"SchemaMismatch: channel .* partition 0, offset 0: .*field 'text' is read but not written"
+    )
     with pytest.raises(PySparkException, match=f"{said}.*never skipped"):
         load(spark, name, onCorrupt="skip").collect()
     rows = load(spark, name, onCorrupt="skip", startingOffsets='{"0": 1}').collect()

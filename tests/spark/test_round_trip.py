@@ -44,7 +44,7 @@ def all_types(spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_rows_come_back_as_they_were_written(
+def test_rows_survive_a_round_trip(
     spark: SparkSession, all_types: DataFrame, name: str, format_: str
 ) -> None:
     options = {"create": "true", "format": format_, "partitions": 3}
@@ -56,12 +56,11 @@ def test_rows_come_back_as_they_were_written(
     assert rows(back) == rows(all_types)
 
 
-@pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_what_spark_wrote_a_python_job_reads(
-    all_types: DataFrame, gateway: Gateway, name: str, format_: str
+def test_python_reads_records_written_by_spark(
+    all_types: DataFrame, gateway: Gateway, name: str
 ) -> None:
-    options = {"create": "true", "format": format_}
-    all_types.coalesce(1).write.format("channel").mode("append").options(**options).save(name)
+    frame = all_types.coalesce(1)
+    frame.write.format("channel").mode("append").option("create", "true").save(name)
 
     with gateway.channel(name).reader(until="now") as reader:
         records = list(reader)
@@ -72,21 +71,7 @@ def test_what_spark_wrote_a_python_job_reads(
     assert records[2]["nested"] == {"a": None, "deep": None}
 
 
-@pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_what_a_python_job_wrote_spark_reads(
-    spark: SparkSession, all_types: DataFrame, gateway: Gateway, name: str, format_: str
-) -> None:
-    """The channel is made from Spark's schema, its records from plain Python values."""
-    all_types.limit(0).write.format("channel").mode("append").option("create", "true").option(
-        "format", format_
-    ).save(name)
-    with gateway.channel(name).writer() as writer:
-        writer.write([row.asDict(recursive=True) | {"raw": b"\x00\xff"} for row in ROWS[:1]])
-
-    assert rows(spark.read.format("channel").load(name)) == rows(all_types)[-1:]
-
-
-def test_columns_may_be_chosen_and_reordered_by_a_schema(
+def test_a_schema_selects_and_reorders_columns(
     spark: SparkSession, all_types: DataFrame, name: str
 ) -> None:
     all_types.write.format("channel").mode("append").option("create", "true").save(name)
@@ -112,7 +97,7 @@ def test_narrow_numbers_widen_and_absent_columns_become_null(
     assert spark.read.format("channel").load(name).collect() == [Row(a=3, b=0.5, c=None)]
 
 
-def test_bytes_and_shorts_are_carried_as_ints(spark: SparkSession, name: str) -> None:
+def test_bytes_and_shorts_become_ints(spark: SparkSession, name: str) -> None:
     frame = spark.createDataFrame([Row(a=-128, b=-32768)], "a tinyint, b smallint")
     frame.write.format("channel").mode("append").option("create", "true").save(name)
 

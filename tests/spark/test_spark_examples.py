@@ -1,4 +1,4 @@
-"""The examples with Spark, in the session that the other tests have: to start one takes longer."""
+"""Examples that use Spark, run in the tests' Spark session."""
 
 import runpy
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Callable[[str], list[str]]]:
-    """Run an example and return the lines that it printed; the session stays as it was."""
+    """Run an example and return the printed lines; restores the session's configuration."""
     monkeypatch.setenv("SLUICEWAY_URL", gateway_url)
     monkeypatch.setattr(SparkSession, "stop", lambda _session: None)
     before = spark.conf.getAll
@@ -35,7 +35,7 @@ def run(
                 spark.conf.unset(name)
 
 
-def test_readings_are_written_read_in_two_parts_and_summed_up(
+def test_the_examples_of_readings_work_together(
     run: Callable[[str], list[str]], gateway_url: str
 ) -> None:
     assert run_example("write_readings.py", gateway_url, "500") == ["500 readings written"]
@@ -48,7 +48,8 @@ def test_readings_are_written_read_in_two_parts_and_summed_up(
     ]
 
 
-def test_a_stream_is_restarted_in_the_middle_and_counts_every_departure(
+@pytest.mark.long
+def test_a_restarted_stream_counts_every_departure(
     run: Callable[[str], list[str]],
 ) -> None:
     *hours, total = run("delays_as_they_happen.py")

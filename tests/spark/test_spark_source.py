@@ -1,6 +1,7 @@
-"""What a user meets: plans that are refused, tasks that fail, and nothing written by mistake."""
+"""Errors and options of the data source as a user of Spark sees them."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
@@ -8,7 +9,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import sluiceway.spark
 from sluiceway import Gateway
-from sluiceway.errors import OptionError
+from sluiceway.errors import GatewayUnavailable, OptionError
+from sluiceway.spark.datasource import ChannelDataSource
 
 Produce = Callable[..., None]
 
@@ -27,7 +29,9 @@ def count(gateway: Gateway, name: str) -> int:
         return sum(1 for _ in reader)
 
 
-def test_a_channel_is_made_only_on_demand(frame: DataFrame, gateway: Gateway, name: str) -> None:
+def test_a_write_creates_a_channel_only_on_request(
+    frame: DataFrame, gateway: Gateway, name: str
+) -> None:
     with pytest.raises(AnalysisException, match=r'no channel.*create it.*"create", "true"'):
         save(frame, name)
     assert name not in {channel.name for channel in gateway.channels()}
@@ -39,7 +43,7 @@ def test_a_channel_is_made_only_on_demand(frame: DataFrame, gateway: Gateway, na
     assert count(gateway, name) == 100
 
 
-def test_a_second_write_adds_to_the_channel(
+def test_a_second_write_appends_to_the_channel(
     spark: SparkSession, frame: DataFrame, gateway: Gateway, name: str
 ) -> None:
     save(frame, name, create="true")
@@ -57,7 +61,7 @@ def test_a_second_write_adds_to_the_channel(
         ({"key": "x", "create": "true"}, "key is 'x'; the channel has the fields id, s"),
     ],
 )
-def test_an_option_that_makes_no_sense_fails_the_plan(
+def test_an_invalid_option_fails_planning(
     frame: DataFrame, name: str, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(AnalysisException, match=said) as caught:
@@ -66,9 +70,7 @@ def test_an_option_that_makes_no_sense_fails_the_plan(
     assert "secret" not in str(caught.value)
 
 
-def test_overwriting_is_refused_with_what_to_do(
-    frame: DataFrame, gateway: Gateway, name: str
-) -> None:
+def test_overwriting_is_an_error_with_advice(frame: DataFrame, gateway: Gateway, name: str) -> None:
     save(frame, name, create="true")
 
     with pytest.raises(AnalysisException, match=r'cannot be overwritten: write with .mode\("app'):
@@ -85,7 +87,7 @@ def test_overwriting_is_refused_with_what_to_do(
         (["id", "cast(id as decimal(9,2)) s"], r"'s' is decimal\(9,2\) in the dataframe"),
     ],
 )
-def test_a_dataframe_that_does_not_fit_fails_before_the_first_row(
+def test_a_mismatched_dataframe_fails_before_the_first_row(
     frame: DataFrame, gateway: Gateway, name: str, columns: list[str], said: str
 ) -> None:
     save(frame.limit(0), name, create="true")
@@ -95,7 +97,7 @@ def test_a_dataframe_that_does_not_fit_fails_before_the_first_row(
     assert count(gateway, name) == 0
 
 
-def test_a_type_that_no_channel_carries_makes_no_channel(
+def test_an_unsupported_type_creates_no_channel(
     frame: DataFrame, gateway: Gateway, name: str
 ) -> None:
     with pytest.raises(AnalysisException, match=r"'d' has the type interval"):
@@ -103,7 +105,7 @@ def test_a_type_that_no_channel_carries_makes_no_channel(
     assert name not in {channel.name for channel in gateway.channels()}
 
 
-def test_a_null_where_none_may_be_fails_the_job(
+def test_a_null_in_a_required_column_fails_the_job(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
     save(spark.createDataFrame([], "id bigint not null"), name, create="true")
@@ -113,7 +115,7 @@ def test_a_null_where_none_may_be_fails_the_job(
     assert count(gateway, name) == 0
 
 
-def test_a_corrupt_message_fails_the_job_unless_it_may_be_skipped(
+def test_a_corrupt_message_fails_the_job_unless_skipped(
     spark: SparkSession, frame: DataFrame, gateway: Gateway, name: str, produce: Produce
 ) -> None:
     save(frame.coalesce(1), name, create="true")
@@ -125,7 +127,7 @@ def test_a_corrupt_message_fails_the_job_unless_it_may_be_skipped(
     assert read.option("onCorrupt", "skip").load(name).count() == 100
 
 
-def test_partitions_are_read_in_parallel_and_split_where_asked(
+def test_partitions_are_read_in_parallel_and_split_on_request(
     spark: SparkSession, frame: DataFrame, name: str
 ) -> None:
     save(frame.repartition(2), name, create="true", partitions=2)
@@ -148,9 +150,7 @@ def test_offsets_bound_a_read(spark: SparkSession, frame: DataFrame, name: str) 
         read.option("startingOffsets", '{"0": 101}').load(name).count()
 
 
-def test_a_limit_ends_early_and_leaves_the_next_read_whole(
-    spark: SparkSession, frame: DataFrame, name: str
-) -> None:
+def test_a_read_after_a_limit_is_complete(spark: SparkSession, frame: DataFrame, name: str) -> None:
     save(frame, name, create="true", partitions=2)
     loaded = spark.read.format("channel").load(name)
 
@@ -165,7 +165,7 @@ def test_a_limit_ends_early_and_leaves_the_next_read_whole(
         ("id bigint, x int", "no column 'x'"),
     ],
 )
-def test_a_schema_that_is_not_the_channels_fails_the_plan(
+def test_a_mismatched_schema_fails_planning(
     spark: SparkSession, frame: DataFrame, name: str, schema: str, said: str
 ) -> None:
     save(frame.limit(0), name, create="true")
@@ -174,20 +174,21 @@ def test_a_schema_that_is_not_the_channels_fails_the_plan(
         spark.read.format("channel").schema(schema).load(name).collect()
 
 
-def test_a_channel_that_is_not_there_cannot_be_read(spark: SparkSession, name: str) -> None:
+def test_reading_a_missing_channel_is_an_error(spark: SparkSession, name: str) -> None:
     with pytest.raises(AnalysisException, match=f"there is no channel '{name}'"):
         spark.read.format("channel").load(name)
     with pytest.raises(AnalysisException, match="no channel is named"):
         spark.read.format("channel").load()
 
 
-def test_a_gateway_that_is_away_is_named(spark: SparkSession, name: str) -> None:
-    sluiceway.spark.register(spark, gateway="http://127.0.0.1:9")
+def test_an_unavailable_gateway_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("sluiceway.spark.datasource.Gateway", partial(Gateway, timeout_s=0.1))
+    source = ChannelDataSource({"path": name}, gateway_url="http://127.0.0.1:9")
 
-    with pytest.raises(AnalysisException, match=r"GatewayUnavailable.*127\.0\.0\.1:9"):
-        spark.read.format("channel").load(name)
+    with pytest.raises(GatewayUnavailable, match=r"127\.0\.0\.1:9"):
+        source.schema()
 
 
-def test_an_url_that_is_none_is_refused_when_it_is_given(spark: SparkSession) -> None:
+def test_registering_an_invalid_url_is_an_error(spark: SparkSession) -> None:
     with pytest.raises(OptionError, match="URL"):
         sluiceway.spark.register(spark, gateway="localhost")

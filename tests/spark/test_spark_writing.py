@@ -1,4 +1,4 @@
-"""What a write task does, without Spark around it."""
+"""Batch writes without a Spark session."""
 
 import pickle
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.rest.models import Connection
-from sluiceway.spark import writer as sinks
+from sluiceway.spark import writer as writer_module
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.writer import ChannelDataWriter
+from sluiceway.spark.writer import ChannelDataWriter, PooledProducer, TaskWriter
 from sluiceway_gateway.embedded import free_ports
 
 
@@ -31,8 +31,9 @@ def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Chan
 
 
 def writer(connection: Connection, **options: str) -> ChannelDataWriter:
-    made = ChannelDataWriter(connection, WriteOptions.parse({"path": "c"} | options))
-    copy: ChannelDataWriter = pickle.loads(pickle.dumps(made))  # noqa: S301
+    task_writer = TaskWriter(connection, WriteOptions.parse({"path": "c"} | options))
+    writer_ = ChannelDataWriter(task_writer)
+    copy: ChannelDataWriter = pickle.loads(pickle.dumps(writer_))  # noqa: S301
     return copy
 
 
@@ -42,14 +43,14 @@ def batch(*ids: int | None, text: str | None = "x") -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(("task", "partition"), [(0, 0), (1, 1), (5, 2)])
-def test_a_task_writes_to_the_partition_of_its_number(
+def test_a_task_writes_to_the_partition_with_its_number(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, task: int, partition: int
 ) -> None:
     class Task:
         def partitionId(self) -> int:  # noqa: N802 - Spark's name
             return task
 
-    monkeypatch.setattr(sinks.TaskContext, "get", Task)
+    monkeypatch.setattr(writer_module.TaskContext, "get", Task)
 
     wrote = writer(channel.connection("write")).write(iter([batch(1, 2), batch(3)]))
 
@@ -57,7 +58,7 @@ def test_a_task_writes_to_the_partition_of_its_number(
     assert ids_in(channel) == {partition: [1, 2, 3]}
 
 
-def test_with_a_key_equal_values_go_to_one_partition(channel: Channel) -> None:
+def test_records_with_equal_keys_go_to_one_partition(channel: Channel) -> None:
     rows = [batch(*range(20)), batch(*range(20))]
     writer(channel.connection("write"), key="id").write(iter(rows))
 
@@ -68,24 +69,24 @@ def test_with_a_key_equal_values_go_to_one_partition(channel: Channel) -> None:
     assert sum(len(set(ids)) for ids in found.values()) == 20
 
 
-def test_keys_stay_where_readers_look_for_them_when_the_channel_grows(
+def test_keys_keep_their_partition_when_the_channel_grows(
     channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = []
-    opening = sinks.TaskWriter._open
+    opening = TaskWriter._open
 
-    def noted(outlet: sinks.TaskWriter) -> sinks.PooledProducer:
-        opened.append(opening(outlet))
+    def noted(task_writer: TaskWriter) -> PooledProducer:
+        opened.append(opening(task_writer))
         return opened[-1]
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(*range(40))
         channel.update(partitions=9)
-        (sink,) = opened
-        sink.delivery._producer.list_topics(channel.connection("read").topic_name, timeout=20)
+        (pooled,) = opened
+        pooled.producer._producer.list_topics(channel.connection("read").topic_name, timeout=20)
         yield batch(*range(40))
 
-    monkeypatch.setattr(sinks.TaskWriter, "_open", noted)
+    monkeypatch.setattr(TaskWriter, "_open", noted)
     assert writer(channel.connection("write"), key="id").write(batches()).records == 80
 
     found = ids_in(channel)
@@ -93,9 +94,9 @@ def test_keys_stay_where_readers_look_for_them_when_the_channel_grows(
     assert all(ids[: len(ids) // 2] * 2 == ids for ids in found.values())
 
 
-def test_a_key_that_is_no_column_is_refused_before_anything_is_sent(channel: Channel) -> None:
+def test_a_key_that_is_not_a_field_is_an_error(channel: Channel) -> None:
     with pytest.raises(OptionError, match="key is 'x'; the channel has the fields id, s"):
-        writer(channel.connection("write"), key="x").check()
+        writer(channel.connection("write"), key="x")
 
 
 def test_an_empty_task_writes_nothing(channel: Channel) -> None:
@@ -103,15 +104,15 @@ def test_an_empty_task_writes_nothing(channel: Channel) -> None:
     assert ids_in(channel) == {}
 
 
-def test_a_null_where_none_may_be_fails_its_batch_before_it_is_sent(channel: Channel) -> None:
+def test_a_null_in_a_required_field_fails_its_batch_before_it_is_sent(channel: Channel) -> None:
     with pytest.raises(InvalidRecord, match="record 1, field 'id'") as caught:
         writer(channel.connection("write")).write(iter([batch(1, 2), batch(3, None, 4)]))
 
-    assert "2 records that this task wrote before it" in "".join(caught.value.__notes__)
+    assert "2 records that this task wrote before, and" in "".join(caught.value.__notes__)
     assert not {3, 4} & set(all_ids(channel))
 
 
-def test_messages_stay_below_the_topics_limit(gateway: Gateway, name: str) -> None:
+def test_messages_stay_below_the_topics_size_limit(gateway: Gateway, name: str) -> None:
     channel = gateway.channel(name, SCHEMA, format="arrow", config={"max.message.bytes": "20000"})
     ids = range(300)
 
@@ -120,7 +121,7 @@ def test_messages_stay_below_the_topics_limit(gateway: Gateway, name: str) -> No
     assert ids_in(channel) == {0: [*ids]}
 
 
-def test_a_record_larger_than_a_message_is_refused(gateway: Gateway, name: str) -> None:
+def test_a_record_larger_than_a_message_is_an_error(gateway: Gateway, name: str) -> None:
     channel = gateway.channel(name, SCHEMA, config={"max.message.bytes": "20000"})
 
     with pytest.raises(RecordTooLarge, match="record 0 takes"):
@@ -128,30 +129,31 @@ def test_a_record_larger_than_a_message_is_refused(gateway: Gateway, name: str) 
     assert ids_in(channel) == {}
 
 
-def test_a_writing_task_keeps_its_producer_for_the_next(channel: Channel) -> None:
-    made = writer(channel.connection("write"))
-    before = {id(sink) for idle in sinks.SINKS._idle.values() for sink in idle}
-    made.write(iter([batch(1)]))
-    made.write(iter([batch(2)]))
-    after = {id(sink) for idle in sinks.SINKS._idle.values() for sink in idle}
+def test_tasks_reuse_a_producer(channel: Channel) -> None:
+    writer_ = writer(channel.connection("write"))
+    before = {id(each) for idle in writer_module.PRODUCERS._idle.values() for each in idle}
+    writer_.write(iter([batch(1)]))
+    writer_.write(iter([batch(2)]))
+    after = {id(each) for idle in writer_module.PRODUCERS._idle.values() for each in idle}
 
     assert len(after - before) == 1
     assert all_ids(channel) == [1, 2]
 
 
-def test_a_topic_that_is_gone_fails_the_task(channel: Channel) -> None:
-    made = writer(channel.connection("write"))
+def test_a_deleted_topic_fails_a_write(gateway: Gateway, name: str) -> None:
+    channel = gateway.channel(name, SCHEMA)
+    writer_ = writer(channel.connection("write"))
     channel.delete()
 
     with pytest.raises(TopicGone):
-        made.write(iter([batch(1)]))
+        writer_.write(iter([batch(1)]))
 
 
-def test_a_broker_that_goes_away_fails_the_task_and_counts_what_was_written(
+def test_an_unavailable_broker_fails_a_write_with_the_written_records(
     fragile_kafka: Relay,
     fragile: Connection,
 ) -> None:
-    made = writer(fragile, deliverytimeoutms="3000")
+    writer_ = writer(fragile, deliverytimeoutms="1500")
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(1, 2)
@@ -159,16 +161,16 @@ def test_a_broker_that_goes_away_fails_the_task_and_counts_what_was_written(
         yield batch(3)
 
     with pytest.raises(DeliveryFailed, match="partition 0") as caught:
-        made.write(batches())
+        writer_.write(batches())
 
     assert caught.value.written_records + caught.value.failed_records == 3
     assert caught.value.failed_records >= 1
 
 
-def test_without_a_broker_a_task_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_without_a_broker_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
     connection = connection_at(f"127.0.0.1:{port}", "t")
-    monkeypatch.setattr(sinks, "_VERIFY_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(writer_module, "_VERIFY_TIMEOUT_S", 0.5)
 
     with pytest.raises(KafkaUnavailable):
         writer(connection).write(iter([batch(1)]))
@@ -181,11 +183,15 @@ batches = (pa.record_batch([pa.array(range(40)), text], names=["id", "s"]) for _
 """
 
 
-def test_a_long_task_writes_in_little_memory(channel: Channel, measure: Measure) -> None:
-    """400 MB; what a task holds is a batch of Spark's and what waits for Kafka."""
-    made = writer(channel.connection("write"))
+@pytest.mark.parametrize("format_", ["avro", pytest.param("arrow", marks=pytest.mark.long)])
+def test_a_long_write_takes_bounded_memory(
+    gateway: Gateway, name: str, measure: Measure, format_: str
+) -> None:
+    """Write 400 MB; a task holds one of Spark's batches and the producer's queue."""
+    channel = gateway.channel(name, SCHEMA, format=format_)
+    writer_ = writer(channel.connection("write"))
 
-    records, grown_mb = measure(pickle.dumps(made), "task.write(batches).records", BATCHES)
+    records, grown_mb = measure(pickle.dumps(writer_), "task.write(batches).records", BATCHES)
 
     assert records == 4000
     assert grown_mb < 200

@@ -1,4 +1,4 @@
-"""Offsets of a stream as a checkpoint keeps them."""
+"""Checkpoint offsets of a stream."""
 
 import json
 from dataclasses import replace
@@ -30,14 +30,14 @@ CONNECTION = Connection(
 
 
 @given(st.dictionaries(st.integers(0, 10_000), st.integers(0, 2**63 - 1)))
-def test_offsets_come_back_from_the_text_of_a_checkpoint(offsets: dict[int, int]) -> None:
+def test_offsets_survive_a_checkpoint(offsets: dict[int, int]) -> None:
     stored = replace(AT, next_offsets=offsets)
 
     assert StreamOffset.parse(json.loads(json.dumps(stored.to_json()))) == stored
 
 
-def test_equal_offsets_have_one_text() -> None:
-    """Spark compares texts, to see whether there is anything new."""
+def test_equal_offsets_have_equal_json() -> None:
+    """Spark compares the JSON to find new data."""
     other = replace(AT, next_offsets={1: 0, 0: 5})
 
     assert json.dumps(other.to_json()) == json.dumps(AT.to_json())
@@ -53,51 +53,50 @@ def test_offsets_name_version_channel_and_topic() -> None:
     }
 
 
-def test_a_group_that_an_option_names_is_told_and_no_other() -> None:
-    """Others see the query by what its progress tells; old checkpoints name none."""
-    seen = replace(AT, group="delays")
+def test_only_a_group_set_by_an_option_is_stored() -> None:
+    grouped = replace(AT, group="delays")
 
-    assert seen.to_json() == AT.to_json() | {"group": "delays"}
-    assert StreamOffset.parse(seen.to_json()) == seen
+    assert grouped.to_json() == AT.to_json() | {"group": "delays"}
+    assert StreamOffset.parse(grouped.to_json()) == grouped
     assert StreamOffset.parse(AT.to_json()).group is None
 
 
 @pytest.mark.parametrize(
     ("stored", "said"),
     [
-        (AT.to_json() | {"version": 2}, "the version 2, this client reads versions up to 1: inst"),
-        (AT.to_json() | {"version": "1"}, "the version '1'"),
-        ({"flights": {"0": 5}}, "which are no offsets of a channel. Give the query a new check"),
-        (AT.to_json() | {"offsets": [5]}, "which are no offsets"),
-        (AT.to_json() | {"offsets": {"x": 5}}, "which are no offsets"),
-        (None, "which are no offsets"),
+        (AT.to_json() | {"version": 2}, "version 2, this client reads versions up to 1: inst"),
+        (AT.to_json() | {"version": "1"}, "version '1'"),
+        ({"flights": {"0": 5}}, "which are not offsets of a channel. Give the query a new check"),
+        (AT.to_json() | {"offsets": [5]}, "which are not offsets"),
+        (AT.to_json() | {"offsets": {"x": 5}}, "which are not offsets"),
+        (None, "which are not offsets"),
     ],
 )
-def test_what_is_no_offset_of_a_channel_is_refused(stored: Any, said: str) -> None:
+def test_invalid_checkpoint_offsets_are_an_error(stored: Any, said: str) -> None:
     with pytest.raises(CheckpointMismatch, match=said):
         StreamOffset.parse(stored)
 
 
-def test_the_checkpoint_of_the_same_topic_is_taken() -> None:
-    AT.require_of(CONNECTION)
-    AT.require_of(replace(CONNECTION, partitions=7, topic_id=None))
+def test_the_checkpoint_of_the_same_topic_is_accepted() -> None:
+    AT.require_topic_of(CONNECTION)
+    AT.require_topic_of(replace(CONNECTION, partitions=7, topic_id=None))
 
 
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ({"channel_uid": "b" * 32}, "'flights' was deleted and made anew since the checkpoint"),
+        ({"channel_uid": "b" * 32}, "'flights' was deleted and recreated since the checkpoint"),
         (
             {"channel_uid": "b" * 32, "channel_name": "trains"},
             r"belongs to the channel 'flights' \(a+\), not to 'trains'",
         ),
-        ({"topic_id": "U"}, "the topic of the channel 'flights' was deleted and made anew"),
+        ({"topic_id": "U"}, "the topic of the channel 'flights' was deleted and recreated"),
     ],
 )
-def test_the_checkpoint_of_another_topic_is_refused_with_what_to_do(
+def test_the_checkpoint_of_another_topic_is_an_error_with_advice(
     found: dict[str, str], said: str
 ) -> None:
     with pytest.raises(CheckpointMismatch, match=said) as caught:
-        AT.require_of(replace(CONNECTION, **found))  # type: ignore[arg-type]
+        AT.require_topic_of(replace(CONNECTION, **found))  # type: ignore[arg-type]
 
-    assert "a new checkpointLocation to begin anew" in str(caught.value)
+    assert "a new checkpointLocation to start over" in str(caught.value)

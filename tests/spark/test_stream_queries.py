@@ -1,4 +1,4 @@
-"""Streaming queries on a real Spark, from channel to channel."""
+"""Streaming queries from channel to channel."""
 
 import time
 import uuid
@@ -29,12 +29,12 @@ Run = Callable[..., StreamingQuery]
 
 
 @pytest.fixture
-def inlet(gateway: Gateway, name: str) -> Channel:
+def source(gateway: Gateway, name: str) -> Channel:
     return gateway.channel(f"{name}-in", SCHEMA, partitions=2)
 
 
 @pytest.fixture
-def outlet(gateway: Gateway, name: str) -> Channel:
+def sink(gateway: Gateway, name: str) -> Channel:
     return gateway.channel(f"{name}-out", SCHEMA, partitions=2)
 
 
@@ -44,7 +44,7 @@ def stream(spark: SparkSession, channel: Channel, **options: object) -> DataFram
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Run]:
-    """Start a query from a dataframe to a channel, always from the same checkpoint."""
+    """Start a query from a dataframe to a channel, with the test's checkpoint."""
     queries: list[StreamingQuery] = []
 
     def start(frame: DataFrame, channel: Channel, mode: str = "append") -> StreamingQuery:
@@ -60,7 +60,7 @@ def start(tmp_path: Path) -> Iterator[Run]:
 
 @pytest.fixture
 def drain(tmp_path: Path) -> Run:
-    """Run a query over what there is now, from the same checkpoint as before."""
+    """Run a query over the available records, with the test's checkpoint."""
 
     def drain(frame: DataFrame, channel: Channel, **options: object) -> StreamingQuery:
         writer = frame.writeStream.format("channel").options(**options)
@@ -80,94 +80,93 @@ def until(query: StreamingQuery, done: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_query_goes_on_where_it_stood_and_sees_new_partitions(
-    spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run
+def test_a_restarted_query_resumes_and_reads_new_partitions(
+    spark: SparkSession, source: Channel, sink: Channel, drain: Run
 ) -> None:
-    frame = stream(spark, inlet)
-    fill(inlet, range(10))
-    drain(frame, outlet)
-    assert all_ids(outlet) == [*range(10)]
+    frame = stream(spark, source)
+    fill(source, range(10))
+    drain(frame, sink)
+    assert all_ids(sink) == [*range(10)]
 
-    inlet.update(partitions=3)
-    fill(inlet, range(10, 15), partition=1)
-    fill(inlet, range(15, 20), partition=2)
-    drain(frame, outlet)
+    source.update(partitions=3)
+    fill(source, range(10, 15), partition=1)
+    fill(source, range(15, 20), partition=2)
+    drain(frame, sink)
 
-    assert all_ids(outlet) == [*range(20)]
+    assert all_ids(sink) == [*range(20)]
 
 
-def test_a_batch_that_is_replayed_is_the_same_batch_of_another_attempt(
-    spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run, tmp_path: Path
+def test_a_replayed_batch_has_the_same_batch_id_and_another_attempt_id(
+    spark: SparkSession, source: Channel, sink: Channel, drain: Run, tmp_path: Path
 ) -> None:
-    """A query that ends between its write and Spark's note of it."""
-    frame = stream(spark, inlet)
-    fill(inlet, range(10))
-    drain(frame, outlet)
+    frame = stream(spark, source)
+    fill(source, range(10))
+    drain(frame, sink)
     for note in (tmp_path / "checkpoint" / "commits").glob("*0*"):
         note.unlink()
-    fill(inlet, range(10, 12))
-    drain(frame, outlet)  # before Spark 4.2 the replay alone
-    drain(frame, outlet)
+    fill(source, range(10, 12))
+    drain(frame, sink)  # before Spark 4.2 the replay alone
+    drain(frame, sink)
 
-    told = [dict(each.headers() or ())[HEADER] for each in messages_of(outlet.connection("read"))]
+    markers = [dict(each.headers() or ())[HEADER] for each in messages_of(sink.connection("read"))]
     batches: dict[bytes, dict[bytes, list[int]]] = {}
-    for value in told:
+    for value in markers:
         attempts = batches.setdefault(value[16:32], {})
         attempts.setdefault(value[32:48], []).append(int.from_bytes(value[48:]))
-    assert all_ids(outlet) == sorted([*range(10), *range(12)])
+    assert all_ids(sink) == sorted([*range(10), *range(12)])
     assert sorted(len(attempts) for attempts in batches.values()) == [1, 2]
     for attempts in batches.values():
         assert all(numbers == [*range(len(numbers))] for numbers in attempts.values())
 
 
-def test_a_running_query_outlives_a_broker_that_stands_still(
+@pytest.mark.long
+def test_a_running_query_survives_a_stalled_broker(
     spark: SparkSession, fragile_kafka: Relay, sqlite: SQLite, start: Run
 ) -> None:
     servers, name = fragile_kafka.address, uuid.uuid4().hex
     app = create_app(Settings(database_url=sqlite.migrated(), kafka_bootstrap_servers=servers))
     with serving(app) as url, Gateway(url) as gateway:
         sluiceway.spark.register(spark, gateway=url)
-        inlet, outlet = (
+        source, sink = (
             gateway.channel(f"{name}-{each}", SCHEMA, partitions=2) for each in ("in", "out")
         )
-        fill(inlet, range(5))
-        query = start(stream(spark, inlet), outlet)
-        until(query, lambda: all_ids(outlet) == [*range(5)])
+        fill(source, range(5))
+        query = start(stream(spark, source), sink)
+        until(query, lambda: all_ids(sink) == [*range(5)])
         with fragile_kafka.still():
-            # Idle, Spark asks for the end every few milliseconds; now the first of these never
-            # ends.
+            # An idle query polls for the end every few milliseconds; now a poll blocks.
             until(
                 query, lambda: all("Getting offsets" in query.status["message"] for _ in range(50))
             )
-        fill(inlet, range(5, 10))
+        fill(source, range(5, 10))
 
-        until(query, lambda: all_ids(outlet) == [*range(10)])
+        until(query, lambda: all_ids(sink) == [*range(10)])
         query.stop()
 
 
-def test_a_channel_made_anew_is_not_read_by_an_old_checkpoint(
-    spark: SparkSession, gateway: Gateway, inlet: Channel, outlet: Channel, drain: Run
+def test_an_old_checkpoint_does_not_read_a_recreated_channel(
+    spark: SparkSession, gateway: Gateway, source: Channel, sink: Channel, drain: Run
 ) -> None:
-    fill(inlet, range(5))
-    drain(stream(spark, inlet), outlet)
-    inlet.delete(force=True)
-    fill(gateway.channel(inlet.name, SCHEMA, partitions=2), range(5))
+    fill(source, range(5))
+    drain(stream(spark, source), sink)
+    source.delete(force=True)
+    fill(gateway.channel(source.name, SCHEMA, partitions=2), range(5))
 
-    with pytest.raises(StreamingQueryException, match="deleted and made anew since the checkpoint"):
-        drain(stream(spark, inlet), outlet)
-    assert all_ids(outlet) == [*range(5)]
+    with pytest.raises(StreamingQueryException, match="deleted and recreated since the checkpoint"):
+        drain(stream(spark, source), sink)
+    assert all_ids(sink) == [*range(5)]
 
 
-def test_inside_foreach_batch_channels_are_written_in_batches(
-    spark: SparkSession, inlet: Channel, outlet: Channel, tmp_path: Path
+def test_foreach_batch_writes_channels_in_batches(
+    spark: SparkSession, source: Channel, sink: Channel, tmp_path: Path
 ) -> None:
-    fill(inlet, range(10))
-    counts = stream(spark, inlet).groupBy(SCHEMA.names[0]).count()
+    fill(source, range(10))
+    counts = stream(spark, source).groupBy(SCHEMA.names[0]).count()
 
     def write(batch: DataFrame, number: int) -> None:
         del number
         frame = batch.selectExpr("id", "cast(count as string) s")
-        frame.write.format("channel").mode("append").save(outlet.name)
+        frame.write.format("channel").mode("append").save(sink.name)
 
     query = (
         counts.writeStream.outputMode("update")
@@ -178,50 +177,50 @@ def test_inside_foreach_batch_channels_are_written_in_batches(
     )
 
     assert query.awaitTermination(TIMEOUT_S)
-    assert all_ids(outlet) == [*range(10)]
+    assert all_ids(sink) == [*range(10)]
 
 
-def test_complete_results_are_added_each_time_and_updates_are_refused(
-    spark: SparkSession, inlet: Channel, outlet: Channel, start: Run
+def test_complete_mode_appends_each_result_and_update_mode_is_an_error(
+    spark: SparkSession, source: Channel, sink: Channel, start: Run
 ) -> None:
-    fill(inlet, range(3))
-    counts = stream(spark, inlet).groupBy("id").agg({"s": "max"}).toDF("id", "s")
-    query = start(counts, outlet, mode="complete")
-    until(query, lambda: all_ids(outlet) == [0, 1, 2])
-    fill(inlet, range(3, 4))
-    until(query, lambda: all_ids(outlet) == [0, 0, 1, 1, 2, 2, 3])
+    fill(source, range(3))
+    counts = stream(spark, source).groupBy("id").agg({"s": "max"}).toDF("id", "s")
+    query = start(counts, sink, mode="complete")
+    until(query, lambda: all_ids(sink) == [0, 1, 2])
+    fill(source, range(3, 4))
+    until(query, lambda: all_ids(sink) == [0, 0, 1, 1, 2, 2, 3])
     query.stop()
 
     # Spark looks at the mode when there is something to write.
-    fill(inlet, range(4, 5))
-    refused = start(counts, outlet, mode="update")
+    fill(source, range(4, 5))
+    refused = start(counts, sink, mode="update")
     with pytest.raises(StreamingQueryException, match="does not support Update mode"):
         refused.awaitTermination(TIMEOUT_S)
 
 
-def test_a_limit_on_a_batch_is_kept_where_spark_can_and_refused_where_not(
-    spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run
+def test_a_batch_limit_is_applied_or_an_error_before_spark_4_2(
+    spark: SparkSession, source: Channel, sink: Channel, drain: Run
 ) -> None:
-    fill(inlet, range(10))
-    frame = stream(spark, inlet, maxOffsetsPerTrigger=4)
+    fill(source, range(10))
+    frame = stream(spark, source, maxOffsetsPerTrigger=4)
     if microbatch.limits is None:
         with pytest.raises(PySparkException, match=r"maxOffsetsPerTrigger needs Spark 4\.2"):
-            drain(frame, outlet)
+            drain(frame, sink)
         return
-    query = drain(frame, outlet)
+    query = drain(frame, sink)
 
     assert [each["numInputRows"] for each in query.recentProgress][:3] == [4, 4, 2]
-    assert ids_in(outlet) == {0: [*range(10)]}
+    assert ids_in(sink) == {0: [*range(10)]}
 
 
-def test_messages_show_their_headers_and_their_place(
-    spark: SparkSession, inlet: Channel, outlet: Channel, drain: Run
+def test_metadata_columns_have_headers_and_offsets(
+    spark: SparkSession, source: Channel, sink: Channel, drain: Run
 ) -> None:
-    fill(inlet, range(3))
-    drain(stream(spark, inlet), outlet)
+    fill(source, range(3))
+    drain(stream(spark, source), sink)
     options = {"includeHeaders": "true", "includeMetadata": "true"}
 
-    found = spark.read.format("channel").options(**options).load(outlet.name)
+    found = spark.read.format("channel").options(**options).load(sink.name)
     rows = found.orderBy("_metadata.offset").collect()
 
     assert found.columns == ["id", "s", "headers", "_metadata"]
@@ -233,6 +232,6 @@ def test_messages_show_their_headers_and_their_place(
         (0, 2),
     ]
     assert rows[0]["_metadata"].timestamp.year > 2000
-    plain = spark.read.format("channel").options(**options).load(inlet.name)
+    plain = spark.read.format("channel").options(**options).load(source.name)
     assert plain.select("headers").distinct().collect() == [Row(headers=None)]
     assert plain.select("_metadata.key").distinct().collect() == [Row(key=None)]

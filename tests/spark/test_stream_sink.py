@@ -1,4 +1,4 @@
-"""What a task of a streaming write leaves in Kafka, without Spark around it."""
+"""Streaming writes without a Spark session."""
 
 import pickle
 import uuid
@@ -14,21 +14,25 @@ from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.codecs import Envelope, Provenance
 from sluiceway.errors import OptionError, SchemaMismatch
-from sluiceway.spark import writer as sinks
-from sluiceway.spark import writer as writing
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.provenance import HEADER, STAMP_BYTES, batch_key, topic_bytes
+from sluiceway.spark.provenance import (
+    HEADER,
+    MARKER_BYTES,
+    ProvenanceMarker,
+    provenance_batch_id,
+    topic_id_bytes,
+)
 from sluiceway.spark.types import struct_of
-from sluiceway.spark.writer import AttemptWrote, ChannelStreamWriter
+from sluiceway.spark.writer import ChannelStreamWriter, TaskResult, TaskWriter
 
-Run = Callable[..., AttemptWrote]
+Run = Callable[..., TaskResult]
 
 QUERY = uuid.UUID("00000000-0000-4000-8000-000000000001")
 
 
 class Task:
-    """What Spark tells a task about itself."""
+    """Spark's TaskContext of a micro-batch."""
 
     def __init__(self, number: int = 0, batch: int = 7) -> None:
         self._number = number
@@ -51,15 +55,14 @@ def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Chan
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Run:
-    """Run a task of a micro-batch over batches of ids, and return what it reports."""
+    """Run a task of a micro-batch over batches of ids, and return its commit message."""
 
-    def run(*batches: range, task: Task | None = None, **options: str) -> AttemptWrote:
+    def run(*batches: range, task: Task | None = None, **options: str) -> TaskResult:
         task = task or Task()
-        for module in (sinks, writing):
-            monkeypatch.setattr(f"{module.__name__}.TaskContext.get", lambda: task)
+        monkeypatch.setattr("sluiceway.spark.writer.TaskContext.get", lambda: task)
         parsed = WriteOptions.parse({"path": channel.name} | options, streaming=True)
-        made = ChannelStreamWriter(channel.connection("write"), parsed)
-        shipped: ChannelStreamWriter = pickle.loads(pickle.dumps(made))  # noqa: S301
+        stream_writer = ChannelStreamWriter(TaskWriter(channel.connection("write"), parsed))
+        shipped: ChannelStreamWriter = pickle.loads(pickle.dumps(stream_writer))  # noqa: S301
         return shipped.write(iter([rows(each) for each in batches]))
 
     return run
@@ -70,11 +73,11 @@ def rows(ids: range) -> pa.RecordBatch:
 
 
 def provenance(message: Message) -> tuple[Provenance, int]:
-    """Read what a message tells of itself, and how many records it holds."""
+    """Return a message's provenance and number of records."""
     headers = dict(message.headers() or ())
     if headers:
         assert [*headers] == [HEADER]
-        assert len(HEADER) + len(headers[HEADER]) < STAMP_BYTES
+        assert len(HEADER) + len(headers[HEADER]) < MARKER_BYTES
         return Provenance.unpack(headers[HEADER]), 1
     head = Envelope.unpack(message.value())
     assert head.provenance is not None
@@ -82,37 +85,36 @@ def provenance(message: Message) -> tuple[Provenance, int]:
 
 
 def sequences(channel: Channel) -> dict[tuple[bytes, bytes], dict[int, list[int]]]:
-    """Return the numbers of records by batch and attempt, then by partition."""
+    """Return sequence numbers by batch and attempt id, then by partition."""
     found: dict[tuple[bytes, bytes], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     connection = channel.connection("read")
     for message in messages_of(connection):
-        told, records = provenance(message)
-        assert told.topic_id == topic_bytes(connection.topic_id)
-        numbers = range(told.sequence, told.sequence + records)
-        found[told.batch_id, told.attempt_id][message.partition()].extend(numbers)
+        marker, records = provenance(message)
+        assert marker.topic_id == topic_id_bytes(connection.topic_id)
+        numbers = range(marker.sequence, marker.sequence + records)
+        found[marker.batch_id, marker.attempt_id][message.partition()].extend(numbers)
     return {key: dict(partitions) for key, partitions in found.items()}
 
 
-def test_each_record_tells_its_batch_its_attempt_and_its_number(channel: Channel, run: Run) -> None:
-    wrote = run(range(3), range(3, 5), task=Task(number=1))
+def test_each_record_has_its_batch_attempt_and_sequence_number(channel: Channel, run: Run) -> None:
+    assert run(range(3), range(3, 5), task=Task(number=1)).records == 5
 
-    assert wrote.records == 5
-    assert wrote.batch_id == batch_key(QUERY, 7)
-    assert sequences(channel) == {(wrote.batch_id, wrote.attempt_id): {1: [*range(5)]}}
+    (((batch_id, _), partitions),) = sequences(channel).items()
+    assert batch_id == provenance_batch_id(QUERY, 7)
+    assert partitions == {1: [*range(5)]}
     assert all_ids(channel) == [*range(5)]
 
 
-def test_with_a_key_the_numbers_have_no_gap_in_any_partition(channel: Channel, run: Run) -> None:
-    wrote = run(range(30), range(30), key="id")
+def test_sequence_numbers_with_a_key_have_no_gaps(channel: Channel, run: Run) -> None:
+    run(range(30), range(30), key="id")
 
-    ((attempt, partitions),) = sequences(channel).items()
-    assert attempt == (wrote.batch_id, wrote.attempt_id)
+    (partitions,) = sequences(channel).values()
     assert len(partitions) == 3
     assert all(numbers == [*range(len(numbers))] for numbers in partitions.values())
     assert sum(map(len, partitions.values())) == 60
 
 
-def test_a_key_goes_where_a_plain_writer_sends_it(channel: Channel, run: Run) -> None:
+def test_keys_go_to_the_same_partitions_as_with_a_python_writer(channel: Channel, run: Run) -> None:
     run(range(30), key="id")
     placed = ids_in(channel)
     with channel.writer(key="id") as writer:
@@ -121,12 +123,15 @@ def test_a_key_goes_where_a_plain_writer_sends_it(channel: Channel, run: Run) ->
     assert ids_in(channel) == {p: ids + ids for p, ids in placed.items()}
 
 
-def test_a_replay_has_the_same_batch_and_another_attempt(channel: Channel, run: Run) -> None:
-    first, again, other = run(range(2)), run(range(2)), run(range(2), task=Task(batch=8))
+def test_a_replay_has_the_same_batch_id_and_another_attempt_id(channel: Channel, run: Run) -> None:
+    for batch in (7, 7, 8):
+        run(range(2), task=Task(batch=batch))
 
-    assert first.batch_id == again.batch_id != other.batch_id
-    assert len({first.attempt_id, again.attempt_id, other.attempt_id}) == 3
-    assert [*sequences(channel).values()] == [{0: [0, 1]}] * 3
+    found = sequences(channel)
+    assert [*found.values()] == [{0: [0, 1]}] * 3
+    batches, attempts = zip(*found, strict=True)
+    assert batches == tuple(provenance_batch_id(QUERY, number) for number in (7, 7, 8))
+    assert len(set(attempts)) == 3
 
 
 def test_a_task_without_rows_writes_nothing(channel: Channel, run: Run) -> None:
@@ -134,17 +139,17 @@ def test_a_task_without_rows_writes_nothing(channel: Channel, run: Run) -> None:
     assert messages_of(channel.connection("read")) == []
 
 
-def test_marked_messages_stay_below_the_topics_limit(gateway: Gateway, name: str) -> None:
+def test_marked_messages_stay_below_the_topics_size_limit(gateway: Gateway, name: str) -> None:
     for kind in ("avro", "arrow"):
         channel = gateway.channel(
             f"{name}-{kind}", SCHEMA, format=kind, config={"max.message.bytes": "20000"}
         )
         connection = channel.connection("write")
-        outlet = sinks.TaskWriter(connection, WriteOptions.parse({"path": channel.name}))
+        writer = TaskWriter(connection, WriteOptions.parse({"path": channel.name}))
         batch = pa.record_batch([pa.array(range(300)), pa.array(["x" * 1000] * 300)], schema=SCHEMA)
-        stamp = writing.ProvenanceMarker(connection, bytes(16))
+        marker = ProvenanceMarker(connection, bytes(16))
 
-        assert outlet.write(iter([batch]), stamp) == 300
+        assert writer.write(iter([batch]), marker) == 300
         assert all_ids(channel) == [*range(300)]
 
 
@@ -157,7 +162,7 @@ def test_marked_messages_stay_below_the_topics_limit(gateway: Gateway, name: str
         ({"startingOffsets": "latest"}, "is an option of a read"),
     ],
 )
-def test_a_streaming_write_that_makes_no_sense_is_refused(
+def test_invalid_options_fail_a_streaming_write(
     gateway: Gateway, gateway_url: str, name: str, options: dict[str, str], said: str
 ) -> None:
     gateway.channel(name, SCHEMA)
@@ -167,7 +172,9 @@ def test_a_streaming_write_that_makes_no_sense_is_refused(
         source.streamWriter(struct_of(SCHEMA), overwrite=False)
 
 
-def test_columns_that_do_not_fit_are_refused(gateway: Gateway, gateway_url: str, name: str) -> None:
+def test_mismatched_columns_fail_a_streaming_write(
+    gateway: Gateway, gateway_url: str, name: str
+) -> None:
     gateway.channel(name, SCHEMA)
     source = ChannelDataSource({"path": name}, gateway_url=gateway_url)
 
@@ -175,7 +182,7 @@ def test_columns_that_do_not_fit_are_refused(gateway: Gateway, gateway_url: str,
         source.streamWriter(struct_of(pa.schema([("s", pa.string())])), overwrite=False)
 
 
-def test_a_sink_follows_a_channel_that_was_made_anew(
+def test_a_sink_follows_a_recreated_channel(
     gateway: Gateway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.spark.datasource._REFRESH_EVERY_S", 0.0)
@@ -183,16 +190,25 @@ def test_a_sink_follows_a_channel_that_was_made_anew(
     channel = gateway.channel(name, SCHEMA)
     first = source.streamWriter(struct_of(SCHEMA), overwrite=False)
     channel.delete()
-    anew = gateway.channel(name, SCHEMA)
+    recreated = gateway.channel(name, SCHEMA)
     second = source.streamWriter(struct_of(SCHEMA), overwrite=False)
 
-    uids = [each._outlet.connection.channel_uid for each in (first, second)]
-    assert uids == [channel.uid, anew.uid]
+    uids = [each._task_writer.connection.channel_uid for each in (first, second)]
+    assert uids == [channel.uid, recreated.uid]
 
 
-def test_a_batch_id_is_that_of_its_query_and_number() -> None:
+def test_a_batch_id_depends_on_the_query_and_the_batch_number() -> None:
     other = uuid.UUID(int=QUERY.int + 1)
 
-    assert batch_key(QUERY, 7) == batch_key(QUERY, 7)
-    assert len({batch_key(QUERY, 7), batch_key(QUERY, 8), batch_key(other, 7)}) == 3
-    assert len(batch_key(QUERY, 7)) == 16
+    assert provenance_batch_id(QUERY, 7) == provenance_batch_id(QUERY, 7)
+    assert (
+        len(
+            {
+                provenance_batch_id(QUERY, 7),
+                provenance_batch_id(QUERY, 8),
+                provenance_batch_id(other, 7),
+            }
+        )
+        == 3
+    )
+    assert len(provenance_batch_id(QUERY, 7)) == 16

@@ -1,4 +1,4 @@
-"""What the driver's part of a streaming read does, without Spark around it."""
+"""Streaming reads without a Spark session."""
 
 import json
 import logging
@@ -28,11 +28,11 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.rest.models import Connection
-from sluiceway.spark.connections import Link
+from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import ChannelStreamReader, MicroBatchPlanner
 from sluiceway.spark.offsets import StreamOffset
-from sluiceway.spark.options import StreamOptions
+from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 
 Json = Mapping[str, Any]
@@ -44,7 +44,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
 
 
 class Query:
-    """A streaming query's driver: what Spark asks, in the order in which it asks."""
+    """A streaming query's driver, which calls the reader in the same order as Spark."""
 
     def __init__(self, url: str, channel: str, **options: str) -> None:
         source = ChannelDataSource({"path": channel} | options, gateway_url=url)
@@ -57,14 +57,14 @@ class Query:
         return stored(self.reader.initialOffset())
 
     def end(self) -> Json:
-        return stored(self.reader.frontier.end().to_json())
+        return stored(self.reader.planner.end().to_json())
 
     def batch(self, start: Json, end: Json) -> dict[int, list[int]]:
         """Plan and read a micro-batch, and return its ids by partition."""
-        pieces = self.reader.partitions(start, end)
+        splits = self.reader.partitions(start, end)
         found: dict[int, list[int]] = {}
-        for piece in pieces:
-            shipped: InputPartition = pickle.loads(pickle.dumps(piece))  # noqa: S301
+        for split in splits:
+            shipped: InputPartition = pickle.loads(pickle.dumps(split))  # noqa: S301
             ids = [
                 each for batch in self.task.read(shipped) for each in batch.column("id").to_pylist()
             ]
@@ -73,7 +73,7 @@ class Query:
 
 
 def stored(offset: Json) -> Json:
-    """Give an offset the way through a checkpoint."""
+    """Return an offset after a round trip through a checkpoint."""
     parsed: Json = json.loads(json.dumps(offset))
     return parsed
 
@@ -94,7 +94,9 @@ def queries(gateway_url: str, channel: Channel) -> Iterator[Any]:
         yield query
 
 
-def test_batches_follow_one_another_from_the_earliest(channel: Channel, queries: Any) -> None:
+def test_batches_follow_one_another_from_the_earliest_offset(
+    channel: Channel, queries: Any
+) -> None:
     fill(channel, range(3))
     query = queries()
 
@@ -124,7 +126,7 @@ def test_batches_follow_one_another_from_the_earliest(channel: Channel, queries:
         ({"startingTimestamp": str(2**42)}, {0: 3, 1: 0}),
     ],
 )
-def test_a_query_starts_where_it_is_told(
+def test_starting_options_set_the_start(
     channel: Channel, queries: Any, options: dict[str, str], start: dict[int, int]
 ) -> None:
     fill(channel, range(3))
@@ -132,16 +134,16 @@ def test_a_query_starts_where_it_is_told(
     assert offsets(queries(**options).start()) == start
 
 
-def test_a_start_that_makes_no_sense_fails_before_the_first_batch(
+def test_invalid_starting_offsets_fail_before_the_first_batch(
     channel: Channel, queries: Any
 ) -> None:
-    with pytest.raises(OptionError, match="says nothing about partition 1"):
+    with pytest.raises(OptionError, match="lacks partition 1"):
         queries(startingOffsets='{"0": 0}').start()
     with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 7"):
         queries(startingOffsets='{"0": 7, "1": 0}').start()
 
 
-def test_a_new_partition_begins_at_its_beginning(
+def test_a_new_partition_is_read_from_its_beginning(
     channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
@@ -156,7 +158,7 @@ def test_a_new_partition_begins_at_its_beginning(
     assert query.batch(start, end) == {2: [0, 1]}
 
 
-def test_many_tasks_share_a_batch_where_asked(channel: Channel, queries: Any) -> None:
+def test_a_batch_is_split_on_request(channel: Channel, queries: Any) -> None:
     fill(channel, range(6))
     query = queries(minPartitions="3")
 
@@ -165,16 +167,14 @@ def test_many_tasks_share_a_batch_where_asked(channel: Channel, queries: Any) ->
 
 
 def delete_before(channel: Channel, offset: int, partition: int = 0) -> None:
-    """Let Kafka forget a partition's messages, as retention does."""
+    """Delete a partition's first messages, as retention does."""
     connection = channel.connection("read")
     admin = AdminClient(connection.kafka)
     at = TopicPartition(connection.topic_name, partition, offset)
     admin.delete_records([at])[at].result(30)
 
 
-def test_offsets_that_kafka_lost_fail_the_batch_before_it_is_read(
-    channel: Channel, queries: Any
-) -> None:
+def test_lost_offsets_fail_planning(channel: Channel, queries: Any) -> None:
     fill(channel, range(5))
     query = queries()
     start, end = query.start(), query.end()
@@ -184,7 +184,7 @@ def test_offsets_that_kafka_lost_fail_the_batch_before_it_is_read(
         query.batch(start, end)
 
 
-def test_a_query_goes_on_without_what_is_lost_where_it_may(
+def test_lost_offsets_are_skipped_and_logged_without_fail_on_data_loss(
     channel: Channel, queries: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(channel, range(5))
@@ -193,30 +193,32 @@ def test_a_query_goes_on_without_what_is_lost_where_it_may(
     delete_before(channel, 3)
 
     assert query.batch(start, end) == {0: [3, 4]}
-    told = [each.getMessage() for each in caplog.records if "failOnDataLoss" in each.getMessage()]
-    assert len(told) == 1
-    assert "partition 0 has no offset 0: its range is 3 to 5" in told[0]
+    messages = [
+        each.getMessage() for each in caplog.records if "failOnDataLoss" in each.getMessage()
+    ]
+    assert len(messages) == 1
+    assert "partition 0 has no offset 0: its range is 3 to 5" in messages[0]
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_offsets_lost_between_plan_and_task_are_met_in_the_task(
+def test_offsets_lost_after_planning_are_handled_in_the_task(
     channel: Channel, queries: Any, caplog: pytest.LogCaptureFixture, fail: bool
 ) -> None:
     fill(channel, range(5))
     query = queries(failOnDataLoss=str(fail))
-    (piece,) = query.reader.partitions(query.start(), query.end())
+    (split,) = query.reader.partitions(query.start(), query.end())
     delete_before(channel, 3)
 
     if fail:
         with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0"):
-            list(query.reader.read(piece))
+            list(query.reader.read(split))
         return
-    (batch,) = query.reader.read(piece)
+    (batch,) = query.reader.read(split)
     assert batch.column("id").to_pylist() == [3, 4]
-    assert "from offset 0 up to 3 are no longer kept" in caplog.text
+    assert "no longer holds the messages from offset 0 to 3" in caplog.text
 
 
-def test_a_checkpoint_of_another_channel_is_refused(
+def test_a_checkpoint_of_another_channel_is_an_error(
     gateway: Gateway, channel: Channel, queries: Any
 ) -> None:
     other = gateway.channel(f"{channel.name}-other", SCHEMA)
@@ -226,18 +228,18 @@ def test_a_checkpoint_of_another_channel_is_refused(
         queries().batch(start, start)
 
 
-def test_a_checkpoint_of_the_channel_before_is_refused(
+def test_a_checkpoint_of_a_deleted_channel_is_an_error(
     gateway: Gateway, channel: Channel, queries: Any
 ) -> None:
     start = queries().start()
     channel.delete()
     gateway.channel(channel.name, SCHEMA, partitions=2)
 
-    with pytest.raises(CheckpointMismatch, match="was deleted and made anew since the checkpoint"):
+    with pytest.raises(CheckpointMismatch, match="was deleted and recreated since the checkpoint"):
         queries().batch(start, start)
 
 
-def test_a_channel_made_anew_under_a_query_ends_it(
+def test_recreating_a_channel_ends_its_query(
     gateway: Gateway, channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
@@ -246,11 +248,11 @@ def test_a_channel_made_anew_under_a_query_ends_it(
     channel.delete()
     gateway.channel(channel.name, SCHEMA, partitions=2)
 
-    with pytest.raises(Conflict, match="made anew"):
+    with pytest.raises(Conflict, match=r"made anew|recreated"):
         query.end()
 
 
-def test_a_topic_that_vanishes_under_a_query_ends_it(
+def test_deleting_the_topic_ends_a_query(
     channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.spark.microbatch._VERIFY_EVERY_S", 0.0)
@@ -264,14 +266,14 @@ def test_a_topic_that_vanishes_under_a_query_ends_it(
         query.end()
 
 
-def test_columns_that_the_channel_has_not_are_refused(gateway_url: str, channel: Channel) -> None:
+def test_columns_missing_in_the_channel_are_an_error(gateway_url: str, channel: Channel) -> None:
     source = ChannelDataSource({"path": channel.name}, gateway_url=gateway_url)
 
     with pytest.raises(SchemaMismatch, match="no column 'x'"):
         source.streamReader(struct_of(SCHEMA).add("x", LongType()))
 
 
-def test_a_new_schema_is_read_as_the_one_that_the_query_began_with(
+def test_new_messages_are_read_with_the_querys_first_schema(
     gateway: Gateway, channel: Channel, queries: Any
 ) -> None:
     fill(channel, range(1))
@@ -284,50 +286,58 @@ def test_a_new_schema_is_read_as_the_one_that_the_query_began_with(
     assert query.batch(start, query.end()) == {0: [0, 1]}
 
 
-def test_while_the_gateway_is_away_a_query_goes_on(
-    channel: Channel, caplog: pytest.LogCaptureFixture
+def test_a_query_continues_without_the_gateway(
+    channel: Channel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sluiceway.spark.connections._TIMEOUT_S", 0.3)
     fill(channel, range(3))
-    link = Link(channel.connection("read"), "read", gateway_url="http://127.0.0.1:9")
+    source = RefreshableConnection(
+        channel.connection("read"), "read", gateway_url="http://127.0.0.1:9"
+    )
     reader = ChannelStreamReader(
-        link, StreamOptions.parse({"path": channel.name}), struct_of(SCHEMA)
+        source, ReadOptions.parse({"path": channel.name}), struct_of(SCHEMA)
     )
     caplog.set_level(logging.WARNING)
 
-    frontier = reader.frontier
-    shares = frontier.shares(frontier.start(), frontier.end())
+    planner = reader.planner
+    splits = planner.splits(planner.start(), planner.end())
 
-    assert [share.offsets.messages for share in shares] == [3]
-    told = [each for each in caplog.records if "goes on with what it knows" in each.getMessage()]
-    assert len(told) == 1
+    assert [split.offsets.messages for split in splits] == [3]
+    messages = [
+        each
+        for each in caplog.records
+        if "continues with the last known connection" in each.getMessage()
+    ]
+    assert len(messages) == 1
     reader.stop()
 
 
-def test_a_query_outlives_its_broker(
+def test_a_query_survives_a_broker_restart(
     fragile_kafka: Relay, fragile: Connection, produce: Produce
 ) -> None:
-    """The broker is away, and comes back, while the query wants to know its end."""
-    frontier = MicroBatchPlanner(Link(fragile, "read"), StreamOptions.parse({"path": "t"}))
+    planner = MicroBatchPlanner(
+        RefreshableConnection(fragile, "read"), ReadOptions.parse({"path": "t"})
+    )
     produce(fragile, b"1", b"2")
-    start = frontier.start()
-    before = frontier.end()
+    start = planner.start()
+    before = planner.end()
 
     fragile_kafka.cut()
     fragile_kafka.mend()
     produce(fragile, b"3")
-    after = frontier.end()
+    after = planner.end()
     assert [dict(each.next_offsets) for each in (start, before, after)] == [{0: 0}, {0: 2}, {0: 3}]
-    frontier.close()
+    planner.close()
 
 
-def test_a_broker_that_stays_away_fails_the_query_in_time(
+def test_an_unavailable_broker_fails_a_query_in_time(
     fragile_kafka: Relay, fragile: Connection
 ) -> None:
-    options = StreamOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1500"})
-    frontier = MicroBatchPlanner(Link(fragile, "read"), options)
-    frontier.end()
+    options = ReadOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1000"})
+    planner = MicroBatchPlanner(RefreshableConnection(fragile, "read"), options)
+    planner.end()
     fragile_kafka.cut()
 
     with pytest.raises(KafkaUnavailable):
-        frontier.end()
-    frontier.close()
+        planner.end()
+    planner.close()

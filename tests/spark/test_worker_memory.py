@@ -1,4 +1,4 @@
-"""What Spark's own Python workers hold while a long partition goes through them."""
+"""Memory of Spark's Python workers."""
 
 import pyarrow as pa
 import pytest
@@ -8,16 +8,18 @@ from pyspark.sql import functions as sql
 
 from sluiceway import Gateway
 
+pytestmark = pytest.mark.long
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 ROWS, TEXT_BYTES = 420_000, 1000
 MOST_MB = 512
 
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_a_long_partition_is_written_and_read_by_small_workers(
+def test_workers_write_and_read_a_long_partition_in_bounded_memory(
     spark: SparkSession, gateway: Gateway, name: str, format_: str
 ) -> None:
-    """420 MB in one partition, written by one task and read by one."""
+    """Write and read 420 MB in one partition, with one task each."""
     gateway.channel(name, SCHEMA, format=format_)
     text = f"rpad(cast(id as string), {TEXT_BYTES}, 'the quick brown fox ') text"
     frame = spark.range(0, ROWS, 1, 1).selectExpr("id", text)
@@ -31,5 +33,5 @@ def test_a_long_partition_is_written_and_read_by_small_workers(
 
     assert found == [Row(rows=ROWS, text=ROWS * TEXT_BYTES)]
     assert memory.workers
-    # All that the worker holds, whatever it did before.
+    # The whole worker, whatever it ran before.
     assert memory.peak_mb < MOST_MB

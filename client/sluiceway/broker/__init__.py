@@ -1,6 +1,6 @@
-"""pykafka's Broker on channels: the same calls, by HTTP to a gateway and to Kafka directly.
+"""pykafka's Broker on channels: the same calls, to a gateway and to Kafka.
 
-docs/coming-from.md has every name of pykafka's, and what it does here.
+docs/coming-from.md lists every call, and the deliberate differences.
 """
 
 from sluiceway.broker import exceptions

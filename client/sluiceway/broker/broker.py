@@ -1,11 +1,25 @@
-"""pykafka's Broker: requests, one by one, for those who know what they ask for."""
+"""Broker: pykafka's requests, each for programs that keep offsets and groups themselves."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
-from sluiceway.broker.admin import ApiVersionsResponse, DescribeGroupsResponse, ListGroupsResponse
-from sluiceway.broker.connected import Connected
-from sluiceway.broker.connection import RequestHandler
+from sluiceway.broker.admin import (
+    AdminRequests,
+    ApiVersionsResponse,
+    DescribeGroupsResponse,
+    ListGroupsResponse,
+)
+from sluiceway.broker.connection import GatewayAddress, RequestHandler
+from sluiceway.broker.exceptions import SocketDisconnectedError
+from sluiceway.broker.fetch import FetchRequests
+from sluiceway.broker.groups import GroupRequests
+from sluiceway.broker.metadata import MetadataRequests
+from sluiceway.broker.offsets import OffsetRequests
+from sluiceway.broker.produce import ProduceRequests
 from sluiceway.broker.requests import checked_count
 from sluiceway.broker.responses import (
     FetchResponse,
@@ -20,63 +34,270 @@ from sluiceway.broker.responses import (
     Response,
     SyncGroupResponse,
 )
+from sluiceway.errors import SluicewayError
+from sluiceway.rest.auth import Token
 
 __all__ = ["Broker"]
+
+LOGGER = logging.getLogger("sluiceway.broker")
 
 R = TypeVar("R", bound=Response)
 
 
-class Broker(Connected):
-    """pykafka's Broker, of channels: `host` and `port` are a gateway's, topics are channels.
+class _Requests:
+    """The requests of one connection, by kind."""
 
-    Messages go to and come from Kafka directly, as they are: in a channel of the format `bytes`
-    whatever it is, in `avro` the record behind the five bytes that name its schema. Groups and
-    their offsets are the gateway's. Names are bytes or str; answers are named in bytes.
+    def __init__(
+        self, handler: RequestHandler, address: GatewayAddress, produces: ProduceRequests
+    ) -> None:
+        self.handler = handler
+        self.produces = produces
+        self.admin = AdminRequests(handler)
+        self.fetches = FetchRequests(handler)
+        self.groups = GroupRequests(handler)
+        self.metadata = MetadataRequests(handler, gateway=address)
 
-    What is refused is a code in the answer, with its reason; with `raise_errors` it is raised, by
-    pykafka's names (`exceptions`). Calls raise SocketDisconnectedError where nobody answers.
+    def close(self) -> None:
+        self.fetches.close()
+        self.handler.stop()
 
-    `with` closes it, and so tells the readers of what it produced where that ends.
+
+class Broker:
+    """pykafka's Broker on channels: `host` and `port` are a gateway's, topics are channels.
+
+    Messages go to and come from Kafka directly, as bytes; in the format `avro` the first five name
+    the schema. The gateway keeps groups and offsets. Names are bytes or str, in responses bytes.
+
+    Refusals are codes in the response, with a reason; with `raise_errors` they are raised under
+    pykafka's names (`exceptions`). Calls raise SocketDisconnectedError if the gateway or Kafka
+    does not answer.
+
+    Leaving `with` closes it, which tells readers where its messages end.
     """
+
+    def __init__(
+        self,
+        id_: int,
+        host: str,
+        port: int,
+        handler: Any = None,
+        socket_timeout_ms: int = 30_000,
+        offsets_channel_socket_timeout_ms: int = 10_000,
+        buffer_size: int = 1024 * 1024,
+        source_host: str = "",
+        source_port: int = 0,
+        ssl_config: Any = None,
+        broker_version: str = "0.9.0",
+        api_versions: Any = None,
+        *,
+        url: str | None = None,
+        token: str | Token | None = None,
+        listener: str | None = None,
+        raise_errors: bool = False,
+        gateway: GatewayAddress | None = None,
+    ) -> None:
+        """Connect to the gateway at `host` and `port`, or at `url`.
+
+        `id_` is only returned by `id`. The timeouts bound each request, retries included. With
+        `ssl_config` the connection is HTTPS, and its `cafile` is trusted. The token defaults to
+        SLUICEWAY_TOKEN. `gateway` is for brokers of `request_metadata`. The other arguments are
+        accepted and ignored. If the gateway does not answer, that is logged, and `connected` is
+        False. Raises OptionError.
+        """
+        del handler, buffer_size, source_host, source_port, broker_version, api_versions
+        # Error reporters render the locals of frames.
+        token = Token.of(token)
+        self._id, self._host, self._port = int(id_), host, int(port)
+        self._address = gateway or GatewayAddress.of(
+            host, self._port, url=url, ssl_config=ssl_config, token=token, listener=listener
+        )
+        self._timeout_s = checked_count(socket_timeout_ms, "socket_timeout_ms") / 1000
+        timeout_ms = checked_count(
+            offsets_channel_socket_timeout_ms, "offsets_channel_socket_timeout_ms"
+        )
+        self._offsets_timeout_s = timeout_ms / 1000
+        self._raise_errors = raise_errors
+        self._lock = threading.Lock()
+        self._connecting_offsets = threading.Lock()
+        self._requests: _Requests | None = None
+        self._offsets: OffsetRequests | None = None
+        self._close_failure: SluicewayError | None = None
+        try:
+            self.connect()
+        except SocketDisconnectedError as error:
+            LOGGER.warning("the broker %s is not connected: %s", self, error)
+
+    @classmethod
+    def from_metadata(
+        cls,
+        metadata: Any,
+        handler: Any = None,
+        socket_timeout_ms: int = 30_000,
+        offsets_channel_socket_timeout_ms: int = 10_000,
+        buffer_size: int = 64 * 1024,
+        source_host: str = "",
+        source_port: int = 0,
+        ssl_config: Any = None,
+        broker_version: str = "0.9.0",
+        api_versions: Any = None,
+        **more: Any,
+    ) -> Self:
+        """Return a Broker for an entry of `request_metadata`, by the same gateway.
+
+        Metadata from elsewhere has the gateway's host and port.
+        """
+        del handler, buffer_size, source_host, source_port, broker_version, api_versions
+        more["token"] = Token.of(more.get("token"))
+        return cls(
+            metadata.id,
+            metadata.host,
+            metadata.port,
+            None,
+            socket_timeout_ms,
+            offsets_channel_socket_timeout_ms,
+            ssl_config=ssl_config,
+            **{"gateway": getattr(metadata, "gateway", None), **more},
+        )
+
+    @property
+    def connected(self) -> bool:
+        """Whether the gateway answered the last request."""
+        return self._requests is not None and self._requests.handler.connected
+
+    @property
+    def offsets_channel_connected(self) -> bool:
+        """Whether the gateway answered the last request to commit or fetch offsets."""
+        return self._offsets is not None and self._offsets.handler.connected
+
+    @property
+    def id(self) -> int:
+        """The id given to the constructor."""
+        return self._id
+
+    @property
+    def host(self) -> str:
+        """The host given to the constructor."""
+        return self._host
+
+    @property
+    def port(self) -> int:
+        """The port given to the constructor."""
+        return self._port
+
+    @property
+    def handler(self) -> RequestHandler | None:
+        """The connection for all requests but committed offsets; None: not connected."""
+        return None if self._requests is None else self._requests.handler
+
+    @property
+    def offsets_channel_handler(self) -> RequestHandler | None:
+        """The connection for committing and fetching offsets; None: not connected."""
+        return None if self._offsets is None else self._offsets.handler
+
+    def connect(self, attempts: int = 3) -> None:
+        """Connect, or connect again. Raises SocketDisconnectedError after `attempts`.
+
+        Raises Unauthenticated for a token that the gateway does not know.
+        """
+        handler = RequestHandler(self._address, timeout_s=self._timeout_s)
+        handler.greet(attempts)
+        with self._lock:
+            before = self._requests
+            produces = ProduceRequests(handler) if before is None else before.produces
+            produces.handler = handler
+            self._requests = _Requests(handler, self._address, produces)
+            self._close_failure = None
+        if before is not None:
+            before.close()
+
+    def connect_offsets_channel(self, attempts: int = 3) -> None:
+        """Connect for offsets, as their calls do by themselves; raises as `connect` does."""
+        handler = RequestHandler(self._address, timeout_s=self._offsets_timeout_s)
+        handler.greet(attempts)
+        with self._lock:
+            before, self._offsets = self._offsets, OffsetRequests(handler)
+        if before is not None:
+            before.handler.stop()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Report where the produced messages end, or that `error` ended them, and disconnect.
+
+        May be repeated; a failure is raised again then, unless an `error` is given. Members leave
+        their groups by `leave_group`, or are lost without heartbeats.
+        """
+        with self._lock:
+            requests, self._requests = self._requests, None
+            offsets, self._offsets = self._offsets, None
+        if requests is None and error is None and self._close_failure is not None:
+            raise self._close_failure
+        try:
+            if requests is not None:
+                requests.produces.close(error)
+        except SluicewayError as failure:
+            self._close_failure = failure
+            raise
+        finally:
+            if requests is not None:
+                requests.close()
+            if offsets is not None:
+                offsets.handler.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; after an exception its writers have failed."""
+        self.close(error)
+
+    def __repr__(self) -> str:
+        kind = type(self)
+        where = f"host={self._host}, port={self._port}, id={self._id}"
+        return f"<{kind.__module__}.{kind.__name__} at {id(self):#x} ({where})>"
 
     def fetch_messages(
         self, partition_requests: Iterable[Any], timeout: int = 30_000, min_bytes: int = 1
     ) -> FetchResponse:
-        """Return messages of partitions, each from the offset that its request names.
+        """Return messages of partitions, from the offset that each request names.
 
-        Waits `timeout` milliseconds at most for `min_bytes` of keys and values; not where a
-        partition is refused. Of each partition come `max_bytes` at most, and one message at least.
+        Waits up to `timeout` milliseconds for `min_bytes` of keys and values, but not if a
+        partition is refused. Each partition gives up to `max_bytes`, and at least one message.
         Codes: UnknownTopicOrPartition, OffsetOutOfRangeError, TopicAuthorizationFailed.
         """
-        handler = self._online()
         timeout_s = checked_count(timeout, "timeout") / 1000
-        least = checked_count(min_bytes, "min_bytes")
-        return self._answer(
-            handler,
-            lambda: self._fetching.fetch(partition_requests, timeout_s=timeout_s, min_bytes=least),
-        )
+        checked_count(min_bytes, "min_bytes")
+        with self._request() as requests:
+            return self._checked(
+                requests.fetches.fetch(partition_requests, timeout_s=timeout_s, min_bytes=min_bytes)
+            )
 
     def produce_messages(self, produce_request: Any) -> ProduceResponse | None:
         """Write the messages of a ProduceRequest; return when all replicas have them.
 
-        With `required_acks=0` it does not wait, and returns None. Each partition's messages are
-        looked at before any of them is sent; codes: InvalidMessageError, MessageSizeTooLarge,
-        UnknownTopicOrPartition, InvalidTopic for a channel that is closed, RequestTimedOut.
+        With `required_acks=0` it does not wait, and returns None. A partition's messages are
+        validated before any of them is sent. Codes: InvalidMessageError, MessageSizeTooLarge,
+        UnknownTopicOrPartition, InvalidTopic for a closed channel, RequestTimedOut.
         """
-        handler = self._online()
-        answer = self._asked(handler, lambda: self._producing.produce(produce_request))
-        return None if answer is None else self._checked(answer)
+        with self._request() as requests:
+            answer = requests.produces.produce(produce_request)
+            return None if answer is None else self._checked(answer)
 
     def request_offset_limits(self, partition_requests: Iterable[Any]) -> ListOffsetResponse:
         """Return an offset for each partition: where it begins (-2), where it ends (-1).
 
         For a time in milliseconds, the first offset that is not older, or the end.
         """
-        return self._answer(self._online(), lambda: self._looking.limits(partition_requests))
+        with self._request() as requests:
+            return self._checked(requests.metadata.offset_limits(partition_requests))
 
     def request_metadata(self, topics: Iterable[Any] | None = None) -> MetadataResponse:
-        """Describe channels, all that the token may see if none is named, and Kafka's brokers."""
-        return self._answer(self._online(), lambda: self._looking.metadata(topics))
+        """Describe channels and Kafka's brokers; without names all channels the token may see."""
+        with self._request() as requests:
+            return self._checked(requests.metadata.describe(topics))
 
     def commit_consumer_group_offsets(
         self,
@@ -85,28 +306,25 @@ class Broker(Connected):
         consumer_id: bytes | str,
         preqs: Iterable[Any],
     ) -> OffsetCommitResponse:
-        """Commit the next offsets to read: of a member of the group, under its generation.
+        """Commit the next offsets to read, as a member of the group in its generation.
 
-        With the generation -1 and an empty id it commits without being one, while nobody is. The
-        partitions of a channel are committed together. Codes: UnknownMemberId; RebalanceInProgress
-        before the member has synced; IllegalGeneration, also where another has moved the offset of
-        a group without members since this process asked; OffsetOutOfRangeError for what was not
-        fetched by this process, and for what goes back.
+        With the generation -1 and an empty id it commits without being a member, while the group
+        has none. The partitions of a channel are committed together. Codes: UnknownMemberId;
+        RebalanceInProgress before the member has synced; IllegalGeneration, also if another
+        consumer moved the offset of a group without members since this process fetched it;
+        OffsetOutOfRangeError for offsets that this process has not fetched or that go back.
         """
-        handler = self._online_for_offsets()
-        return self._answer(
-            handler,
-            lambda: self._offsets.commit(
-                consumer_group, consumer_group_generation_id, consumer_id, preqs
-            ),
-        )
+        with self._offset_request() as offsets:
+            return self._checked(
+                offsets.commit(consumer_group, consumer_group_generation_id, consumer_id, preqs)
+            )
 
     def fetch_consumer_group_offsets(
         self, consumer_group: bytes | str, preqs: Iterable[Any]
     ) -> OffsetFetchResponse:
-        """Return the offsets that a group has committed, -1 where there is none."""
-        handler = self._online_for_offsets()
-        return self._answer(handler, lambda: self._offsets.fetch(consumer_group, preqs))
+        """Return a group's committed offsets, -1 where it has none."""
+        with self._offset_request() as offsets:
+            return self._checked(offsets.fetch(consumer_group, preqs))
 
     def join_group(
         self,
@@ -116,16 +334,15 @@ class Broker(Connected):
         topic_name: bytes | str,
         membership_protocol: Any = None,
     ) -> JoinGroupResponse:
-        """Join a channel's group; with an empty id as a new member, else anew.
+        """Join a channel's group, with an empty id as a new member.
 
-        Returns at once. A member that joins anew keeps its partitions until it syncs.
+        Returns at once. A member that joins again keeps its partitions until it syncs.
         """
         del connection_id
-        handler = self._online()
-        return self._answer(
-            handler,
-            lambda: self._members.join(consumer_group, member_id, topic_name, membership_protocol),
-        )
+        with self._request() as requests:
+            return self._checked(
+                requests.groups.join(consumer_group, member_id, topic_name, membership_protocol)
+            )
 
     def sync_group(
         self,
@@ -135,17 +352,16 @@ class Broker(Connected):
         member_id: bytes | str,
         group_assignment: Iterable[Any] = (),
     ) -> SyncGroupResponse:
-        """Let go of what the member had, and return what it has in the generation that it joined.
+        """Give up the member's partitions, and return those of the generation it joined.
 
-        The gateway shares partitions out; `group_assignment` changes nothing. Partitions that
-        another has not let go of yet come later: a heartbeat then says RebalanceInProgress.
+        The gateway assigns partitions; `group_assignment` is ignored. Partitions that another
+        member has not given up yet follow later: a heartbeat returns RebalanceInProgress then.
         """
         del connection_id
-        handler = self._online()
-        return self._answer(
-            handler,
-            lambda: self._members.sync(consumer_group, generation_id, member_id, group_assignment),
-        )
+        with self._request() as requests:
+            return self._checked(
+                requests.groups.sync(consumer_group, generation_id, member_id, group_assignment)
+            )
 
     def heartbeat(
         self,
@@ -154,60 +370,81 @@ class Broker(Connected):
         generation_id: int,
         member_id: bytes | str,
     ) -> HeartbeatResponse:
-        """Say that the member lives, and hear whether it has to join anew.
+        """Send a member's heartbeat; the code tells whether to join again.
 
-        A member that does not within the channel's heartbeat timeout is lost, and others get its
-        partitions.
+        Without one within the channel's heartbeat timeout, the member loses its partitions.
         """
         del connection_id
-        handler = self._online()
-        return self._answer(
-            handler, lambda: self._members.heartbeat(consumer_group, generation_id, member_id)
-        )
+        with self._request() as requests:
+            return self._checked(
+                requests.groups.heartbeat(consumer_group, generation_id, member_id)
+            )
 
     def leave_group(
         self, connection_id: object, consumer_group: bytes | str, member_id: bytes | str
     ) -> LeaveGroupResponse:
-        """Leave; the others share what the member had."""
+        """Leave; the others share the member's partitions."""
         del connection_id
-        handler = self._online()
-        return self._answer(handler, lambda: self._members.leave(consumer_group, member_id))
+        with self._request() as requests:
+            return self._checked(requests.groups.leave(consumer_group, member_id))
 
     def list_groups(self) -> ListGroupsResponse:
         """List the groups of all channels that the token may see."""
-        handler = self._online()
-        return self._asked(handler, self._administering.groups)
+        with self._request() as requests:
+            return requests.admin.list_groups()
 
     def describe_groups(self, group_ids: Iterable[bytes | str]) -> DescribeGroupsResponse:
-        """Describe groups, with their readers that are at work."""
-        handler = self._online()
-        return self._asked(handler, lambda: self._administering.described(group_ids))
+        """Describe groups, with their live readers."""
+        with self._request() as requests:
+            return requests.admin.describe_groups(group_ids)
 
     def create_topics(self, topic_reqs: Iterable[Any], timeout: int = 0) -> None:
-        """Make channels of the format `bytes`, and wait `timeout` milliseconds for them, if any.
+        """Create channels of the format `bytes`, and wait up to `timeout` milliseconds for them.
 
-        Raises Conflict where one is there; `Gateway.channel` makes those with a schema.
+        Raises Conflict if one exists; `Gateway.channel` creates channels with a schema.
         """
-        handler = self._online()
         timeout_s = checked_count(timeout, "timeout") / 1000
-        self._asked(handler, lambda: self._administering.create(topic_reqs, timeout_s))
+        with self._request() as requests:
+            requests.admin.create_topics(topic_reqs, timeout_s)
 
     def delete_topics(self, topics: Iterable[bytes | str], timeout: int = 0) -> None:
-        """Delete channels with their records, and wait `timeout` milliseconds for it, if any.
+        """Delete channels with their records, and wait up to `timeout` milliseconds for that.
 
-        Raises Conflict where somebody writes or reads, or has not read all.
+        Raises Conflict while a channel has live endpoints or unread records.
         """
-        handler = self._online()
         timeout_s = checked_count(timeout, "timeout") / 1000
-        self._asked(handler, lambda: self._administering.delete(topics, timeout_s))
+        with self._request() as requests:
+            requests.admin.delete_topics(topics, timeout_s)
 
     def fetch_api_versions(self) -> ApiVersionsResponse:
-        """Return which requests there are; each has the one version 0."""
+        """Return the supported requests; each has the one version 0."""
         self._online()
         return ApiVersionsResponse()
 
-    def _answer(self, handler: RequestHandler, request: Callable[[], R]) -> R:
-        return self._checked(self._asked(handler, request))
+    def _online(self) -> _Requests:
+        requests = self._requests
+        if requests is None or not requests.handler.running:
+            raise SocketDisconnectedError("the Broker is not connected: call connect()")
+        return requests
+
+    @contextmanager
+    def _request(self) -> Iterator[_Requests]:
+        requests = self._online()
+        with requests.handler.request():
+            yield requests
+
+    @contextmanager
+    def _offset_request(self) -> Iterator[OffsetRequests]:
+        # One thread connects; another one would close its connection.
+        with self._connecting_offsets:
+            handler = self.offsets_channel_handler
+            if handler is None or not handler.running:
+                self.connect_offsets_channel()
+            offsets = self._offsets
+        if offsets is None:
+            raise SocketDisconnectedError("the Broker was closed: call connect_offsets_channel()")
+        with offsets.handler.request():
+            yield offsets
 
     def _checked(self, answer: R) -> R:
-        return answer.check() if self._raises else answer
+        return answer.check() if self._raise_errors else answer

@@ -1,20 +1,42 @@
-"""pykafka's exceptions, as far as a Broker has a use for them.
+"""pykafka's exceptions, and the translation of errors into Kafka's codes.
 
     SluicewayError
     └── KafkaException
         ├── SocketDisconnectedError        the gateway or Kafka does not answer, or it is closed
-        └── ProtocolClientError            what a code in a response stands for
+        └── ProtocolClientError            the error of a code in a response
             ├── UnknownError, OffsetOutOfRangeError, InvalidMessageError, …
             └── one for each code in ERROR_CODES
 
-Responses carry codes, as pykafka's do; `response.check()`, and a Broker that was made with
-`raise_errors=True`, raise the exception of the first code that is not 0.
+Responses carry codes, as pykafka's do. `response.check()`, and every call of a Broker created with
+`raise_errors=True`, raises the exception of the first code that is not 0.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
-from sluiceway.errors import SluicewayError
+from confluent_kafka import KafkaError
+
+from sluiceway.errors import (
+    ChannelClosed,
+    ChannelNotFound,
+    ChannelNotReady,
+    CommitBeyondRead,
+    Conflict,
+    EndpointClosed,
+    Fenced,
+    Forbidden,
+    GatewayAccessFailed,
+    GatewayUnavailable,
+    InvalidRequest,
+    KafkaAccessFailed,
+    KafkaUnavailable,
+    SluicewayError,
+    StaleGeneration,
+    TopicGone,
+)
+from sluiceway.kafka.errors import is_gone, is_unavailable
 
 __all__ = [
     "ERROR_CODES",
@@ -46,180 +68,206 @@ __all__ = [
 
 
 class KafkaException(SluicewayError):
-    """The base of what a Broker raises under pykafka's names."""
+    """Base of the exceptions that have pykafka's names."""
 
     code = "broker_error"
 
 
 class SocketDisconnectedError(KafkaException):
-    """The gateway, or Kafka, does not answer, or the Broker is not connected; connect it again."""
+    """The gateway or Kafka does not answer, or the Broker is not connected; connect it again."""
 
     code = "broker_disconnected"
     retriable = True
 
 
 class ProtocolClientError(KafkaException):
-    """What a code in a response stands for; `ERROR_CODE` is the code."""
+    """The error of a code in a response; `ERROR_CODE` is the code."""
 
     code = "broker_refused"
     ERROR_CODE: ClassVar[int]
 
+    def __init_subclass__(cls, error_code: int, *, retriable: bool = False) -> None:
+        """Set the codes; that of `LeaderNotAvailable`, say, is `broker_leader_not_available`."""
+        words = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Error")).lower()
+        cls.code = vars(cls).get("code", f"broker_{words}")
+        cls.ERROR_CODE, cls.retriable = error_code, retriable
 
-class UnknownError(ProtocolClientError):
-    """Refused for a reason that Kafka's codes have no word for; the message says which."""
+
+class UnknownError(ProtocolClientError, error_code=-1):
+    """Refused for a reason without a Kafka error code; the message says which."""
 
     code = "broker_unknown_error"
-    ERROR_CODE = -1
 
 
-class OffsetOutOfRangeError(ProtocolClientError):
-    """The offset is not in the partition; or, in a commit, past what was fetched, or goes back."""
-
-    code = "broker_offset_out_of_range"
-    ERROR_CODE = 1
+class OffsetOutOfRangeError(ProtocolClientError, error_code=1):
+    """The partition has no such offset, or a commit is past what was fetched or goes back."""
 
 
-class InvalidMessageError(ProtocolClientError):
-    """The message is none that the channel's readers could read; none of its partition was sent."""
-
-    code = "broker_invalid_message"
-    ERROR_CODE = 2
+class InvalidMessageError(ProtocolClientError, error_code=2):
+    """The channel's readers could not decode the message; nothing was sent to its partition."""
 
 
-class UnknownTopicOrPartition(ProtocolClientError):
-    """There is no such channel, or it has no such partition."""
-
-    code = "broker_unknown_topic_or_partition"
-    ERROR_CODE = 3
+class UnknownTopicOrPartition(ProtocolClientError, error_code=3):
+    """The channel does not exist, or has no such partition."""
 
 
-class InvalidMessageSize(ProtocolClientError):
+class InvalidMessageSize(ProtocolClientError, error_code=4):
     """The message has a negative size."""
 
-    code = "broker_invalid_message_size"
-    ERROR_CODE = 4
+
+class LeaderNotAvailable(ProtocolClientError, error_code=5, retriable=True):
+    """The partition has no leader, or the channel's topic is not ready yet."""
 
 
-class LeaderNotAvailable(ProtocolClientError):
-    """The partition has no leader now, or the channel's topic is not there yet."""
-
-    code = "broker_leader_not_available"
-    retriable = True
-    ERROR_CODE = 5
+class NotLeaderForPartition(ProtocolClientError, error_code=6, retriable=True):
+    """Another broker leads the partition now."""
 
 
-class NotLeaderForPartition(ProtocolClientError):
-    """The partition has another leader by now."""
-
-    code = "broker_not_leader_for_partition"
-    retriable = True
-    ERROR_CODE = 6
+class RequestTimedOut(ProtocolClientError, error_code=7, retriable=True):
+    """Kafka did not acknowledge within the request's timeout."""
 
 
-class RequestTimedOut(ProtocolClientError):
-    """Kafka did not acknowledge in the time that the request gave it."""
-
-    code = "broker_request_timed_out"
-    retriable = True
-    ERROR_CODE = 7
+class MessageSizeTooLarge(ProtocolClientError, error_code=10):
+    """The message exceeds the channel's limit; nothing was sent to its partition."""
 
 
-class MessageSizeTooLarge(ProtocolClientError):
-    """The message is larger than the channel takes; none of its partition was sent."""
-
-    code = "broker_message_size_too_large"
-    ERROR_CODE = 10
+class OffsetMetadataTooLarge(ProtocolClientError, error_code=12):
+    """The metadata of a commit is too long."""
 
 
-class OffsetMetadataTooLarge(ProtocolClientError):
-    """The metadata of a commit are too long."""
-
-    code = "broker_offset_metadata_too_large"
-    ERROR_CODE = 12
-
-
-class GroupLoadInProgress(ProtocolClientError):
+class GroupLoadInProgress(ProtocolClientError, error_code=14, retriable=True):
     """The coordinator is loading the group."""
 
-    code = "broker_group_load_in_progress"
-    retriable = True
-    ERROR_CODE = 14
+
+class GroupCoordinatorNotAvailable(ProtocolClientError, error_code=15, retriable=True):
+    """The channel is not ready for groups yet; try again."""
 
 
-class GroupCoordinatorNotAvailable(ProtocolClientError):
-    """The channel is not ready for groups yet; ask again."""
-
-    code = "broker_group_coordinator_not_available"
-    retriable = True
-    ERROR_CODE = 15
-
-
-class NotCoordinatorForGroup(ProtocolClientError):
+class NotCoordinatorForGroup(ProtocolClientError, error_code=16, retriable=True):
     """Another broker coordinates the group."""
 
-    code = "broker_not_coordinator_for_group"
-    retriable = True
-    ERROR_CODE = 16
+
+class InvalidTopic(ProtocolClientError, error_code=17):
+    """The channel name is invalid, or the channel is closed for writing."""
 
 
-class InvalidTopic(ProtocolClientError):
-    """No channel can have such a name, or nobody writes to this one any more."""
-
-    code = "broker_invalid_topic"
-    ERROR_CODE = 17
+class IllegalGeneration(ProtocolClientError, error_code=22):
+    """The generation is not that of the member's assignment; join the group again."""
 
 
-class IllegalGeneration(ProtocolClientError):
-    """The generation is not the one of the member's share; join the group again."""
-
-    code = "broker_illegal_generation"
-    ERROR_CODE = 22
-
-
-class InconsistentGroupProtocol(ProtocolClientError):
+class InconsistentGroupProtocol(ProtocolClientError, error_code=23):
     """The group has members of another kind, with fixed places."""
 
-    code = "broker_inconsistent_group_protocol"
-    ERROR_CODE = 23
+
+class UnknownMemberId(ProtocolClientError, error_code=25):
+    """The group has no such member, or has it no longer; join with an empty id."""
 
 
-class UnknownMemberId(ProtocolClientError):
-    """The group has no such member (any more); join with an empty id."""
-
-    code = "broker_unknown_member_id"
-    ERROR_CODE = 25
+class InvalidSessionTimeout(ProtocolClientError, error_code=26):
+    """The session timeout is out of the allowed range."""
 
 
-class InvalidSessionTimeout(ProtocolClientError):
-    """The session timeout is out of the range that is allowed."""
-
-    code = "broker_invalid_session_timeout"
-    ERROR_CODE = 26
+class RebalanceInProgress(ProtocolClientError, error_code=27, retriable=True):
+    """The membership changed, or partitions became free; join the group again."""
 
 
-class RebalanceInProgress(ProtocolClientError):
-    """Members came or went, or partitions are free by now; join the group again."""
-
-    code = "broker_rebalance_in_progress"
-    retriable = True
-    ERROR_CODE = 27
+class TopicAuthorizationFailed(ProtocolClientError, error_code=29):
+    """The token does not allow this for the channel."""
 
 
-class TopicAuthorizationFailed(ProtocolClientError):
-    """The token does not allow that with this channel."""
-
-    code = "broker_topic_authorization_failed"
-    ERROR_CODE = 29
-
-
-class GroupAuthorizationFailed(ProtocolClientError):
-    """The token does not allow that with this group."""
-
-    code = "broker_group_authorization_failed"
-    ERROR_CODE = 30
+class GroupAuthorizationFailed(ProtocolClientError, error_code=30):
+    """The token does not allow this for the group."""
 
 
 ERROR_CODES: Mapping[int, type[ProtocolClientError]] = {
     kind.ERROR_CODE: kind for kind in ProtocolClientError.__subclasses__()
 }
 """Every code that a response may carry, besides 0."""
+
+_TOPIC_ERRORS: Mapping[type[SluicewayError], type[ProtocolClientError]] = {
+    ChannelNotFound: UnknownTopicOrPartition,
+    ChannelNotReady: LeaderNotAvailable,
+    ChannelClosed: InvalidTopic,
+    Conflict: UnknownTopicOrPartition,
+    EndpointClosed: UnknownTopicOrPartition,
+    Fenced: InvalidTopic,
+    Forbidden: TopicAuthorizationFailed,
+    InvalidRequest: InvalidTopic,
+    TopicGone: UnknownTopicOrPartition,
+}
+_GROUP_ERRORS: Mapping[type[SluicewayError], type[ProtocolClientError]] = {
+    ChannelNotFound: UnknownTopicOrPartition,
+    ChannelNotReady: GroupCoordinatorNotAvailable,
+    CommitBeyondRead: OffsetOutOfRangeError,
+    EndpointClosed: UnknownMemberId,
+    Fenced: UnknownMemberId,
+    Forbidden: GroupAuthorizationFailed,
+    InvalidRequest: InvalidTopic,
+    StaleGeneration: IllegalGeneration,
+    TopicGone: UnknownTopicOrPartition,
+}
+_GROUP_CONFLICTS: Mapping[str, type[ProtocolClientError]] = {
+    "endpoint_not_found": UnknownMemberId,
+    "goes_back": OffsetOutOfRangeError,
+    "group_mode": InconsistentGroupProtocol,
+    "group_size": InconsistentGroupProtocol,
+    "illegal_transition": UnknownMemberId,
+    "members_open": UnknownMemberId,
+    "no_group": InconsistentGroupProtocol,
+    "not_assigned": IllegalGeneration,
+    "position_moved": IllegalGeneration,
+    "topic_changed": UnknownTopicOrPartition,
+    "uid_mismatch": UnknownTopicOrPartition,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """An error code with its reason; code 0 means success."""
+
+    err: int = 0
+    reason: str = ""
+
+    @classmethod
+    def of(cls, kind: type[ProtocolClientError], reason: str) -> "Refusal":
+        """Return the refusal with an exception's code."""
+        return cls(err=kind.ERROR_CODE, reason=reason)
+
+
+def topic_refusal(error: SluicewayError) -> Refusal:
+    """Return the refusal of a topic for `error`.
+
+    Raises SocketDisconnectedError if the gateway or Kafka did not answer, and `error` itself if
+    it has no code.
+    """
+    return _refusal(error, _TOPIC_ERRORS)
+
+
+def group_refusal(error: SluicewayError) -> Refusal:
+    """Return the refusal of a group request for `error`; raises as `topic_refusal` does."""
+    if type(error) is Conflict and error.code in _GROUP_CONFLICTS:
+        return Refusal.of(_GROUP_CONFLICTS[error.code], str(error))
+    return _refusal(error, _GROUP_ERRORS)
+
+
+def partition_refusal(error: KafkaError, doing: str) -> Refusal:
+    """Return the refusal of one partition for an error of librdkafka."""
+    reason = f"Kafka refused {doing}: {error.name()}, {error.str()}"
+    # librdkafka passes Kafka's own codes on; its own codes are negative.
+    if error.code() > 0 and error.code() in ERROR_CODES:
+        return Refusal(err=error.code(), reason=reason)
+    if is_gone(error):
+        return Refusal.of(UnknownTopicOrPartition, reason)
+    return Refusal.of(RequestTimedOut if is_unavailable(error) else UnknownError, reason)
+
+
+def _refusal(
+    error: SluicewayError, kinds: Mapping[type[SluicewayError], type[ProtocolClientError]]
+) -> Refusal:
+    lasting = isinstance(error, GatewayAccessFailed | KafkaAccessFailed)
+    if isinstance(error, GatewayUnavailable | KafkaUnavailable) and not lasting:
+        raise SocketDisconnectedError(str(error)) from error
+    for kind in type(error).__mro__:
+        if kind in kinds:
+            return Refusal.of(kinds[kind], str(error))
+    raise error

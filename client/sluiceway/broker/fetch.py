@@ -1,220 +1,232 @@
-"""Fetch requests: messages from given offsets."""
+"""Fetch requests: messages from given offsets.
 
-import os
+The client's fetch loop (`kafka/fetcher.py`) decodes one topic from positions that it keeps. Here
+each request names offsets, of partitions of any topics, and takes messages as they are.
+"""
+
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sluiceway.broker.connection import RequestHandler
-from sluiceway.broker.errors import Refusal, of_kafka, of_topic
 from sluiceway.broker.exceptions import (
     LeaderNotAvailable,
     OffsetOutOfRangeError,
+    Refusal,
     SocketDisconnectedError,
+    partition_refusal,
+    topic_refusal,
 )
-from sluiceway.broker.group_members import REACH
+from sluiceway.broker.group_state import group_state
 from sluiceway.broker.requests import ByName, Message, each_once, in_bytes
 from sluiceway.broker.responses import FetchPartitionResponse, FetchResponse
 from sluiceway.errors import OptionError, SluicewayError
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.garbage import nothing_to_collect
 from sluiceway.kafka.config import MaskedProperties, consumer_config
+from sluiceway.kafka.consumer import GATHER_S
 from sluiceway.kafka.errors import is_unavailable, made, translated, with_retries
 from sluiceway.rest.models import Connection
 
-_GATHER_S = 0.001
-_MOST = 1000
-"""Messages that are taken from librdkafka at once."""
-_MOST_HELD_BYTES = 16 << 20
-"""Of a partition that others are asked for instead of; then it is let go of."""
-_LOOK_S = 10.0
+__all__ = ["FetchRequests"]
+
+_MAX_MESSAGES = 1000
+"""How many messages are taken from librdkafka at once."""
+_MAX_BUFFER_BYTES = 16 << 20
+"""A partition with more in its buffer is dropped when others are asked for."""
+_WATERMARKS_TIMEOUT_S = 10.0
+_SLICE_S = 0.25
+_GATHER_TIMEOUT_S, _GATHER_SLICE_S = 0.1, 0.01
+_IDENTITY_MAX_AGE_S = 2.0
+"""How long a topic counts as unchanged, also while no messages arrive."""
 
 
-@dataclass
-class FetchedPartition:
-    """A partition that is being fetched: what came and was not asked for yet."""
+@dataclass(eq=False)
+class _Partition:
+    """A partition that is fetched, with the messages that no request has taken yet."""
 
     connection: Connection
+    number: int
     start: int
-    """The offset from which on it has what came."""
+    """The offset from which on messages are buffered."""
     next: int
-    """The offset that follows what came."""
-    held: deque[tuple[int, int, Any]] = field(default_factory=deque)
+    """The offset after the buffered messages."""
+    messages: deque[tuple[int, int, Any]] = field(default_factory=deque)
     """Offset, size and message."""
     size: int = 0
     at_end: bool = False
     refusal: Refusal | None = None
 
-    def put(self, message: Any) -> None:
-        """Keep a message that came."""
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.connection.topic_name, self.number, self.next)
+
+    @property
+    def answered(self) -> bool:
+        """Whether Kafka has answered: with messages, the end, or an error."""
+        return bool(self.messages) or self.at_end or self.refusal is not None
+
+    def add(self, message: Any) -> None:
         size = len(message.value() or b"") + len(message.key() or b"")
         offset = message.offset()
-        self.held.append((offset, size, message))
+        self.messages.append((offset, size, message))
         self.size += size
         self.next = offset + 1
         self.at_end = False
 
-    def skip(self, offset: int) -> None:
-        """Throw away what is before `offset`."""
+    def skip_to(self, offset: int) -> None:
         self.start = offset
-        while self.held and self.held[0][0] < offset:
-            self.size -= self.held.popleft()[1]
+        while self.messages and self.messages[0][0] < offset:
+            self.size -= self.messages.popleft()[1]
 
     def take(self, max_bytes: int) -> list[Any]:
-        """Return what there is, up to so many bytes, and one message at least."""
+        """Return messages of up to `max_bytes`, but at least one."""
         found: list[Any] = []
         left = max_bytes
-        while self.held and (not found or self.held[0][1] <= left):
-            offset, size, message = self.held.popleft()
+        while self.messages and (not found or self.messages[0][1] <= left):
+            offset, size, message = self.messages.popleft()
             self.size -= size
             left -= size
             self.start = offset + 1
             found.append(message)
         return found
 
-    @property
-    def answered(self) -> bool:
-        """Whether it is known what there is."""
-        return bool(self.held) or self.at_end or self.refusal is not None
 
-
-class Client:
-    """A consumer for topics that are reached by the same properties."""
+class _Client:
+    """A Kafka consumer for the partitions that are reached by the same properties."""
 
     def __init__(self, properties: MaskedProperties) -> None:
-        self._process = os.getpid()
+        self._guard = ForkGuard()
         self._consumer = made(Consumer, properties)
-        self._tracks: dict[tuple[str, int], FetchedPartition] = {}
+        self._partitions: dict[tuple[str, int], _Partition] = {}
 
-    def stand(
-        self, wanted: Mapping[tuple[str, int], tuple[Connection, int]]
-    ) -> list[FetchedPartition]:
-        """Have partitions be fetched from these offsets, and return how they stand."""
+    def assign(self, wanted: Mapping[tuple[str, int], tuple[Connection, int]]) -> list[_Partition]:
+        """Fetch partitions from these offsets, and return them."""
         moved = []
-        for at, (connection, offset) in wanted.items():
-            track = self._tracks.get(at)
-            same = track is not None and track.connection == connection
-            if track is not None and same and track.start <= offset <= track.next:
-                track.skip(offset)
+        for key, (connection, offset) in wanted.items():
+            known = self._partitions.get(key)
+            if known and known.connection == connection and known.start <= offset <= known.next:
+                known.skip_to(offset)
             else:
-                moved.append(at)
-                self._tracks[at] = FetchedPartition(
-                    connection=connection, start=offset, next=offset
-                )
+                moved.append(key)
         idle = [
-            at
-            for at, track in self._tracks.items()
-            if at not in wanted and track.size > _MOST_HELD_BYTES
+            key
+            for key, each in self._partitions.items()
+            if key not in wanted and each.size > _MAX_BUFFER_BYTES
         ]
-        self.drop([*moved, *idle], forget=idle)
+        self.drop([*moved, *idle])
+        for key in moved:
+            connection, offset = wanted[key]
+            self._partitions[key] = _Partition(connection, key[1], offset, offset)
         if moved:
-            self._consumer.incremental_assign(
-                [TopicPartition(*at, self._tracks[at].next) for at in moved]
-            )
-        return [self._tracks[at] for at in wanted]
+            self._consumer.incremental_assign([self._partitions[key].place for key in moved])
+        return [self._partitions[key] for key in wanted]
 
-    def drop(self, partitions: Sequence[tuple[str, int]], *, forget: Any = None) -> None:
-        """Let go of partitions."""
+    def drop(self, keys: Collection[tuple[str, int]]) -> None:
+        """Stop fetching partitions, and forget their messages."""
         assigned = {(each.topic, each.partition) for each in self._consumer.assignment()}
-        gone = [TopicPartition(*at) for at in partitions if at in assigned]
-        if gone:
+        if gone := [TopicPartition(*key) for key in keys if key in assigned]:
             self._consumer.incremental_unassign(gone)
-        for at in partitions if forget is None else forget:
-            self._tracks.pop(at, None)
+        for key in keys:
+            self._partitions.pop(key, None)
 
-    def take_in(self, wait_s: float) -> bool:
-        """Take what comes within `wait_s`, for whatever partition; whether something came."""
-        got = self._consumer.consume(1, min(_SLICE_S, max(0.0, wait_s)))
+    def poll(self, timeout_s: float) -> bool:
+        """Buffer the messages of any partition that arrive in time; return whether some did."""
+        got = self._consumer.consume(1, min(_SLICE_S, max(0.0, timeout_s)))
         if got:
             with nothing_to_collect():
-                got += self._consumer.consume(_MOST, _GATHER_S)
+                got += self._consumer.consume(_MAX_MESSAGES, GATHER_S)
         for message in got:
-            track = self._tracks.get((message.topic(), message.partition()))
-            if message.error() is not None:
-                self._note(message, track)
-            elif track is not None:
-                track.put(message)
+            partition = self._partitions.get((message.topic(), message.partition()))
+            if partition is None:
+                continue
+            if message.error() is None:
+                partition.add(message)
+            else:
+                self._take_error(partition, message.error(), message.offset())
         return bool(got)
 
-    def end(self, at: tuple[str, int]) -> int:
-        """Return where a partition ends, as the last fetch said; -1 if none did."""
-        _low, high = self._consumer.get_watermark_offsets(TopicPartition(*at), cached=True)
+    def high_watermark(self, partition: _Partition) -> int:
+        """Return the end of a partition by the last fetch; -1 before the first."""
+        _low, high = self._consumer.get_watermark_offsets(partition.place, cached=True)
         return int(high) if high >= 0 else -1
 
     def close(self) -> None:
-        """Let go of the connections."""
-        # In a process that was forked, librdkafka's threads are missing: it would wait for them.
-        if os.getpid() == self._process:
+        """Close the consumer."""
+        # librdkafka's threads do not exist in a forked process: closing would wait forever.
+        if not self._guard.forked:
             self._consumer.close()
 
-    def _note(self, event: Any, track: FetchedPartition | None) -> None:
-        error = event.error()
-        code = error.code()
-        if track is None:
-            return
-        if code == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            track.at_end = event.offset() >= track.next
-            track.next = max(track.next, event.offset())
-        elif code == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            self._refuse(track, TopicPartition(event.topic(), event.partition(), track.next))
+    def _take_error(self, partition: _Partition, error: KafkaError, offset: int) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            partition.at_end = offset >= partition.next
+            partition.next = max(partition.next, offset)
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            self._check_range(partition)
         elif not is_unavailable(error):
-            track.refusal = of_kafka(error, "fetching")
+            partition.refusal = partition_refusal(error, "fetching")
 
-    def _refuse(self, track: FetchedPartition, at: Any) -> None:
-        """Kafka does not have the offset that was to be fetched next, or an earlier one."""
+    def _check_range(self, partition: _Partition) -> None:
+        """Refuse the partition if its next offset is out of range."""
+        place = partition.place
         low, high = with_retries(
-            lambda left_s: self._consumer.get_watermark_offsets(at, timeout=left_s),
-            timeout_s=_LOOK_S,
+            lambda left_s: self._consumer.get_watermark_offsets(place, timeout=left_s),
+            timeout_s=_WATERMARKS_TIMEOUT_S,
         )
-        if low <= track.next <= high:
-            # Said of a place that was left since: a late word, but fetching stopped over it.
-            self._consumer.incremental_unassign([at])
-            self._consumer.incremental_assign([at])
+        if low <= partition.next <= high:
+            # Stale error for an offset we already moved past. librdkafka stopped fetching, so
+            # assign the partition again.
+            self._consumer.incremental_unassign([place])
+            self._consumer.incremental_assign([place])
             return
-        track.refusal = Refusal.of(
+        partition.refusal = Refusal.of(
             OffsetOutOfRangeError,
-            f"the partition has no offset {track.next}: it reaches from {low} to {high}",
+            f"the partition has no offset {partition.next}: it reaches from {low} to {high}",
         )
 
 
-_SLICE_S = 0.25
-_SETTLE_S, _BREATH_S = 0.1, 0.01
-_MAX_AGE_S = 2.0
-"""For so long it is believed that a topic is the same, also while nothing comes."""
+@dataclass
+class _Request:
+    """A request for one partition, with the buffer that serves it."""
+
+    asked: Any
+    connection: Connection
+    client: _Client
+    partition: _Partition
 
 
-class Fetching:
-    """The fetches of one Broker, one at a time; what came and was not asked for is kept."""
+class FetchRequests:
+    """Fetch requests of one Broker, one at a time. Messages not asked for yet stay buffered."""
 
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._lock = threading.Lock()
-        self._clients: dict[MaskedProperties, Client] = {}
+        self._clients: dict[MaskedProperties, _Client] = {}
 
     def fetch(self, requests: Any, *, timeout_s: float, min_bytes: int) -> FetchResponse:
-        """Answer requests; `Broker.fetch_messages` says how."""
+        """Answer requests; `Broker.fetch_messages` documents them."""
         topics: ByName[dict[int, FetchPartitionResponse]] = ByName()
-        found: dict[tuple[bytes, int], tuple[Any, Connection]] = {}
-        for request in each_once(requests):
-            topic = in_bytes(request.topic_name, "topic")
-            place = self._place(request)
+        valid: dict[tuple[bytes, int], tuple[Any, Connection]] = {}
+        for asked in each_once(requests):
+            topic = in_bytes(asked.topic_name, "topic")
+            found = self._locate(asked)
             answers = topics.setdefault(topic, {})
-            if isinstance(place, Refusal):
-                answers[request.partition_id] = _refused(place)
+            if isinstance(found, Refusal):
+                answers[asked.partition_id] = _refused(found)
+                timeout_s = 0.0
             else:
-                found[topic, request.partition_id] = request, place
-        refused = any(told.err for answers in topics.values() for told in answers.values())
+                valid[topic, asked.partition_id] = asked, found
         with self._lock:
-            told = self._answers(found, timeout_s=0.0 if refused else timeout_s, least=min_bytes)
-        for (topic, partition), answer in told.items():
-            topics[topic][partition] = answer
+            for (topic, partition), answer in self._fetch(valid, timeout_s, min_bytes).items():
+                topics[topic][partition] = answer
         for topic, answers in topics.items():
             if any(answer.err for answer in answers.values()):
-                # It may be another channel by now.
+                # The name may belong to another channel by now.
                 self._handler.forget(topic)
         return FetchResponse(topics)
 
@@ -225,124 +237,122 @@ class Fetching:
             for each in clients.values():
                 each.close()
 
-    def _place(self, request: Any) -> Connection | Refusal:
-        place = self._handler.located(request.topic_name, request.partition_id)
-        if isinstance(place, Refusal):
-            return place
-        if type(request.offset) is not int or type(request.max_bytes) is not int:
-            raise OptionError(f"offset and max_bytes are numbers: {request!r}")
-        if request.offset < 0:
+    def _locate(self, asked: Any) -> Connection | Refusal:
+        found = self._handler.locate(asked.topic_name, asked.partition_id)
+        if isinstance(found, Refusal):
+            return found
+        if type(asked.offset) is not int or type(asked.max_bytes) is not int:
+            raise OptionError(f"offset and max_bytes are numbers: {asked!r}")
+        if asked.offset < 0:
             return Refusal.of(
                 OffsetOutOfRangeError,
-                f"{request.offset} is no offset; request_offset_limits says where the partition "
-                "begins and ends",
+                f"{asked.offset} is not an offset; request_offset_limits returns where the "
+                "partition begins and ends",
             )
-        return self._gone(place) or place
+        return self._replaced(found) or found
 
-    def _gone(self, place: Connection) -> Refusal | None:
-        """Return what to say of a topic that is not the one that it was; None if it is."""
+    def _replaced(self, connection: Connection) -> Refusal | None:
+        """Return the refusal of a topic that was deleted or created again; None if it was not."""
         try:
-            identity = self._handler.identity(place)
-            identity.verify(timeout_s=self._handler.timeout_s, max_age_s=_MAX_AGE_S)
+            identity = self._handler.identity(connection)
+            identity.verify(timeout_s=self._handler.timeout_s, max_age_s=_IDENTITY_MAX_AGE_S)
         except SluicewayError as error:
-            return of_topic(error)
+            return topic_refusal(error)
         return None
 
-    def _answers(
-        self, found: Mapping[Any, tuple[Any, Connection]], *, timeout_s: float, least: int
-    ) -> dict[Any, FetchPartitionResponse]:
+    def _fetch(
+        self,
+        valid: Mapping[tuple[bytes, int], tuple[Any, Connection]],
+        timeout_s: float,
+        min_bytes: int,
+    ) -> dict[tuple[bytes, int], FetchPartitionResponse]:
         deadline_s = time.monotonic() + timeout_s
-        # What there is has to be learned first, whatever the request's own patience.
-        patience_s = max(deadline_s, time.monotonic() + self._handler.timeout_s)
+        # Kafka's first answer is waited for even if the request's own timeout is shorter.
+        answer_deadline_s = max(deadline_s, time.monotonic() + self._handler.timeout_s)
         try:
-            standing = self._standing(found)
-            while not _enough(standing, found, least):
-                answered = all(track.answered for _, track in standing.values())
-                wait_s = (deadline_s if answered else patience_s) - time.monotonic()
+            requests = self._assign(valid)
+            pending = list(requests.values())
+            while not _is_enough(pending, min_bytes):
+                answered = all(each.partition.answered for each in pending)
+                wait_s = (deadline_s if answered else answer_deadline_s) - time.monotonic()
                 if wait_s <= 0:
                     break
-                waiting = {id(client): client for client, _ in standing.values()}
-                for client in waiting.values():
-                    client.take_in(min(wait_s, _SLICE_S / len(waiting)))
-                for at, (_, track) in standing.items():
-                    track.refusal = track.refusal or self._gone(found[at][1])
-            _settle(standing, found)
-            if not any(track.answered for _, track in standing.values()) and standing:
+                clients = {id(each.client): each.client for each in pending}
+                for client in clients.values():
+                    client.poll(min(wait_s, _SLICE_S / len(clients)))
+                for each in pending:
+                    partition = each.partition
+                    partition.refusal = partition.refusal or self._replaced(each.connection)
+            _gather(pending)
+            if pending and not any(each.partition.answered for each in pending):
                 raise SocketDisconnectedError(
-                    f"nothing came from Kafka for {self._handler.timeout_s:g} s, though there "
-                    "must be something, or an end; fetch again when its brokers are back"
+                    f"Kafka did not answer within {self._handler.timeout_s:g} s; fetch again when "
+                    "its brokers are back"
                 )
-            return {at: self._answer(found[at], *standing[at]) for at in found}
+            return {key: _answer(each) for key, each in requests.items()}
         except KafkaException as error:
             failure = translated(error.args[0], doing="fetching", topic="several")
             raise SocketDisconnectedError(str(failure)) from error
 
-    def _standing(
-        self, found: Mapping[Any, tuple[Any, Connection]]
-    ) -> dict[Any, tuple[Client, FetchedPartition]]:
-        by_client: dict[MaskedProperties, dict[tuple[str, int], tuple[Connection, int]]] = {}
-        for request, connection in found.values():
-            wanted = by_client.setdefault(consumer_config(connection.kafka), {})
-            at = (connection.topic_name, request.partition_id)
-            wanted[at] = connection, request.offset
-        standing: dict[tuple[str, int], tuple[Client, FetchedPartition]] = {}
-        for properties, wanted in by_client.items():
+    def _assign(
+        self, valid: Mapping[tuple[bytes, int], tuple[Any, Connection]]
+    ) -> dict[tuple[bytes, int], _Request]:
+        by_client: dict[MaskedProperties, dict[tuple[bytes, int], tuple[Any, Connection]]] = {}
+        for key, (asked, connection) in valid.items():
+            properties = consumer_config(connection.kafka)
+            by_client.setdefault(properties, {})[key] = asked, connection
+        found: dict[tuple[bytes, int], _Request] = {}
+        for properties, requests in by_client.items():
             client = self._clients.get(properties)
             if client is None:
-                client = self._clients[properties] = Client(properties)
-            tracks = client.stand(wanted)
-            standing |= {at: (client, track) for at, track in zip(wanted, tracks, strict=True)}
-        return {
-            at: standing[connection.topic_name, request.partition_id]
-            for at, (request, connection) in found.items()
-        }
-
-    def _answer(
-        self, asked: tuple[Any, Connection], client: Client, track: FetchedPartition
-    ) -> FetchPartitionResponse:
-        request, connection = asked
-        at = (connection.topic_name, request.partition_id)
-        if track.refusal is not None:
-            client.drop([at])
-            return _refused(track.refusal)
-        if not track.answered:
-            return _refused(
-                Refusal.of(LeaderNotAvailable, "no broker answers for the partition; try again")
+                client = self._clients[properties] = _Client(properties)
+            partitions = client.assign(
+                {
+                    (connection.topic_name, asked.partition_id): (connection, asked.offset)
+                    for asked, connection in requests.values()
+                }
             )
-        taken = track.take(request.max_bytes)
-        with nothing_to_collect():
-            messages = [_message(each) for each in taken]
-        reached = taken[-1].offset() + 1 if taken else request.offset
-        end = max(client.end(at), track.next if track.at_end else -1)
-        REACH.extend(connection.topic_id, request.partition_id, reached)
-        return FetchPartitionResponse(max_offset=end, messages=messages)
+            for (key, (asked, connection)), each in zip(requests.items(), partitions, strict=True):
+                found[key] = _Request(asked, connection, client, each)
+        return {key: found[key] for key in valid}
 
 
-def _enough(
-    standing: Mapping[Any, tuple[Any, FetchedPartition]],
-    found: Mapping[Any, tuple[Any, Connection]],
-    least: int,
-) -> bool:
-    """Whether an answer need not wait for more."""
-    if not all(track.answered for _, track in standing.values()):
+def _answer(request: _Request) -> FetchPartitionResponse:
+    partition, connection = request.partition, request.connection
+    if partition.refusal is not None:
+        request.client.drop([(connection.topic_name, partition.number)])
+        return _refused(partition.refusal)
+    if not partition.answered:
+        return _refused(
+            Refusal.of(LeaderNotAvailable, "no broker answers for the partition; try again")
+        )
+    taken = partition.take(request.asked.max_bytes)
+    with nothing_to_collect():
+        messages = [_message(each) for each in taken]
+    fetched = taken[-1].offset() + 1 if taken else request.asked.offset
+    group_state().add_fetched(connection.topic_id, partition.number, fetched)
+    end = max(request.client.high_watermark(partition), partition.next if partition.at_end else -1)
+    return FetchPartitionResponse(max_offset=end, messages=messages)
+
+
+def _is_enough(requests: Collection[_Request], min_bytes: int) -> bool:
+    """Whether the requests can be answered without waiting for more."""
+    if not all(each.partition.answered for each in requests):
         return False
-    if any(track.refusal is not None for _, track in standing.values()):
+    if any(each.partition.refusal is not None for each in requests):
         return True
-    sizes = [(track.size, found[at][0].max_bytes) for at, (_, track) in standing.items()]
+    sizes = [(each.partition.size, each.asked.max_bytes) for each in requests]
     full = all(size >= most for size, most in sizes)
-    return full or sum(min(size, most) for size, most in sizes) >= least
+    return full or sum(min(size, most) for size, most in sizes) >= min_bytes
 
 
-def _settle(
-    standing: Mapping[Any, tuple[Client, FetchedPartition]],
-    found: Mapping[Any, tuple[Any, Connection]],
-) -> None:
-    """Take what is on its way already, for a moment."""
-    deadline_s = time.monotonic() + _SETTLE_S
-    for at, (client, track) in standing.items():
-        most = found[at][0].max_bytes
-        while not track.at_end and track.refusal is None and track.size < most:
-            if not client.take_in(_BREATH_S) or time.monotonic() > deadline_s:
+def _gather(requests: Collection[_Request]) -> None:
+    """Poll for a moment more, for messages that are already on their way."""
+    deadline_s = time.monotonic() + _GATHER_TIMEOUT_S
+    for each in requests:
+        partition, most = each.partition, each.asked.max_bytes
+        while not partition.at_end and partition.refusal is None and partition.size < most:
+            if not each.client.poll(_GATHER_SLICE_S) or time.monotonic() > deadline_s:
                 return
 
 
@@ -352,15 +362,12 @@ def _refused(refusal: Refusal) -> FetchPartitionResponse:
     )
 
 
-def _message(taken: Any) -> Message:
-    _kind, at_ms = taken.timestamp()
+def _message(fetched: Any) -> Message:
+    _kind, time_ms = fetched.timestamp()
     return Message(
-        taken.value(),
-        partition_key=taken.key(),
-        offset=taken.offset(),
-        partition_id=taken.partition(),
-        timestamp=at_ms,
+        fetched.value(),
+        partition_key=fetched.key(),
+        offset=fetched.offset(),
+        partition_id=fetched.partition(),
+        timestamp=time_ms,
     )
-
-
-__all__ = ["Client", "FetchedPartition", "Fetching"]

@@ -5,17 +5,19 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from sluiceway.broker.connection import RequestHandler
-from sluiceway.broker.errors import Refusal, of_group
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
     InconsistentGroupProtocol,
     RebalanceInProgress,
+    Refusal,
     UnknownError,
     UnknownMemberId,
+    group_refusal,
 )
-from sluiceway.broker.group_members import MEMBERS, REACH, Member
-from sluiceway.broker.requests import in_bytes, in_text
+from sluiceway.broker.group_state import JoinedMember, group_state
+from sluiceway.broker.requests import checked_generation, in_bytes, in_text
 from sluiceway.broker.responses import (
+    GroupResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
@@ -25,124 +27,116 @@ from sluiceway.broker.responses import (
 from sluiceway.errors import OptionError, SluicewayError, StaleGeneration
 from sluiceway.rest.endpoint_models import Membership, SyncResult
 
-__all__ = ["Members"]
+__all__ = ["GroupRequests"]
 
-R = TypeVar("R")
+R = TypeVar("R", bound=GroupResponse)
 
 
 class _Refused(Exception):
-    """What a call is answered with."""
+    """Ends a request with a refusal."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.reason)
-        self.refusal = refusal
+    def __init__(self, kind: Any, reason: str) -> None:
+        super().__init__(reason)
+        self.refusal = Refusal.of(kind, reason)
 
 
-class Members:
-    """What one Broker asks about groups; `Broker` says what each call promises."""
+class GroupRequests:
+    """Group membership requests of one Broker; `Broker` documents each of them."""
 
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._calls = handler.control.endpoints
 
     def join(self, group: Any, member_id: Any, topic: Any, protocol: Any) -> JoinGroupResponse:
-        """Join, or join anew."""
+        """Join as a new member, or again."""
         name, id_ = in_text(group, "group"), in_text(member_id, "member")
         topic_name = in_text(topic, "topic")
-        known = MEMBERS.find(id_, name) if id_ else None
 
         def joined() -> JoinGroupResponse:
-            member = self._attach(name, topic_name) if not id_ else _found(known, id_, name)
+            member = _member(id_, name) if id_ else self._attach(name, topic_name)
             if member.channel != topic_name:
-                raise _Refused(_other_topic(member, topic_name))
+                raise _Refused(
+                    InconsistentGroupProtocol,
+                    f"the member {member.id!r} joined for {member.channel!r} and not for "
+                    f"{topic_name!r}: a group belongs to one channel; join with an empty id for "
+                    "another",
+                )
             with member.lock:
-                asked = self._sync(member)
-                # A reset may have taken its share away, or nobody waits for it any longer.
-                member.joined, member.generation = asked.generation, asked.has
-            ids = self._living(member)
+                share = self._sync(member)
+                # A reset, or a rebalance that did not wait for it, may have taken its share.
+                member.joined, member.generation = share.generation, share.has
+            ids = self._live_members(member)
             leader = ids[0] if ids else member.id
-            own = getattr(protocol, "metadata", None)
+            metadata = getattr(protocol, "metadata", None)
             return JoinGroupResponse(
-                generation_id=asked.generation,
+                generation_id=share.generation,
                 group_protocol=in_bytes(getattr(protocol, "protocol_name", b""), "protocol"),
                 leader_id=leader.encode(),
                 member_id=member.id.encode(),
-                members={each.encode(): own for each in ids} if leader == member.id else {},
+                members={each.encode(): metadata for each in ids} if leader == member.id else {},
             )
 
-        return _told(
-            joined,
-            lambda refusal: JoinGroupResponse(
-                refusal.err, reason=refusal.reason, member_id=id_.encode()
-            ),
-            known,
-        )
+        return _answer(joined, JoinGroupResponse, name, id_, member_id=id_.encode())
 
     def sync(
         self, group: Any, generation: Any, member_id: Any, assignment: Iterable[Any]
     ) -> SyncGroupResponse:
-        """Take the share of a generation."""
-        member, id_, name = _named(group, member_id)
-        _checked_generation(generation)
-        # The gateway shares the partitions out; what a leader has made up is not needed.
+        """Take the assignment of a generation."""
+        name, id_ = in_text(group, "group"), in_text(member_id, "member")
+        checked_generation(generation)
+        # The gateway assigns the partitions, whatever a leader decided.
         list(assignment)
 
         def synced() -> SyncGroupResponse:
-            found = _found(member, id_, name)
-            with found.lock:
-                if generation != found.joined:
-                    raise _Refused(_stale(found, generation))
-                told = self._sync(found, take=True)
-                if not told.taken or told.generation != generation:
-                    raise _Refused(_rejoin("members came or went since it was joined"))
-                found.generation, found.started = generation, True
-                found.partitions, found.pending = told.partitions, told.pending
-                found.known.clear()
-                found.learn(told.positions)
-                pairs = [(found.channel.encode(), list(told.partitions))]
+            member = _member(id_, name)
+            with member.lock:
+                if generation != member.joined:
+                    raise _stale(member, generation)
+                share = self._sync(member, take=True)
+                if not share.taken or share.generation != generation:
+                    raise _rejoin("the membership has changed since it joined")
+                member.generation, member.started = generation, True
+                member.partitions, member.pending = share.partitions, share.pending
+                member.known = {p: at.offset for p, at in share.positions.items()}
+                pairs = [(member.channel.encode(), list(share.partitions))]
             return SyncGroupResponse(member_assignment=MemberAssignment(pairs))
 
-        return _told(
-            synced, lambda refusal: SyncGroupResponse(refusal.err, reason=refusal.reason), member
-        )
+        return _answer(synced, SyncGroupResponse, name, id_)
 
     def heartbeat(self, group: Any, generation: Any, member_id: Any) -> HeartbeatResponse:
-        """Beat, and say whether to join anew."""
-        member, id_, name = _named(group, member_id)
-        _checked_generation(generation)
+        """Send a heartbeat, and answer whether to join again."""
+        name, id_ = in_text(group, "group"), in_text(member_id, "member")
+        checked_generation(generation)
 
-        def beaten() -> HeartbeatResponse:
-            found = _found(member, id_, name)
-            with found.lock:
-                now = self._beat(found)
-                if generation not in (found.generation, found.joined):
-                    raise _Refused(_stale(found, generation))
-                if now != found.joined:
-                    raise _Refused(_rejoin("members came or went"))
-                if found.pending and self._sync(found).pending != found.pending:
-                    raise _Refused(_rejoin("partitions that another had are free"))
+        def sent() -> HeartbeatResponse:
+            member = _member(id_, name)
+            with member.lock:
+                current = self._beat(member)
+                if generation not in (member.generation, member.joined):
+                    raise _stale(member, generation)
+                if current != member.joined:
+                    raise _rejoin("the membership has changed")
+                if member.pending and self._sync(member).pending != member.pending:
+                    raise _rejoin("partitions of another member are free")
             return HeartbeatResponse()
 
-        return _told(
-            beaten, lambda refusal: HeartbeatResponse(refusal.err, reason=refusal.reason), member
-        )
+        return _answer(sent, HeartbeatResponse, name, id_)
 
     def leave(self, group: Any, member_id: Any) -> LeaveGroupResponse:
-        """Leave."""
-        member, id_, name = _named(group, member_id)
+        """Leave the group."""
+        name, id_ = in_text(group, "group"), in_text(member_id, "member")
 
         def left() -> LeaveGroupResponse:
-            found = _found(member, id_, name)
-            body = {"uid": found.uid, "epoch": found.epoch, "state": "closed", **_places(found)}
-            self._calls.detach(found.channel, found.id, body, timeout_s=self._handler.timeout_s)
-            MEMBERS.drop(found)
+            member = _member(id_, name)
+            body = {"uid": member.uid, "epoch": member.epoch, "state": "closed"}
+            body |= _positions(member)
+            self._calls.detach(member.channel, id_, body, timeout_s=self._handler.timeout_s)
+            group_state().members.pop(id_, None)
             return LeaveGroupResponse()
 
-        return _told(
-            left, lambda refusal: LeaveGroupResponse(refusal.err, reason=refusal.reason), member
-        )
+        return _answer(left, LeaveGroupResponse, name, id_)
 
-    def _attach(self, group: str, topic: str) -> Member:
+    def _attach(self, group: str, topic: str) -> JoinedMember:
         connection = self._handler.connection(topic, fresh=True)
         id_, session = uuid.uuid4().hex, uuid.uuid4().hex
         attached = self._calls.attach(
@@ -153,7 +147,7 @@ class Members:
             role="reader",
             membership=Membership(group=group, index=None, size=None),
         )
-        member = Member(
+        member = group_state().members[id_] = JoinedMember(
             id=id_,
             channel=connection.channel_name,
             uid=connection.channel_uid,
@@ -163,104 +157,85 @@ class Members:
             session=session,
             takes=attached.takes,
         )
-        MEMBERS.put(member)
         return member
 
-    def _sync(self, member: Member, *, take: bool = False) -> SyncResult:
+    def _sync(self, member: JoinedMember, *, take: bool = False) -> SyncResult:
         body: dict[str, Any] = {"uid": member.uid, "epoch": member.epoch}
         if take:
             body |= {"take": member.joined, "has": member.generation}
         try:
             return self._calls.sync(member.channel, member.id, body)
         except StaleGeneration:
-            # It was lost, and no heartbeat has brought it back yet.
+            # It was lost; a heartbeat brings it back.
             self._beat(member)
         return self._calls.sync(member.channel, member.id, body)
 
-    def _beat(self, member: Member) -> int | None:
-        """Beat; return the group's generation."""
-        member.beats += 1
+    def _beat(self, member: JoinedMember) -> int | None:
+        """Send a heartbeat, and return the group's generation."""
+        member.heartbeats += 1
         state = "started" if member.started else "opened"
-        report = {"id": member.id, "epoch": member.epoch, "state": state, **_places(member)}
+        report = {"id": member.id, "epoch": member.epoch, "state": state, **_positions(member)}
         answer = self._calls.heartbeat(
-            member.session, member.beats, [report], timeout_s=self._handler.timeout_s
+            member.session, member.heartbeats, [report], timeout_s=self._handler.timeout_s
         )
-        heard = answer.results.get(member.id)
-        if heard is None or heard.status in ("fenced", "gone"):
-            why = "the gateway knows it no more" if heard is None else heard.reason or heard.status
-            raise _Refused(_unknown(member.id, member.group, why))
-        if heard.status != "ok":
-            raise _Refused(Refusal.of(UnknownError, heard.reason or heard.status))
-        return heard.generation
+        result = answer.results.get(member.id)
+        if result is None or result.status in ("fenced", "gone"):
+            why = "the gateway removed it" if result is None else result.reason or result.status
+            raise _unknown(member.id, member.group, why)
+        if result.status != "ok":
+            raise _Refused(UnknownError, result.reason or result.status)
+        return result.generation
 
-    def _living(self, member: Member) -> list[str]:
-        """Return the members at work, those that came first at first."""
+    def _live_members(self, member: JoinedMember) -> list[str]:
+        """Return the ids of the live members, in the order in which they joined."""
         found, _ = self._calls.endpoints(member.channel, group=member.group)
         readers = [each for each in found or () if each.role == "reader" and each.lives]
         return [each.id for each in sorted(readers, key=lambda each: each.index)]
 
 
-def _told(call: Callable[[], R], refused: Callable[[Refusal], R], member: Member | None) -> R:
-    """Return what a call answers, or how it is refused; a member that is no more is forgotten."""
+def _answer(call: Callable[[], R], kind: type[R], group: str, id_: str, **fields: Any) -> R:
+    """Return what `call` returns, or a response with the refusal; forget an unknown member."""
     try:
         return call()
-    except _Refused as stopped:
-        refusal = stopped.refusal
+    except _Refused as refused:
+        refusal = refused.refusal
     except OptionError:
         raise
     except SluicewayError as error:
-        refusal = of_group(error)
-    if member is not None and refusal.err == UnknownMemberId.ERROR_CODE:
-        MEMBERS.drop(member)
-    return refused(refusal)
+        refusal = group_refusal(error)
+    if refusal.err == UnknownMemberId.ERROR_CODE and group_state().member(id_, group):
+        group_state().members.pop(id_, None)
+    return kind(refusal.err, reason=refusal.reason, **fields)
 
 
-def _named(group: Any, member_id: Any) -> tuple[Member | None, str, str]:
-    name, id_ = in_text(group, "group"), in_text(member_id, "member")
-    return MEMBERS.find(id_, name), id_, name
+def _member(id_: str, group: str) -> JoinedMember:
+    found = group_state().member(id_, group)
+    if found is None:
+        raise _unknown(id_, group, "it did not join in this process, or has left")
+    return found
 
 
-def _found(member: Member | None, id_: str, group: str) -> Member:
-    if member is None:
-        raise _Refused(_unknown(id_, group, "it did not join by this process, or has left"))
-    return member
-
-
-def _checked_generation(generation: Any) -> None:
-    if type(generation) is not int:
-        raise OptionError(f"the generation is {generation!r}; it takes a number")
-
-
-def _places(member: Member) -> dict[str, Any]:
+def _positions(member: JoinedMember) -> dict[str, Any]:
     if "positions" not in member.takes:
         return {}
-    reach = REACH.of(member.topic_id)
-    places = {str(p): [reach[p], 0] for p in member.partitions if p in reach}
+    fetched = group_state().fetched(member.topic_id)
+    places = {str(p): [fetched[p], 0] for p in member.partitions if p in fetched}
     return {"positions": places} if places else {}
 
 
-def _unknown(id_: str, group: str, why: str) -> Refusal:
-    return Refusal.of(
-        UnknownMemberId,
-        f"the group {group!r} has no member {id_!r}: {why}. Join with an empty id",
+def _unknown(id_: str, group: str, why: str) -> _Refused:
+    return _Refused(
+        UnknownMemberId, f"the group {group!r} has no member {id_!r}: {why}. Join with an empty id"
     )
 
 
-def _stale(member: Member, generation: int) -> Refusal:
-    return Refusal.of(
+def _stale(member: JoinedMember, generation: int) -> _Refused:
+    return _Refused(
         IllegalGeneration,
-        f"the generation is {generation}, and the member {member.id!r} of the group "
-        f"{member.group!r} was told {member.joined}: join anew",
+        f"the generation is {generation}, but the member {member.id!r} of the group "
+        f"{member.group!r} joined {member.joined}: join again",
     )
 
 
-def _rejoin(why: str) -> Refusal:
-    return Refusal.of(RebalanceInProgress, f"{why}: commit, and join anew with the same id")
-
-
-def _other_topic(member: Member, topic: str) -> Refusal:
-    return Refusal.of(
-        InconsistentGroupProtocol,
-        f"the member {member.id!r} joined for {member.channel!r} and not for {topic!r}: a group "
-        "is one channel's; join with an empty id for another",
-    )
+def _rejoin(why: str) -> _Refused:
+    return _Refused(RebalanceInProgress, f"{why}: commit, and join again with the same id")

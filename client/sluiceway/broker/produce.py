@@ -1,149 +1,35 @@
-"""Produce requests: messages as they are, acknowledged before the call returns."""
+"""Produce requests: encoded messages, acknowledged before the call returns."""
 
 import atexit
 import contextlib
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluiceway.broker.connection import RequestHandler
-from sluiceway.broker.errors import Refusal, of_kafka, of_topic
-from sluiceway.broker.exceptions import InvalidMessageError, MessageSizeTooLarge, RequestTimedOut
+from sluiceway.broker.exceptions import (
+    InvalidMessageError,
+    MessageSizeTooLarge,
+    Refusal,
+    RequestTimedOut,
+    partition_refusal,
+    topic_refusal,
+)
 from sluiceway.broker.requests import ByName, CompressionType, in_bytes
 from sluiceway.broker.responses import ProducePartitionResponse, ProduceResponse
-from sluiceway.codecs.wire import WireFormatValidator
-from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.errors import DeliveryFailed, KafkaFailure, OptionError, SluicewayError, TopicGone
+from sluiceway.endpoint.writer_endpoint import WriterEndpoint
+from sluiceway.errors import OptionError, SluicewayError, TopicGone
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import made
 from sluiceway.rest.models import Connection
 
-_LAST_WORD_S = 5.0
-_OPEN: set["Outlets"] = set()
-
-
-class Outlets:
-    """One writer for each channel that a Broker produces to, from its first message on.
-
-    Closing says where the records end. A process that ends without that closes them too, as
-    failed ones if an exception ended it: what it was told to be written is there. `flush` waits
-    for what nobody waited for.
-    """
-
-    def __init__(self, handler: RequestHandler) -> None:
-        self.handler = handler
-        self.flush: Callable[[], None] = _nothing
-        self._process = os.getpid()
-        self._lost: dict[str, tuple[int, str]] = {}
-        self._lock = threading.Lock()
-        self._writers: dict[str, tuple[Connection, EndpointHandle]] = {}
-
-    def open(self, connection: Connection) -> None:
-        """Have a writer at the channel; raises GatewayError, EndpointClosed."""
-        with self._lock:
-            known = self._writers.get(connection.channel_uid)
-            if known is not None:
-                known[1].check()
-                # It has the partitions that the channel has got since.
-                self._writers[connection.channel_uid] = connection, known[1]
-                return
-            attachment = EndpointHandle.open(
-                HeartbeatSession.of(self.handler.control.endpoints, grace_s=_GRACE_S),
-                channel=connection.channel_name,
-                uid=connection.channel_uid,
-                role="writer",
-                membership=None,
-                timeout_s=self.handler.timeout_s,
-                close_timeout_s=0,
-            )
-            self._writers[connection.channel_uid] = connection, attachment
-            _OPEN.add(self)
-
-    def note(self, connection: Connection, messages: int) -> None:
-        """Count messages that were sent."""
-        _, attachment = self._writers[connection.channel_uid]
-        attachment.start(attachment.movement.records + messages)
-
-    def lose(self, connection: Connection, reason: str) -> None:
-        """Note a message that was not written, and that nobody has waited for."""
-        lost, first = self._lost.get(connection.channel_uid, (0, reason))
-        self._lost[connection.channel_uid] = (lost + 1, first)
-
-    def lose_all(self, reason: str) -> None:
-        """Note that of messages to any channel it is not known whether they are written."""
-        for connection, _ in self._writers.values():
-            self.lose(connection, reason)
-
-    def close(self, error: BaseException | None = None, *, timeout_s: float | None = None) -> None:
-        """Close all writers; raises what the first that was not closed met, after all others."""
-        if os.getpid() != self._process:
-            return
-        self.flush()
-        timeout_s = self.handler.timeout_s if timeout_s is None else timeout_s
-        with self._lock:
-            writers, self._writers = list(self._writers.values()), {}
-            _OPEN.discard(self)
-        failures: list[SluicewayError] = []
-        for connection, attachment in writers:
-            try:
-                self._leave(connection, attachment, error, timeout_s)
-            except SluicewayError as failure:
-                attachment.fail(failure)
-                failures.append(failure)
-        if failures:
-            raise failures[0]
-
-    def _leave(
-        self,
-        connection: Connection,
-        attachment: EndpointHandle,
-        error: BaseException | None,
-        timeout_s: float,
-    ) -> None:
-        lost, reason = self._lost.pop(connection.channel_uid, (0, ""))
-        if lost:
-            written = attachment.movement.records - lost
-            error = error or DeliveryFailed(
-                partition=None, reason=reason, written_records=written, failed_records=lost
-            )
-        if error is not None:
-            attachment.fail(error)
-            return
-        identity = self.handler.identity(connection)
-        try:
-            found = identity.all_ends(timeout_s=timeout_s, least=connection.partitions)
-        except KafkaFailure:
-            try:
-                identity.verify(timeout_s=timeout_s)
-            except TopicGone as gone:
-                # What was written is deleted, and whoever would hear of it with it.
-                attachment.fail(gone)
-                return
-            raise
-        attachment.leave(ends={partition: end for partition, end in found.items() if end})
-
-
-def _nothing() -> None:
-    """Nothing was sent yet."""
-
-
-@atexit.register
-def _close_all() -> None:
-    error = getattr(sys, "last_value", None)
-    for each in list(_OPEN):
-        try:
-            each.close(error, timeout_s=_LAST_WORD_S)
-        except SluicewayError:
-            # It was written to the log; nobody is there to hear more.
-            continue
-
+__all__ = ["ProduceRequests"]
 
 _COMPRESSIONS = {
     CompressionType.NONE: "none",
@@ -152,82 +38,126 @@ _COMPRESSIONS = {
     CompressionType.LZ4: "lz4",
 }
 _UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 - a public code
+_EXIT_TIMEOUT_S = 5.0
 _GRACE_S = 10.0
 _SLICE_S = 0.25
+_OPEN: set["ProduceRequests"] = set()
 
 
 @dataclass
 class _Part:
-    """What goes to one partition, and what became of it."""
+    """The messages for one partition, and their delivery."""
 
+    partition: int
     messages: list[Any]
     compression: str
     connection: Connection
-    lose: Callable[[Connection, str], None] | None = None
-    """Who hears of messages that are not written, where nobody waits for them."""
-    waiting: int = 0
-    first: int = -1
+    writer: WriterEndpoint
+    add_failure: Callable[[str], None] | None = None
+    """Counts a message that was not delivered, if nothing waits for its report."""
+    pending: int = 0
+    first_offset: int = -1
     refusal: Refusal | None = None
 
-    def note(self, error: Any, message: Any) -> None:
+    def on_delivery(self, error: Any, message: Any) -> None:
         """Take a delivery report."""
-        self.waiting -= 1
+        self.pending -= 1
         if error is not None:
-            self.refusal = self.refusal or of_kafka(error, "a message")
-            if self.lose is not None:
-                self.lose(self.connection, of_kafka(error, "a message").reason)
-        elif self.first < 0 or message.offset() < self.first:
-            self.first = message.offset()
+            refusal = partition_refusal(error, "a message")
+            self.refusal = self.refusal or refusal
+            if self.add_failure is not None:
+                self.add_failure(refusal.reason)
+        elif self.first_offset < 0 or message.offset() < self.first_offset:
+            self.first_offset = message.offset()
 
 
-class Producing:
-    """The writes of one Broker."""
+class ProduceRequests:
+    """Produce requests of one Broker. It is a writer of each channel from the first request on.
 
-    def __init__(self, handler: RequestHandler, outlets: Outlets) -> None:
-        self._handler = handler
-        self._outlets = outlets
+    `close` reports where the messages end. A process that exits without it does so, too: as a
+    failed writer if an exception ended it.
+    """
+
+    def __init__(self, handler: RequestHandler) -> None:
+        self.handler = handler
+        self._guard = ForkGuard()
         self._lock = threading.Lock()
         self._producers: dict[MaskedProperties, Any] = {}
-        self._checks: dict[str, WireFormatValidator] = {}
-        outlets.flush = self.flush
+        self._writers: dict[str, WriterEndpoint] = {}
+        self._writers_lock = threading.Lock()
 
     def produce(self, request: Any) -> ProduceResponse | None:
-        """Send a request's messages; `Broker.produce_messages` says how."""
+        """Send a request's messages; `Broker.produce_messages` documents it."""
         if type(request.timeout) is not int or not 0 < request.timeout <= 86_400_000:
             raise OptionError(f"timeout is {request.timeout!r}; it takes milliseconds from 1")
         wait = request.required_acks != 0
         topics: ByName[dict[int, ProducePartitionResponse]] = ByName()
-        parts: dict[tuple[bytes, int], _Part] = {}
+        parts: list[tuple[bytes, _Part]] = []
         for name, partitions in request.msets.items():
             topic = in_bytes(name, "topic")
-            for partition, messages in partitions.items():
-                part = self._part(topic, partition, messages)
+            for partition, given in partitions.items():
+                part = self._part(topic, partition, given)
                 if isinstance(part, Refusal):
                     topics.setdefault(topic, {})[partition] = _refused(part)
                 elif part.messages:
-                    parts[topic, partition] = part
-                    part.lose = None if wait else self._outlets.lose
+                    parts.append((topic, part))
+                    part.add_failure = None if wait else part.writer.add_failure
         with self._lock:
-            self._send(parts, request.timeout, wait=wait)
+            self._send([part for _, part in parts], request.timeout, wait=wait)
         if not wait:
             return None
-        for (topic, partition), part in parts.items():
-            answer = ProducePartitionResponse(0, part.first)
+        for topic, part in parts:
+            answer = ProducePartitionResponse(0, part.first_offset)
             if part.refusal is not None:
                 answer = _refused(part.refusal)
-                self._handler.forget(topic)
-            topics.setdefault(topic, {})[partition] = answer
+                self.handler.forget(topic)
+            topics.setdefault(topic, {})[part.partition] = answer
         return ProduceResponse(topics)
 
-    def flush(self) -> None:
-        """Wait until all is acknowledged that was not waited for."""
+    def close(self, error: BaseException | None = None, *, timeout_s: float | None = None) -> None:
+        """Flush and close all writers; raise the first failure after all of them."""
+        if self._guard.forked:
+            return
         with self._lock:
             for each in self._producers.values():
                 if each.flush(_GRACE_S):
-                    self._outlets.lose_all(f"Kafka said nothing of them for {_GRACE_S:g} s")
+                    for writer in self._writers.values():
+                        writer.add_failure(f"Kafka acknowledged nothing for {_GRACE_S:g} s")
+        with self._writers_lock:
+            writers, self._writers = list(self._writers.values()), {}
+            _OPEN.discard(self)
+        failures: list[SluicewayError] = []
+        for writer in writers:
+            try:
+                writer.close(error, timeout_s=timeout_s or self.handler.timeout_s)
+            except SluicewayError as failure:
+                writer.handle.fail(failure)
+                # Without the topic, neither messages nor readers that wait for them are left.
+                if not isinstance(failure, TopicGone):
+                    failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    def _writer(self, connection: Connection) -> WriterEndpoint:
+        """Return the writer of a channel. Raises GatewayError, EndpointClosed, KafkaFailure."""
+        uid = connection.channel_uid
+        with self._writers_lock:
+            writer = self._writers.get(uid)
+            if writer is None:
+                writer = self._writers[uid] = WriterEndpoint(
+                    self.handler.control,
+                    connection.channel_name,
+                    uid=uid,
+                    timeout_s=self.handler.timeout_s,
+                )
+                _OPEN.add(self)
+            writer.handle.check()
+            # The channel may have grown.
+            writer.partitions_used = max(writer.partitions_used, connection.partitions)
+            return writer
 
     def _part(self, topic: bytes, partition: int, given: Any) -> _Part | Refusal:
-        """Return what goes to a partition, or why nothing of it does."""
+        """Return the messages of a partition if all of them are valid."""
         messages = list(given.messages)
         compression = _COMPRESSIONS.get(given.compression_type)
         if compression is None:
@@ -237,57 +167,58 @@ class Producing:
         if type(partition) is not int:
             raise OptionError(f"the partition is {partition!r}; it takes a number")
         for each in messages:
-            for what in (each.value, each.partition_key):
-                if what is not None and not isinstance(what, bytes):
+            for field in (each.value, each.partition_key):
+                if field is not None and not isinstance(field, bytes):
                     raise OptionError(f"value and partition_key are bytes or None: {each!r}")
-        place = self._handler.located(topic, partition)
-        if isinstance(place, Refusal):
-            return place
+        found = self.handler.locate(topic, partition)
+        if isinstance(found, Refusal):
+            return found
         try:
-            self._outlets.open(place)
+            writer = self._writer(found)
         except OptionError:
             raise
         except SluicewayError as error:
-            return of_topic(error)
-        check = self._checks.get(place.channel_uid) or self._checks.setdefault(
-            place.channel_uid,
-            WireFormatValidator(place, refresh=lambda: self._handler.connection(topic, fresh=True)),
-        )
+            return topic_refusal(error)
         for index, each in enumerate(messages):
             size = len(each.value or b"") + len(each.partition_key or b"")
-            if size > place.max_message_bytes:
+            if size > found.max_message_bytes:
                 return Refusal.of(
                     MessageSizeTooLarge,
                     f"message {index} takes {size:,} bytes, the channel takes "
-                    f"{place.max_message_bytes:,}; make it smaller, or raise the channel's "
+                    f"{found.max_message_bytes:,}; make it smaller, or raise the channel's "
                     "max.message.bytes. Nothing was sent to this partition",
                 )
-            refusal = check.refusal(each.value)
-            if refusal is not None:
+            invalid = writer.validator.error(each.value)
+            if invalid is not None:
                 return Refusal.of(
                     InvalidMessageError,
-                    f"message {index}: {refusal}. Nothing was sent to this partition",
+                    f"message {index}: {invalid}. Nothing was sent to this partition",
                 )
-        return _Part(messages=messages, compression=compression, connection=place)
+        return _Part(partition, messages, compression, found, writer)
 
-    def _send(self, parts: Mapping[Any, _Part], timeout_ms: int, *, wait: bool) -> None:
+    def _send(self, parts: Collection[_Part], timeout_ms: int, *, wait: bool) -> None:
         producers = set()
-        for (_topic, partition), part in parts.items():
+        timeout_s = timeout_ms / 1000 + _GRACE_S
+        for part in parts:
             producer = self._producer(part.connection, part.compression, timeout_ms)
             producers.add(producer)
             for message in part.messages:
                 if part.refusal is None:
-                    _produce(producer, part, partition, message, timeout_ms / 1000 + _GRACE_S)
-            self._outlets.note(part.connection, len(part.messages))
-        deadline_s = time.monotonic() + timeout_ms / 1000 + _GRACE_S
-        while wait and any(part.waiting for part in parts.values()):
+                    _produce(producer, part, message, timeout_s)
+                if part.refusal is not None and part.add_failure is not None:
+                    part.add_failure(part.refusal.reason)
+            part.writer.records += len(part.messages)
+            part.writer.report()
+        deadline_s = time.monotonic() + timeout_s
+        while wait and any(part.pending for part in parts):
             for each in producers:
                 each.poll(_SLICE_S / len(producers))
             if time.monotonic() > deadline_s:
-                for part in parts.values():
-                    if part.waiting:
+                for part in parts:
+                    if part.pending:
                         part.refusal = Refusal.of(
-                            RequestTimedOut, "Kafka said nothing of it; it may be written or not"
+                            RequestTimedOut,
+                            "Kafka did not acknowledge in time; the messages may be written or not",
                         )
                 return
 
@@ -303,47 +234,46 @@ class Producing:
         )
 
 
-def _produce(producer: Any, part: _Part, partition: int, message: Any, patience_s: float) -> None:
-    at = {} if message.timestamp is None else {"timestamp": int(message.timestamp)}
-    deadline_s = time.monotonic() + patience_s
-    topic, looked = part.connection.topic_name, False
+@atexit.register
+def _close_all() -> None:
+    error = getattr(sys, "last_value", None)
+    for each in list(_OPEN):
+        # The failure is in the log.
+        with contextlib.suppress(SluicewayError):
+            each.close(error, timeout_s=_EXIT_TIMEOUT_S)
+
+
+def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> None:
+    named = {} if message.timestamp is None else {"timestamp": int(message.timestamp)}
+    deadline_s = time.monotonic() + timeout_s
+    topic, refreshed = part.connection.topic_name, False
     while True:
         try:
-            part.waiting += 1
             producer.produce(
                 topic,
                 message.value,
                 message.partition_key,
-                partition,
-                on_delivery=part.note,
-                **at,
+                part.partition,
+                on_delivery=part.on_delivery,
+                **named,
             )
         except BufferError:
-            part.waiting -= 1
             if time.monotonic() > deadline_s:
                 part.refusal = Refusal.of(RequestTimedOut, "Kafka takes no more messages")
                 return
             producer.poll(_SLICE_S)
         except KafkaException as error:
-            part.waiting -= 1
-            if error.args[0].code() == _UNKNOWN_PARTITION and not looked:
-                # The channel has grown: the gateway knows, and librdkafka looks every few minutes.
-                looked = _has_looked(producer, topic, patience_s)
-                continue
-            part.refusal = of_kafka(error.args[0], "a message")
-            return
+            if error.args[0].code() != _UNKNOWN_PARTITION or refreshed:
+                part.refusal = partition_refusal(error.args[0], "a message")
+                return
+            # The channel has grown; librdkafka looks for new partitions every few minutes only.
+            refreshed = True
+            with contextlib.suppress(KafkaException):
+                producer.list_topics(topic, timeout=timeout_s)
         else:
+            part.pending += 1
             return
-
-
-def _has_looked(producer: Any, topic: str, timeout_s: float) -> bool:
-    with contextlib.suppress(KafkaException):
-        producer.list_topics(topic, timeout=timeout_s)
-    return True
 
 
 def _refused(refusal: Refusal) -> ProducePartitionResponse:
     return ProducePartitionResponse(refusal.err, -1, refusal.reason)
-
-
-__all__ = ["Outlets", "Producing"]

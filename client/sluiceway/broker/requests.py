@@ -1,6 +1,6 @@
 """Requests in pykafka's shapes.
 
-pykafka names everything in bytes. Text is taken as well, and what is answered is found by either.
+pykafka has names in bytes. str works as well, in requests and to look up answers.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CompressionType:
-    """How messages are compressed on their way."""
+    """Compression of messages."""
 
     NONE = 0
     GZIP = 1
@@ -25,7 +25,7 @@ class CompressionType:
 
 
 class OffsetType:
-    """What stands for a time in a PartitionOffsetRequest."""
+    """Special times of a PartitionOffsetRequest."""
 
     EARLIEST = -2
     LATEST = -1
@@ -33,7 +33,7 @@ class OffsetType:
 
 @dataclass(frozen=True)
 class PartitionFetchRequest:
-    """What to fetch of a partition: from `offset` on, up to `max_bytes` of keys and values."""
+    """Fetch of a partition: from `offset` on, up to `max_bytes` of keys and values."""
 
     topic_name: Name
     partition_id: int
@@ -43,7 +43,7 @@ class PartitionFetchRequest:
 
 @dataclass(frozen=True)
 class PartitionOffsetRequest:
-    """Which offset of a partition: an OffsetType, or a time in milliseconds since 1970, UTC."""
+    """An offset of a partition by an OffsetType, or a time in milliseconds since 1970, UTC."""
 
     topic_name: Name
     partition_id: int
@@ -53,7 +53,7 @@ class PartitionOffsetRequest:
 
 @dataclass(frozen=True)
 class PartitionOffsetCommitRequest:
-    """The next offset to read of a partition; time and metadata are not kept."""
+    """The next offset to read of a partition; timestamp and metadata are not stored."""
 
     topic_name: Name
     partition_id: int
@@ -64,7 +64,7 @@ class PartitionOffsetCommitRequest:
 
 @dataclass(frozen=True)
 class PartitionOffsetFetchRequest:
-    """Of which partition the committed offset is wanted."""
+    """The partition of a committed offset."""
 
     topic_name: Name
     partition_id: int
@@ -72,9 +72,9 @@ class PartitionOffsetFetchRequest:
 
 @dataclass
 class Message:
-    """A message: `value` and `partition_key` are its bytes, or None; `timestamp` milliseconds.
+    """A message: `value` and `partition_key` are bytes or None, `timestamp` is in milliseconds.
 
-    One that was fetched has its offset and partition; a time is given as a number or a datetime.
+    A fetched message has its offset and partition. `timestamp` may be given as a datetime.
     """
 
     value: bytes | None
@@ -93,7 +93,7 @@ class Message:
             self.set_timestamp(self.timestamp)
 
     def set_timestamp(self, timestamp: Any) -> None:
-        """Take milliseconds, a datetime (one without a zone is UTC), or None."""
+        """Set milliseconds, a datetime (UTC if it has no zone), or None."""
         if isinstance(timestamp, datetime):
             self.timestamp_dt = timestamp
         elif timestamp is None or (
@@ -107,7 +107,7 @@ class Message:
 
     @property
     def timestamp_dt(self) -> datetime | None:
-        """The time as a datetime in UTC; None where there is none."""
+        """The timestamp as a datetime in UTC; None if there is none."""
         if not self.timestamp or self.timestamp < 0:
             return None
         return _EPOCH + timedelta(milliseconds=self.timestamp)
@@ -129,8 +129,8 @@ class MessageSet:
 class ProduceRequest:
     """Messages for partitions of topics.
 
-    `timeout` is how many milliseconds Kafka has to acknowledge. Every acknowledgement is that of
-    all replicas, whatever `required_acks` says; with 0, `produce_messages` does not wait for it.
+    Kafka has `timeout` milliseconds to acknowledge. All replicas acknowledge, whatever
+    `required_acks` is; with 0, `produce_messages` does not wait for that.
     """
 
     def __init__(
@@ -160,12 +160,12 @@ class ProduceRequest:
         self.msets[topic_name][partition_id].messages.append(message)
 
     def message_count(self) -> int:
-        """Return how many messages it has."""
+        """Return the number of messages."""
         return sum(1 for _ in self.messages)
 
 
 def checked_partition(request: Any) -> int:
-    """Return the partition that a request names. Raises OptionError."""
+    """Return a request's partition. Raises OptionError."""
     partition = getattr(request, "partition_id", None)
     if type(partition) is not int:
         raise OptionError(f"partition_id is {partition!r} in {request!r}; it takes a number")
@@ -173,14 +173,20 @@ def checked_partition(request: Any) -> int:
 
 
 def checked_count(value: Any, what: str) -> int:
-    """Return a number from 0 that a call was given as `what`. Raises OptionError."""
+    """Return the argument `what`, a number from 0. Raises OptionError."""
     if type(value) is not int or value < 0:
         raise OptionError(f"{what} is {value!r}; it takes a number from 0")
     return value
 
 
+def checked_generation(generation: Any) -> None:
+    """Check a generation, which may be negative. Raises OptionError."""
+    if type(generation) is not int:
+        raise OptionError(f"the generation is {generation!r}; it takes a number")
+
+
 def each_once(requests: Iterable[Any]) -> list[Any]:
-    """Return the requests; of several for one partition the last one, as in pykafka."""
+    """Return the last request for each partition, as pykafka does."""
     last = {(each.topic_name, checked_partition(each)): each for each in requests}
     return list(last.values())
 
@@ -189,7 +195,7 @@ V = TypeVar("V")
 
 
 def in_text(name: object, what: str) -> str:
-    """Return a name as text; `what` says what it is of. Raises OptionError."""
+    """Return the name of a `what` as str. Raises OptionError."""
     if isinstance(name, str):
         return name
     if isinstance(name, bytes | bytearray):
@@ -201,12 +207,12 @@ def in_text(name: object, what: str) -> str:
 
 
 def in_bytes(name: object, what: str) -> bytes:
-    """Return a name as bytes; `what` says what it is of. Raises OptionError."""
+    """Return the name of a `what` as bytes. Raises OptionError."""
     return in_text(name, what).encode()
 
 
 class ByName(dict[bytes, V]):
-    """What is answered by name: the keys are bytes, and are found by text too."""
+    """Answers by name: keys are bytes, and found by str as well."""
 
     def __missing__(self, name: object) -> V:
         if isinstance(name, str):
@@ -217,7 +223,7 @@ class ByName(dict[bytes, V]):
         return super().__contains__(name.encode() if isinstance(name, str) else name)
 
     def get(self, name: Any, default: Any = None) -> Any:
-        """Return what is there by this name, or `default`."""
+        """Return the value of a name, or `default`."""
         return super().get(name.encode() if isinstance(name, str) else name, default)
 
 

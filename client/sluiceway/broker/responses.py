@@ -1,7 +1,7 @@
-"""What a Broker answers, in pykafka's shapes; `reason` says in words what a code stands for.
+"""Responses in pykafka's shapes, with a `reason` beside each code.
 
-`err` and `error_code` are 0 where nothing is wrong, else a code in `exceptions.ERROR_CODES`.
-`topics` has the answers by topic, in bytes or text, and partition.
+`err` and `error_code` are 0, or a code of `exceptions.ERROR_CODES`. `topics` has the answers by
+topic, in bytes or str, and partition.
 """
 
 from abc import ABC, abstractmethod
@@ -37,50 +37,50 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Response(ABC):
-    """An answer."""
+    """A response."""
 
     @abstractmethod
     def failures(self) -> Iterator[ProtocolClientError]:
-        """Give what was refused, as exceptions."""
+        """Yield the refusals as exceptions."""
 
     def check(self) -> Self:
-        """Return the answer itself; raises what was refused, the first of it."""
+        """Return the response itself. Raises the first refusal."""
         for failure in self.failures():
             raise failure
         return self
 
 
 @dataclass(frozen=True)
-class ByPartition(Response):
+class PartitionResponses(Response):
     """An answer for each partition."""
 
     topics: ByName[dict[int, Any]]
 
     def failures(self) -> Iterator[ProtocolClientError]:
-        """Give what was refused, as exceptions."""
+        """Yield the refusals as exceptions."""
         for topic, partitions in self.topics.items():
-            for partition, told in partitions.items():
-                if told.err:
+            for partition, each in partitions.items():
+                if each.err:
                     where = f"{topic.decode()}, partition {partition}"
-                    yield exception(told.err, f"{where}: {told.reason}")
+                    yield exception(each.err, f"{where}: {each.reason}")
 
 
 @dataclass(frozen=True)
-class OfGroup(Response):
-    """An answer about a group."""
+class GroupResponse(Response):
+    """An answer to a group request."""
 
     error_code: int = 0
     reason: str = field(default="", kw_only=True)
 
     def failures(self) -> Iterator[ProtocolClientError]:
-        """Give what was refused, as an exception."""
+        """Yield the refusal as an exception."""
         if self.error_code:
             yield exception(self.error_code, self.reason)
 
 
 @dataclass(frozen=True)
 class FetchPartitionResponse:
-    """The messages, in order, and where the partition ended when they were fetched."""
+    """Messages in order, and the end of the partition when they were fetched."""
 
     max_offset: int
     messages: list[Message]
@@ -88,7 +88,7 @@ class FetchPartitionResponse:
     reason: str = ""
 
 
-class FetchResponse(ByPartition):
+class FetchResponse(PartitionResponses):
     """The answer of `fetch_messages`: a FetchPartitionResponse for each partition."""
 
     throttle_time: ClassVar[int] = 0
@@ -103,7 +103,7 @@ class ProducePartitionResponse:
     reason: str = ""
 
 
-class ProduceResponse(ByPartition):
+class ProduceResponse(PartitionResponses):
     """The answer of `produce_messages`: a ProducePartitionResponse for each partition."""
 
 
@@ -116,7 +116,7 @@ class OffsetPartitionResponse:
     reason: str = ""
 
 
-class ListOffsetResponse(ByPartition):
+class ListOffsetResponse(PartitionResponses):
     """The answer of `request_offset_limits`: an OffsetPartitionResponse for each partition."""
 
 
@@ -128,7 +128,7 @@ class OffsetCommitPartitionResponse:
     reason: str = ""
 
 
-class OffsetCommitResponse(ByPartition):
+class OffsetCommitResponse(PartitionResponses):
     """The answer of a commit: an OffsetCommitPartitionResponse for each partition."""
 
 
@@ -142,15 +142,15 @@ class OffsetFetchPartitionResponse:
     reason: str = ""
 
 
-class OffsetFetchResponse(ByPartition):
-    """What is committed: an OffsetFetchPartitionResponse for each partition."""
+class OffsetFetchResponse(PartitionResponses):
+    """Committed offsets: an OffsetFetchPartitionResponse for each partition."""
 
     err: ClassVar[int] = 0
 
 
 @dataclass(frozen=True)
 class BrokerMetadata:
-    """One of Kafka's brokers, as this client reaches it; `gateway` is whom it was heard from."""
+    """A Kafka broker as this client reaches it; `gateway` is the gateway that named it."""
 
     id: int
     host: str
@@ -161,7 +161,7 @@ class BrokerMetadata:
 
 @dataclass(frozen=True)
 class PartitionMetadata:
-    """Who leads a partition, and who has it."""
+    """The leader and the replicas of a partition."""
 
     id: int
     leader: int
@@ -193,7 +193,7 @@ class MetadataResponse(Response):
     throttle_time_ms: ClassVar[int] = 0
 
     def failures(self) -> Iterator[ProtocolClientError]:
-        """Give what was refused, as exceptions."""
+        """Yield the refusals as exceptions."""
         for topic in self.topics.values():
             if topic.err:
                 yield exception(topic.err, f"{topic.name.decode()}: {topic.reason}")
@@ -204,11 +204,11 @@ class MetadataResponse(Response):
 
 
 @dataclass(frozen=True)
-class JoinGroupResponse(OfGroup):
-    """The member's id and the group's generation; the leader is told who is in it.
+class JoinGroupResponse(GroupResponse):
+    """The member's id and the group's generation.
 
-    `members` has what each subscribed to, by its id: of the leader, that is the member that
-    came first of those at work.
+    The leader is the live member that joined first. Only its response has `members`: the metadata
+    of each, by id.
     """
 
     generation_id: int = -1
@@ -220,27 +220,27 @@ class JoinGroupResponse(OfGroup):
 
 @dataclass(frozen=True)
 class MemberAssignment:
-    """Which partitions a member has: pairs of a topic and a list of partitions."""
+    """A member's partitions: pairs of a topic and a list of partitions."""
 
     partition_assignment: Sequence[tuple[bytes, list[int]]] = ()
     version: int = 1
 
 
 @dataclass(frozen=True)
-class SyncGroupResponse(OfGroup):
+class SyncGroupResponse(GroupResponse):
     """The member's partitions."""
 
     member_assignment: MemberAssignment = MemberAssignment()
 
 
-class HeartbeatResponse(OfGroup):
-    """Whether the member may go on."""
+class HeartbeatResponse(GroupResponse):
+    """Whether the member may continue."""
 
 
-class LeaveGroupResponse(OfGroup):
+class LeaveGroupResponse(GroupResponse):
     """Whether the member has left."""
 
 
 def exception(code: int, reason: str) -> ProtocolClientError:
-    """Return the exception that a code stands for."""
+    """Return the exception of a code."""
     return ERROR_CODES.get(code, UnknownError)(reason)

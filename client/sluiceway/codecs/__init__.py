@@ -2,7 +2,7 @@
 
 from sluiceway.codecs.arrow import Envelope, Provenance
 from sluiceway.codecs.base import Codec, Corrupt, Decoded, Encoded, codec
-from sluiceway.codecs.decoder import Decoder, decoder
+from sluiceway.codecs.decoder import Decoder
 
 __all__ = [
     "Codec",
@@ -13,5 +13,4 @@ __all__ = [
     "Envelope",
     "Provenance",
     "codec",
-    "decoder",
 ]

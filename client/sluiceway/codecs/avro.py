@@ -1,12 +1,12 @@
 """The format `avro`: one record per message after the 5-byte schema-id prefix.
 
 A value is the byte 0, the schema id as four bytes (big-endian), and the record in Avro's binary
-form. Writing is done by pyruhvro, for schemas on its tested list, or else by fastavro.
+form. pyruhvro encodes it if all types are tested with it, else fastavro.
 
-Reading trusts nobody. pyruhvro reads many messages at once, but leniently, so a message is taken as
-read only if writing its record again gives the same bytes. All others (damaged, foreign, written in
-one of Avro's rarer forms, or of schemas off the list) are read one by one by the strict reader,
-which alone decides about them. So both ways accept the same messages and give the same values.
+Messages may come from any source. pyruhvro decodes many at once, but leniently, so a message is
+accepted only if encoding its record again gives the same bytes. All others (corrupt, foreign, in a
+rarer form of Avro, or of a type that is not tested) are decoded one by one by the strict reader. So
+both ways accept the same messages and return the same values.
 """
 
 from __future__ import annotations
@@ -14,41 +14,38 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import fastavro
 import numpy as np
 import pyarrow as pa
 
 from sluiceway.codecs import avro_columnar as columnar
-from sluiceway.codecs.avro_columnar import Columnar
-from sluiceway.codecs.avro_strict import BUDGET_PER_BYTE, Malformed, StrictReader, expansion
-from sluiceway.codecs.base import Corrupt, Decoded, Encoded
-from sluiceway.codecs.physical import Storage
+from sluiceway.codecs.avro_columnar import ColumnarCodec
+from sluiceway.codecs.avro_strict import BUDGET_PER_BYTE, MalformedMessage, StrictReader, expansion
+from sluiceway.codecs.base import RUN_BYTES, Corrupt, Decoded, Encoded
+from sluiceway.codecs.physical import PhysicalForm, avro_form
 from sluiceway.errors import RecordTooLarge
-from sluiceway.records.tables import relabelled
+from sluiceway.records.tables import with_schema
 from sluiceway.records.to_python import to_records
-from sluiceway.records.validation import misfits
+from sluiceway.records.validation import invalid_rows
+from sluiceway.schema import Schema
 from sluiceway.schema.rendering import definition
 from sluiceway.schema.types import Record
 
-if TYPE_CHECKING:
-    from sluiceway.schema import Schema
-
 
 class RowWriter:
-    """Writes messages of the plain schema `record`, with the five bytes of magic and schema id."""
+    """Encoder for messages of the physical `record`, on fastavro."""
 
     def __init__(self, record: Record, schema_id: int) -> None:
         self._parsed = fastavro.parse_schema(definition(record))
         self._prefix = struct.pack(">BI", 0, schema_id)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Write each row of `batch` (of the plain schema) as one message value."""
-        rows = to_records(batch)
+        """Encode each row of `batch` as one message."""
         write, parsed, prefix = fastavro.schemaless_writer, self._parsed, self._prefix
         values = []
-        for row in rows:
+        for row in to_records(batch):
             sink = io.BytesIO(prefix)
             sink.seek(len(prefix))
             write(sink, parsed, row)
@@ -56,39 +53,30 @@ class RowWriter:
         return values
 
 
-def of_rows(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Make a batch of the plain `schema` from rows as `StrictReader.read` gives them."""
-    array = pa.array(rows, pa.struct(list(schema)))
-    return relabelled(pa.RecordBatch.from_struct_array(array), schema)
-
-
 _FEW: Final = 8
-"""So few messages are read one by one rather than halved again in search of a bad one."""
-
-_RUN_BYTES: Final = 256 << 20
-"""So many bytes of messages are read at once: Arrow's offsets end at 2 GiB."""
+"""Up to so many messages are decoded one by one instead of being halved to find a bad one."""
 
 
-class _OneByOne(Exception):
-    """These messages cannot be read at once."""
+class _NotDecodable(Exception):
+    """These messages cannot be decoded together."""
 
 
 class AvroCodec:
-    """The codec of the format `avro`; see `Codec` for what it promises."""
+    """The codec of the format `avro`; see `Codec` for its contract."""
 
     def __init__(self, schema: Schema, schema_id: int) -> None:
         self._schema = schema
-        self._storage = Storage(schema.record)
-        record = self._storage.record
+        self._form = avro_form(schema.record)
+        record = self._form.record
         self._strict = StrictReader(schema.record, schema_id)
         self._rows = RowWriter(record, schema_id)
-        self._columnar = Columnar(record, schema_id) if columnar.supports(record) else None
-        # A null item of one byte can stand for a wide record: such messages are counted as read.
+        self._columnar = ColumnarCodec(record, schema_id) if columnar.supports(record) else None
+        # A null item of one byte can stand for a wide record: the strict reader limits these.
         self._bounded = expansion(record) <= BUDGET_PER_BYTE
 
     @property
-    def columnar(self) -> Columnar | None:
-        """What reads and writes whole columns; None: this schema or process cannot have it."""
+    def columnar(self) -> ColumnarCodec | None:
+        """The columnar codec, or None if this schema or process cannot use it."""
         return self._columnar if columnar.usable() else None
 
     def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
@@ -96,7 +84,7 @@ class AvroCodec:
         if not batch.num_rows:
             return Encoded(values=[], counts=None)
         writer = self.columnar or self._rows
-        values = writer.encode(self._storage.store(batch))
+        values = writer.encode(self._form.to_physical(batch))
         if max(map(len, values)) > limit_bytes:
             index = next(i for i, value in enumerate(values) if len(value) > limit_bytes)
             raise RecordTooLarge(
@@ -106,88 +94,88 @@ class AvroCodec:
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode values of one record each."""
-        reading = _Reading(self._storage)
+        output = _Output(self._form)
         if values:
-            self._read(values, 0, reading)
-        reading.finish()
+            self._read(values, 0, output)
+        output.finish()
         counts = None
-        if reading.corrupt:
+        if output.corrupt:
             counts = [1] * len(values)
-            for corrupt in reading.corrupt:
+            for corrupt in output.corrupt:
                 counts[corrupt.index] = 0
-        return Decoded(batches=reading.batches, counts=counts, corrupt=reading.corrupt)
+        return Decoded(batches=output.batches, counts=counts, corrupt=output.corrupt)
 
-    def _read(self, values: Sequence[bytes | None], start: int, reading: _Reading) -> None:
-        """Read `values`, the first of which is number `start`."""
+    def _read(self, values: Sequence[bytes | None], start: int, output: _Output) -> None:
+        """Decode `values`, the first of which has the index `start`."""
         if self.columnar is None or not self._bounded:
-            return self._read_strictly(values, start, reading)
+            return self._read_strictly(values, start, output)
         try:
-            batch, unlike = self._together(self.columnar, values)
-        except _OneByOne:
+            batch, suspect = self._decode_together(self.columnar, values)
+        except _NotDecodable:
             if len(values) <= _FEW:
-                return self._read_strictly(values, start, reading)
+                return self._read_strictly(values, start, output)
             half = len(values) // 2
-            self._read(values[:half], start, reading)
-            return self._read(values[half:], start + half, reading)
-        if not unlike:
-            reading.batch(batch)
+            self._read(values[:half], start, output)
+            return self._read(values[half:], start + half, output)
+        if not suspect:
+            output.add_batch(batch)
             return None
         begin = 0
-        for odd in unlike:
-            reading.batch(_apart(batch, begin, odd))
-            self._read_strictly(values[odd : odd + 1], start + odd, reading)
+        for odd in suspect:
+            output.add_batch(_copied(batch, begin, odd))
+            self._read_strictly(values[odd : odd + 1], start + odd, output)
             begin = odd + 1
-        reading.batch(_apart(batch, begin, batch.num_rows))
+        output.add_batch(_copied(batch, begin, batch.num_rows))
         return None
 
-    def _together(
-        self, reader: Columnar, values: Sequence[bytes | None]
+    def _decode_together(
+        self, columnar: ColumnarCodec, values: Sequence[bytes | None]
     ) -> tuple[pa.RecordBatch, list[int]]:
-        """Read all of `values` at once; the numbers are of those that need the strict reader."""
+        """Decode all `values` at once; return also the rows that need the strict reader."""
         present = [value for value in values if value is not None]
-        if len(present) < len(values) or sum(map(len, present)) > _RUN_BYTES:
-            raise _OneByOne
+        if len(present) < len(values) or sum(map(len, present)) > RUN_BYTES:
+            raise _NotDecodable
         try:
-            stored = reader.decode(present)
+            stored = columnar.decode(present)
         except ValueError as error:
-            raise _OneByOne from error
-        batch = self._storage.load(stored)
-        unlike = set(reader.unlike(stored, present))
-        return batch, sorted(unlike | misfits(batch, self._schema.record))
+            raise _NotDecodable from error
+        batch = self._form.from_physical(stored)
+        mismatches = set(columnar.mismatches(stored, present))
+        return batch, sorted(mismatches | invalid_rows(batch, self._schema.record))
 
-    def _read_strictly(self, values: Sequence[bytes | None], start: int, reading: _Reading) -> None:
+    def _read_strictly(self, values: Sequence[bytes | None], start: int, output: _Output) -> None:
         for index, value in enumerate(values, start):
             if value is None:
-                reading.reject(index, "it has no value (a tombstone), and so no record")
+                output.reject(index, "it is a tombstone, which is not a record")
                 continue
             try:
-                reading.row(self._strict.read(value), len(value))
-            except Malformed as error:
-                reading.reject(index, str(error))
+                output.add_row(self._strict.read(value), len(value))
+            except MalformedMessage as error:
+                output.reject(index, str(error))
 
 
-def _apart(batch: pa.RecordBatch, begin: int, end: int) -> pa.RecordBatch:
-    """Copy rows: a mere slice would keep what was wrong in the rows beside them, out of sight."""
+def _copied(batch: pa.RecordBatch, begin: int, end: int) -> pa.RecordBatch:
+    """Copy rows: a slice would keep the invalid rows beside them in its buffers."""
     return batch.take(pa.array(np.arange(begin, end)))
 
 
-class _Reading:
-    """The batches read so far, in the order of their messages."""
+class _Output:
+    """The batches decoded so far, in the order of their messages."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, form: PhysicalForm) -> None:
         self.batches: list[pa.RecordBatch] = []
         self.corrupt: list[Corrupt] = []
-        self._storage = storage
+        self._form = form
         self._rows: list[dict[str, Any]] = []
         self._rows_bytes = 0
 
-    def batch(self, batch: pa.RecordBatch) -> None:
+    def add_batch(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
             self._flush()
             self.batches.append(batch)
 
-    def row(self, row: dict[str, Any], size_bytes: int) -> None:
-        if self._rows_bytes + size_bytes > _RUN_BYTES:
+    def add_row(self, row: dict[str, Any], size_bytes: int) -> None:
+        if self._rows_bytes + size_bytes > RUN_BYTES:
             self._flush()
         self._rows.append(row)
         self._rows_bytes += size_bytes
@@ -197,11 +185,13 @@ class _Reading:
 
     def finish(self) -> None:
         self._flush()
-        if len(self.batches) > 1 and sum(batch.nbytes for batch in self.batches) <= _RUN_BYTES:
+        if len(self.batches) > 1 and sum(batch.nbytes for batch in self.batches) <= RUN_BYTES:
             table = pa.Table.from_batches(self.batches).combine_chunks()
             self.batches = table.to_batches()
 
     def _flush(self) -> None:
         if self._rows:
-            self.batches.append(self._storage.load(of_rows(self._rows, self._storage.arrow)))
+            array = pa.array(self._rows, pa.struct(list(self._form.arrow)))
+            stored = with_schema(pa.RecordBatch.from_struct_array(array), self._form.arrow)
+            self.batches.append(self._form.from_physical(stored))
         self._rows, self._rows_bytes = [], 0

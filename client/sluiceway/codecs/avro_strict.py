@@ -1,6 +1,7 @@
-"""Strict Avro decoder: validates each byte, and bounds the memory of a message.
+"""Strict Avro decoder: validates each byte, and limits the memory of a message.
 
-The judge of what the fast reader does not reproduce, and the source of the reasons users see.
+It decides about the messages that the columnar codec does not reproduce, and gives users the reason
+why a message is corrupt.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from sluiceway.schema.types import (
     Scalar,
     Type,
     Uuid,
-    below,
+    join_path,
 )
 
 CELL_BYTES: Final = 8
 BUDGET_PER_BYTE: Final = 1024
-"""How many bytes of Arrow memory one byte of a message may come to."""
+"""The most bytes of Arrow memory for one byte of a message."""
 
 _UUID_TEXT_BYTES: Final = 36
 
 
 def width(type_: Type) -> int:
-    """Count the Arrow cells that one value of `type_` fills in its own row, null or not."""
+    """Count the Arrow cells of one value of `type_` in its own row, null or not."""
     match type_:
         case Nullable(item=item):
             return 1 + width(item)
@@ -60,22 +61,22 @@ def _cells(size_bytes: int) -> int:
 
 
 def expansion(type_: Type) -> int:
-    """Bound the Arrow bytes that one byte of a message can come to inside arrays and maps."""
+    """Return an upper bound of the Arrow bytes for one byte of a message in arrays and maps."""
     match type_:
         case Nullable(item=item):
             return expansion(item)
         case Record(fields=fields):
             return sum(expansion(field.type) for field in fields)
         case Array(items=item):
-            return CELL_BYTES * width(item) // _least(item) + expansion(item)
+            return CELL_BYTES * width(item) // _min_bytes(item) + expansion(item)
         case Map(values=item):
-            return CELL_BYTES * (2 + width(item)) // (1 + _least(item)) + expansion(item)
+            return CELL_BYTES * (2 + width(item)) // (1 + _min_bytes(item)) + expansion(item)
         case _:
             return 0
 
 
 def widest(type_: Type) -> int:
-    """Count the cells of the widest item of an array or a map within `type_`."""
+    """Count the cells of the widest item of an array or map within `type_`."""
     match type_:
         case Nullable(item=item):
             return widest(item)
@@ -87,11 +88,11 @@ def widest(type_: Type) -> int:
             return 0
 
 
-def _least(type_: Type) -> int:
-    """Count the bytes that a value of `type_` takes at the least."""
+def _min_bytes(type_: Type) -> int:
+    """Count the bytes of the shortest encoding of a value of `type_`."""
     match type_:
         case Record(fields=fields):
-            return sum(_least(field.type) for field in fields)
+            return sum(_min_bytes(field.type) for field in fields)
         case Scalar(kind=Kind.FLOAT):
             return 4
         case Scalar(kind=Kind.DOUBLE):
@@ -104,16 +105,16 @@ def _least(type_: Type) -> int:
             return 1
 
 
-ITEMS_FREE: Final = 16
-"""So many items of an array, however wide and null, any message may have."""
+FREE_ITEMS: Final = 16
+"""The items, however wide and null, that any message may have beyond its limits."""
 
 
-class Malformed(ValueError):
+class MalformedMessage(ValueError):
     """The bytes are not a record of the schema; the text says where and why."""
 
 
 class _Cursor:
-    """A message, where the reader stands in it, and how many more cells it may fill."""
+    """A message, the read position in it, and the number of cells that it may still fill."""
 
     __slots__ = ("cells", "data", "position")
 
@@ -124,22 +125,22 @@ class _Cursor:
 
     def take(self, count: int, path: str) -> bytes:
         if count < 0:
-            raise Malformed(f"field {path!r} has the negative length {count}")
+            raise MalformedMessage(f"field {path!r} has the negative length {count}")
         end = self.position + count
         if end > len(self.data):
             missing = end - len(self.data)
-            raise Malformed(f"field {path!r} is cut short: {missing} more bytes were announced")
+            raise MalformedMessage(f"field {path!r} is truncated: {missing} bytes are missing")
         taken = self.data[self.position : end]
         self.position = end
         return taken
 
-    def number(self, path: str, most_bytes: int = 10, bits: int = 64) -> int:
-        place = self.position
-        if place < len(self.data) and (byte := self.data[place]) < 0x80:  # nearly always
-            self.position = place + 1
+    def number(self, path: str, max_bytes: int = 10, bits: int = 64) -> int:
+        position = self.position
+        if position < len(self.data) and (byte := self.data[position]) < 0x80:  # nearly always
+            self.position = position + 1
             return (byte >> 1) ^ -(byte & 1)
         raw = shift = 0
-        for _ in range(most_bytes):
+        for _ in range(max_bytes):
             byte = self.take(1, path)[0]
             raw |= (byte & 0x7F) << shift
             shift += 7
@@ -147,43 +148,41 @@ class _Cursor:
                 if raw >> bits:
                     break
                 return (raw >> 1) ^ -(raw & 1)
-        raise Malformed(f"field {path!r} has a number of more than {bits} bits")
+        raise MalformedMessage(f"field {path!r} has a number of more than {bits} bits")
 
 
 _Reader: TypeAlias = Callable[[_Cursor], Any]
 
 
 class StrictReader:
-    """Reads messages of `record`; all values come in the form that they travel in."""
+    """Decoder for messages of `record`; values have their physical types."""
 
     def __init__(self, record: Record, schema_id: int) -> None:
         self._schema_id = schema_id
         self._read = _reader(record, "")
-        self._cells = width(record) + ITEMS_FREE * widest(record)
+        self._cells = width(record) + FREE_ITEMS * widest(record)
 
     def read(self, value: bytes) -> dict[str, Any]:
-        """Read the one record that `value` is, prefix included.
+        """Decode a message of one record, with its prefix.
 
-        Raises Malformed unless every byte belongs to it. Memory is bounded by the length.
+        Raises MalformedMessage unless every byte belongs to it. Memory is limited by the length.
         """
         self._check_prefix(value)
         cursor = _Cursor(value, 5, self._cells + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
         record: dict[str, Any] = self._read(cursor)
         if left := len(value) - cursor.position:
-            raise Malformed(f"{left} bytes are left over after the record")
+            raise MalformedMessage(f"{left} bytes follow after the record")
         return record
 
     def _check_prefix(self, value: bytes) -> None:
         if len(value) < 5 or value[0] != 0:
-            raise Malformed(
-                f"it does not begin with the byte 0 and a schema id but with {value[:5]!r}; "
-                "it was not written as a registry's Avro"
+            raise MalformedMessage(
+                f"it begins with {value[:5]!r}, not with the byte 0 and a schema id as in the "
+                "wire format of schema registries"
             )
         (found,) = struct.unpack_from(">I", value, 1)
         if found != self._schema_id:
-            raise Malformed(
-                f"it was written with the schema id {found}, the channel's is {self._schema_id}"
-            )
+            raise MalformedMessage(f"its schema id is {found}, the channel's is {self._schema_id}")
 
 
 def _reader(type_: Type, path: str) -> _Reader:
@@ -191,7 +190,7 @@ def _reader(type_: Type, path: str) -> _Reader:
         case Nullable(item=item, null_first=null_first):
             return _nullable(_reader(item, path), null_first, path)
         case Record(fields=fields):
-            readers = [(f.name, _reader(f.type, below(path, f.name))) for f in fields]
+            readers = [(f.name, _reader(f.type, join_path(path, f.name))) for f in fields]
             return lambda cursor: {name: read(cursor) for name, read in readers}
         case Array(items=items):
             return _blocks(_reader(items, f"{path}[]"), width(items), f"{path}[]")
@@ -221,7 +220,7 @@ def _below(end: int, read: _Reader, what: str, path: str) -> _Reader:
     def number(cursor: _Cursor) -> int:
         found: int = read(cursor)
         if not 0 <= found < end:
-            raise Malformed(f"field {path!r} is {found}, which is not {what}")
+            raise MalformedMessage(f"field {path!r} is {found}, which is not {what}")
         return found
 
     return number
@@ -235,7 +234,9 @@ def _decimal(leaf: Decimal, path: str) -> _Reader:
         data = cursor.take(cursor.number(path) if fixed is None else fixed.size, path)
         number = int.from_bytes(data, signed=True)
         if not data or not -end < number < end:
-            raise Malformed(f"field {path!r} is no number of at most {leaf.precision} digits")
+            raise MalformedMessage(
+                f"field {path!r} is not a number of at most {leaf.precision} digits"
+            )
         return data if fixed else number.to_bytes(unscaled_size(number), signed=True)
 
     return decimal
@@ -247,7 +248,7 @@ def _uuid(path: str) -> _Reader:
     def text(cursor: _Cursor) -> str:
         found: str = read(cursor)
         if not matches(found):
-            raise Malformed(f"field {path!r} is not the text of a UUID")
+            raise MalformedMessage(f"field {path!r} is not the text of a UUID")
         return found
 
     return text
@@ -257,14 +258,14 @@ def _scalar(kind: Kind, path: str) -> _Reader:
     def boolean(cursor: _Cursor) -> bool:
         byte = cursor.take(1, path)[0]
         if byte > 1:
-            raise Malformed(f"field {path!r} is the byte {byte}, which is no boolean")
+            raise MalformedMessage(f"field {path!r} is the byte {byte}, which is not a boolean")
         return byte == 1
 
     def string(cursor: _Cursor) -> str:
         try:
             return cursor.take(cursor.number(path), path).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise Malformed(f"field {path!r} is not UTF-8: {error.reason}") from error
+            raise MalformedMessage(f"field {path!r} is not UTF-8: {error.reason}") from error
 
     match kind:
         case Kind.BOOLEAN:
@@ -287,7 +288,7 @@ def _nullable(read: _Reader, null_first: bool, path: str) -> _Reader:
     def nullable(cursor: _Cursor) -> Any:
         branch = cursor.number(path)
         if branch not in (0, 1):
-            raise Malformed(f"field {path!r} chooses the branch {branch} of a union of two")
+            raise MalformedMessage(f"field {path!r} has the branch {branch} of a union of two")
         return None if (branch == 0) is null_first else read(cursor)
 
     return nullable
@@ -302,13 +303,17 @@ def _blocks(read: _Reader, cells: int, path: str) -> _Reader:
                 size = cursor.number(path)
                 count, end = -count, cursor.position + size
             if count > len(cursor.data) - cursor.position:
-                raise Malformed(f"field {path!r} announces {count} items, more than it has bytes")
+                raise MalformedMessage(
+                    f"field {path!r} claims {count} items, more than it has bytes"
+                )
             cursor.cells -= count * cells
             if cursor.cells < 0:
-                raise Malformed(f"field {path!r} would take {BUDGET_PER_BYTE} times its size")
+                raise MalformedMessage(
+                    f"field {path!r} would take more than {BUDGET_PER_BYTE} times its size"
+                )
             found += [read(cursor) for _ in range(count)]
             if end is not None and cursor.position != end:
-                raise Malformed(f"field {path!r} has a block of another size than it says")
+                raise MalformedMessage(f"field {path!r} has a block whose size is wrong")
         return found
 
     return blocks
@@ -324,7 +329,7 @@ def _map(values: Type, path: str) -> _Reader:
     def distinct(cursor: _Cursor) -> list[Any]:
         found: list[Any] = entries(cursor)
         if len({key for key, _ in found}) < len(found):
-            raise Malformed(f"field {path!r} has a key twice")
+            raise MalformedMessage(f"field {path!r} has a duplicate key")
         return found
 
     return distinct

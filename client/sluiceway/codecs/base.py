@@ -1,24 +1,22 @@
-"""The codec contract, and the choice of a codec by format."""
+"""The codec contract, and the codec of each format."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Final, Protocol
+
+import pyarrow as pa
 
 from sluiceway.errors import OptionError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from sluiceway.schema import Schema
+from sluiceway.schema import Schema
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """Message values in order. `counts`: how many records each holds; None: one each.
+    """Message values in order. `counts` are the records in each; None: one each.
 
-    A value None is a tombstone, which only the format `bytes` writes.
+    A value of None is a tombstone, which only the format `bytes` has.
     """
 
     values: Sequence[bytes | None]
@@ -27,10 +25,10 @@ class Encoded:
 
 @dataclass(frozen=True, kw_only=True)
 class Corrupt:
-    """The value at `index` of those that were to be decoded gave no records.
+    """A value without records; `index` is its index among the decoded values.
 
-    `skippable`: it is no message of the channel, or a damaged one. Otherwise it is one that only
-    another schema can read, and who passes over it loses records.
+    A `skippable` value is corrupt, or not a message of the channel. Any other one needs another
+    schema: to skip it would lose records.
     """
 
     index: int
@@ -40,9 +38,9 @@ class Corrupt:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """Records in the order of their messages, and the messages that held none.
+    """Records in the order of their messages, and the values without records.
 
-    `counts`: how many records each value held, 0 where it was corrupt; None: one each.
+    `counts` are the records in each value, 0 for a corrupt one; None: one each.
     """
 
     batches: list[pa.RecordBatch]
@@ -51,26 +49,43 @@ class Decoded:
 
 
 class Codec(Protocol):
-    """Turns batches of one schema into message values and back."""
+    """Encoder and decoder for the messages of one schema."""
 
     def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
-        """Encode `batch`, whose schema is exactly `Schema.arrow` and whose records are valid.
+        """Encode a valid `batch` of exactly the schema `Schema.arrow`.
 
-        No value is longer than `limit_bytes`. Raises RecordTooLarge with the index within
-        `batch` of the first record that cannot be made to fit.
+        No value is longer than `limit_bytes`. Raises RecordTooLarge with the index in `batch` of
+        the first record that does not fit.
         """
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Decode message values, whoever wrote them.
+        """Decode message values from any source.
 
-        Never raises for what the bytes are: each value that is not exactly a message of this
-        schema is named in `corrupt`. Batches have `Schema.arrow`, satisfy all that it says, and
-        take memory in proportion to the values.
+        Never raises because of the bytes: each value that is not exactly a message of this schema
+        is listed in `corrupt`. Batches have the schema `Schema.arrow`, contain only valid records,
+        and take memory in proportion to the values.
         """
 
 
+RUN_BYTES: Final = 256 << 20
+"""The most bytes of messages that become one batch: Arrow's offsets end at 2 GiB."""
+
+
+def runs(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
+    """Divide `values` into runs of up to RUN_BYTES, or of one value; yield their bounds."""
+    start = size_bytes = 0
+    for index, value in enumerate(values):
+        length = len(value or b"")
+        if index > start and size_bytes + length > RUN_BYTES:
+            yield start, index
+            start, size_bytes = index, 0
+        size_bytes += length
+    if values:
+        yield start, len(values)
+
+
 def codec(format: str, schema: Schema, schema_id: int) -> Codec:  # noqa: A002 - the wire's word
-    """Choose the codec of a channel of `format` ("avro", "arrow" or "bytes"); OptionError else."""
+    """Return the codec of a format: "avro", "arrow" or "bytes". Raises OptionError for others."""
     if format == "avro":
         from sluiceway.codecs.avro import AvroCodec
 
@@ -83,4 +98,4 @@ def codec(format: str, schema: Schema, schema_id: int) -> Codec:  # noqa: A002 -
         from sluiceway.codecs.wire import BytesCodec
 
         return BytesCodec(schema)
-    raise OptionError(f"there is no format {format!r}: a channel is 'avro', 'arrow' or 'bytes'")
+    raise OptionError(f"the format is {format!r}; it must be 'avro', 'arrow' or 'bytes'")

@@ -1,13 +1,13 @@
 """Decoder: messages of several schemas as records of one.
 
-Each message names its schema by an id. Those of one id are decoded together and resolved to the
-schema that the reader wants; then all records are put back into the order of their messages.
+Each message names its schema by an id. The messages of each id are decoded together and resolved to
+the target schema; then all records are put back into the order of their messages.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
-from sluiceway.codecs.arrow import Envelope, NotAnEnvelope
-from sluiceway.codecs.base import Codec, Corrupt, Decoded, codec
+from sluiceway.codecs.base import Codec, Corrupt, Decoded, codec, runs
 from sluiceway.codecs.resolution import Resolution
+from sluiceway.codecs.wire import arrow_schema_id, avro_schema_id
 from sluiceway.errors import CorruptMessage, SchemaMismatch
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
@@ -26,15 +26,15 @@ from sluiceway.schema.types import Nullable
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Whole messages of one batch, with how many rows each has: a message may have millions."""
+    """The records of whole messages, with the number of rows of each message."""
 
     batch: pa.RecordBatch
     messages: np.ndarray[Any, Any]
     rows: np.ndarray[Any, Any]
 
 
-class Gathering:
-    """What became of so many messages, whose records are batches of `schema` at the end."""
+class _Merger:
+    """Merger of the records of several schemas, in the order of their messages."""
 
     def __init__(self, schema: pa.Schema, *, messages: int) -> None:
         self._schema = schema
@@ -44,16 +44,14 @@ class Gathering:
         self._parts: list[_Part] = []
 
     def reject(self, index: int, reason: str, *, skippable: bool = True) -> None:
-        """Take no record of the message `index`; the first reason given stays."""
+        """Drop the records of the message `index`; the first reason is kept."""
         corrupt = Corrupt(index=index, reason=reason, skippable=skippable)
         self._corrupt.setdefault(index, corrupt)
 
-    def add(self, decoded: Decoded, indices: Sequence[int], resolution: Resolution | None) -> None:
-        """Take what was decoded of the messages `indices`; None: no records are among it."""
+    def add(self, decoded: Decoded, indices: Sequence[int], resolution: Resolution) -> None:
+        """Add the decoded messages `indices`."""
         for corrupt in decoded.corrupt:
             self.reject(indices[corrupt.index], corrupt.reason)
-        if resolution is None:
-            return
         messages = np.asarray(indices)
         rows = np.ones(len(messages), np.int64) if decoded.counts is None else decoded.counts
         rows = np.asarray(rows, np.int64)
@@ -68,22 +66,22 @@ class Gathering:
             self._resolve(part, resolution)
 
     def _resolve(self, part: _Part, resolution: Resolution) -> None:
-        batch, unresolvable = resolution.sift(part.batch)
+        batch, failed = resolution.sift(part.batch)
         messages, rows = part.messages, part.rows
-        if unresolvable:
-            of = np.repeat(messages, rows)
-            for position, reason in unresolvable.items():
-                self.reject(int(of[position]), reason)
+        if failed:
+            message_of = np.repeat(messages, rows)
+            for position, reason in failed.items():
+                self.reject(int(message_of[position]), reason)
             corrupt = list(self._corrupt)
-            of = np.delete(of, list(unresolvable))
-            batch = batch.filter(pa.array(~np.isin(of, corrupt)))
-            whole = ~np.isin(messages, corrupt)
-            messages, rows = messages[whole], rows[whole]
+            message_of = np.delete(message_of, list(failed))
+            batch = batch.filter(pa.array(~np.isin(message_of, corrupt)))
+            intact = ~np.isin(messages, corrupt)
+            messages, rows = messages[intact], rows[intact]
         if len(messages):
             self._parts.append(_Part(batch=batch, messages=messages, rows=rows))
 
-    def settle(self) -> None:
-        """Put the records added since the last time into the order of their messages."""
+    def merge(self) -> None:
+        """Put the records added since the last call into the order of their messages."""
         parts, self._parts = self._parts, []
         if not parts:
             return
@@ -101,56 +99,41 @@ class Gathering:
             self._batches += table.take(order).combine_chunks().to_batches()
 
     def decoded(self, *, one_each: bool) -> Decoded:
-        """Give all that was settled; `one_each`: a message that is not corrupt has one record."""
+        """Return all merged records; `one_each`: a message that is not corrupt has one record."""
         corrupt = [self._corrupt[index] for index in sorted(self._corrupt)]
         counts = None if one_each and not corrupt else self._counts.tolist()
         return Decoded(batches=self._batches, counts=counts, corrupt=corrupt)
 
 
-Learn: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema]]
-"""Finds the channel's schemas with these ids; those that are none are left out."""
+LookUp: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema]]
+"""Looks up schemas of the channel by id; unknown ids are left out."""
 
-_RUN_BYTES: Final = 256 << 20
-"""So many bytes of messages are put in order at once: Arrow's offsets end at 2 GiB."""
-
-_MOST_STRANGERS: Final = 10_000
-"""So many ids that are no schema's are remembered, of the many that a hostile topic may have."""
-
-
-def decoder(
-    format: str,  # noqa: A002 - the wire's word
-    target: Schema,
-    schemas: Mapping[int, Schema],
-    *,
-    learn: Learn | None = None,
-) -> Decoder:
-    """Choose the decoder of a channel of `format`, which gives records of `target`.
-
-    `schemas` are the channel's by id; `learn` is asked about the ids of messages that are not
-    among them, once about each; without it, a message of such an id is not skippable. Raises
-    OptionError for an unknown format.
-    """
-    return Decoder(format, target, schemas, learn=learn)
+_MAX_UNKNOWN_IDS: Final = 10_000
+"""The most unknown ids to remember; a hostile topic may have any number."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Way:
-    """How messages of one schema id become records of the target."""
+class _Readable:
+    """The decoding of messages of one schema id."""
 
     codec: Codec
     resolution: Resolution
 
 
 @dataclass(frozen=True, kw_only=True)
-class _NoWay:
-    """Why messages of one schema id do not; see `Corrupt`."""
+class _Unreadable:
+    """The reason why messages of one schema id cannot be decoded; see `Corrupt`."""
 
     reason: str
     skippable: bool
 
 
 class Decoder:
-    """Turns message values of any of a channel's schemas into batches of the target schema."""
+    """Decoder for messages of any of a channel's schemas, to batches of the target schema.
+
+    `schemas` are the channel's, by id. `look_up` is called once for each unknown id of a message;
+    without it, messages of unknown ids are not skippable. Raises OptionError for an unknown format.
+    """
 
     def __init__(
         self,
@@ -158,158 +141,137 @@ class Decoder:
         target: Schema,
         schemas: Mapping[int, Schema],
         *,
-        learn: Learn | None = None,
+        look_up: LookUp | None = None,
     ) -> None:
         self._format = format
         self._target = target
         self._schemas = dict(schemas)
-        self._learn = learn
-        self._strangers: set[int] = set()
-        self._ways: dict[int, _Way | _NoWay] = {}
-        # For messages without an id, which no codec takes: it says what is wrong with them.
-        self._judge = codec(format, target, 0)
-        self._id = _id_of(format, self._schemas)
-        # The id that all messages had the last time; None: several, or not known yet.
-        self._usual: int | None = None
+        self._look_up = look_up
+        self._unknown_ids: set[int] = set()
+        self._by_id: dict[int, _Readable | _Unreadable] = {}
+        # For the reasons of messages without an id, which every codec rejects.
+        self._fallback = codec(format, target, 0)
+        self._schema_id = _schema_id_of(format, self._schemas)
+        # The id of all messages of the last call; None: several, or not known yet.
+        self._usual_id: int | None = None
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Decode message values, whoever wrote them, into batches of the target schema.
+        """Decode message values from any source into batches of the target schema.
 
-        What `Codec.decode` promises holds here too. Raises what `learn` raises, and may then be
+        The contract is that of `Codec.decode`. Raises what `look_up` raises, and may then be
         called again.
         """
-        decoded = self._decoded_as_usual(values)
+        decoded = self._decode_usual(values)
         if decoded is not None:
             return decoded
-        ids = [self._id(value) for value in values]
-        self._ask({id_ for id_ in ids if id_ is not None})
-        gathering = Gathering(self._target.arrow, messages=len(values))
-        for start, stop in _runs(values):
+        ids = [self._schema_id(value) for value in values]
+        self._look_up_unknown({id_ for id_ in ids if id_ is not None})
+        merger = _Merger(self._target.arrow, messages=len(values))
+        for start, stop in runs(values):
             groups: dict[int | None, list[int]] = defaultdict(list)
             for index in range(start, stop):
                 groups[ids[index]].append(index)
             for id_, indices in groups.items():
-                self._gather(id_, indices, values, gathering)
-            gathering.settle()
-        met = self._ways.keys() & set(ids)
-        self._usual = met.pop() if len(met) == 1 else None
-        return gathering.decoded(one_each=self._format != "arrow")
+                self._decode_group(id_, indices, values, merger)
+            merger.merge()
+        found = self._by_id.keys() & set(ids)
+        self._usual_id = found.pop() if len(found) == 1 else None
+        return merger.decoded(one_each=self._format != "arrow")
 
-    def _decoded_as_usual(self, values: Sequence[bytes | None]) -> Decoded | None:
-        """Decode `values` at once if all are of the usual id, without a look at each."""
-        usual = self._usual
-        if usual is None or not values or {self._id(values[0]), self._id(values[-1])} != {usual}:
+    def _decode_usual(self, values: Sequence[bytes | None]) -> Decoded | None:
+        """Decode `values` at once if all have the usual id, without a look at each id."""
+        usual = self._usual_id
+        if usual is None or not values:
             return None
-        way = self._ways[usual]
-        if isinstance(way, _NoWay):
+        if {self._schema_id(values[0]), self._schema_id(values[-1])} != {usual}:
             return None
-        decoded = way.codec.decode(values)
-        # A codec takes no message of another id than its own.
-        if not {self._id(values[corrupt.index]) for corrupt in decoded.corrupt} <= {usual, None}:
+        readable = self._by_id[usual]
+        if isinstance(readable, _Unreadable):
             return None
-        if way.resolution.identical:
+        decoded = readable.codec.decode(values)
+        # A codec rejects messages of other ids as corrupt.
+        ids = {self._schema_id(values[corrupt.index]) for corrupt in decoded.corrupt}
+        if not ids <= {usual, None}:
+            return None
+        if readable.resolution.identical:
             return decoded
-        gathering = Gathering(self._target.arrow, messages=len(values))
-        gathering.add(decoded, range(len(values)), way.resolution)
-        gathering.settle()
-        return gathering.decoded(one_each=self._format != "arrow")
+        merger = _Merger(self._target.arrow, messages=len(values))
+        merger.add(decoded, range(len(values)), readable.resolution)
+        merger.merge()
+        return merger.decoded(one_each=self._format != "arrow")
 
-    def _gather(
+    def _decode_group(
         self,
         id_: int | None,
         indices: Sequence[int],
         values: Sequence[bytes | None],
-        gathering: Gathering,
+        merger: _Merger,
     ) -> None:
-        chosen = [values[index] for index in indices]
+        group = [values[index] for index in indices]
         if id_ is None:
-            gathering.add(self._judge.decode(chosen), indices, None)
+            for corrupt in self._fallback.decode(group).corrupt:
+                merger.reject(indices[corrupt.index], corrupt.reason)
             return
-        way = self._ways.get(id_) or self._way(id_)
-        if isinstance(way, _NoWay):
+        found = self._by_id.get(id_) or self._resolve(id_)
+        if isinstance(found, _Unreadable):
             for index in indices:
-                gathering.reject(index, way.reason, skippable=way.skippable)
+                merger.reject(index, found.reason, skippable=found.skippable)
             return
-        gathering.add(way.codec.decode(chosen), indices, way.resolution)
+        merger.add(found.codec.decode(group), indices, found.resolution)
 
-    def _ask(self, ids: set[int]) -> None:
-        unknown = ids - self._schemas.keys() - self._strangers
+    def _look_up_unknown(self, ids: set[int]) -> None:
+        unknown = ids - self._schemas.keys() - self._unknown_ids
         if not unknown:
             return
-        if self._learn is not None:
-            self._schemas = {**self._learn(sorted(unknown)), **self._schemas}
-        if len(self._strangers) > _MOST_STRANGERS:
-            self._strangers.clear()
-        self._strangers |= unknown - self._schemas.keys()
+        if self._look_up is not None:
+            self._schemas = {**self._look_up(sorted(unknown)), **self._schemas}
+        if len(self._unknown_ids) > _MAX_UNKNOWN_IDS:
+            self._unknown_ids.clear()
+        self._unknown_ids |= unknown - self._schemas.keys()
 
-    def _way(self, id_: int) -> _Way | _NoWay:
+    def _resolve(self, id_: int) -> _Readable | _Unreadable:
         schema = self._schemas.get(id_)
-        if schema is None and self._learn is None:
-            return _NoWay(
-                reason=f"it was written with the schema id {id_}, which this reader does not know "
-                "and, without a gateway, cannot ask about: it may be a newer one of the channel's",
+        if schema is None and self._look_up is None:
+            return _Unreadable(
+                reason=f"its schema id {id_} is unknown to this reader, and without a gateway it "
+                "cannot be looked up: it may be that of a newer schema of the channel",
                 skippable=False,
             )
         if schema is None:
-            return _NoWay(
-                reason=f"it was written with the schema id {id_}, which is none of the channel's: "
-                "whoever wrote it took the id from elsewhere, and not from the gateway",
+            return _Unreadable(
+                reason=f"its schema id {id_} is not one of the channel's: its writer did not take "
+                "the id from the gateway",
                 skippable=True,
             )
+        found: _Readable | _Unreadable
         try:
-            way: _Way | _NoWay = _Way(
+            found = _Readable(
                 codec=codec(self._format, schema, id_),
                 resolution=Resolution(schema, self._target),
             )
         except SchemaMismatch as error:
-            way = _NoWay(
-                reason=f"it was written with the channel's schema {id_}, and cannot be read with "
-                f"this reader's: {error}",
+            found = _Unreadable(
+                reason=f"it has the channel's schema {id_}, which this reader's schema cannot "
+                f"read: {error}",
                 skippable=False,
             )
-        self._ways[id_] = way
-        return way
+        self._by_id[id_] = found
+        return found
 
 
-def _id_of(
+def _schema_id_of(
     format: str,  # noqa: A002 - the wire's word
     schemas: Mapping[int, Schema],
 ) -> Callable[[bytes | None], int | None]:
-    """Return how a message's schema id is found."""
     if format == "bytes":
-        # Messages name none: all of the channel's differ in whether there are tombstones.
+        # Messages have no id; the channel's schemas differ only in whether tombstones are allowed.
         widest = max(schemas, key=lambda id_: (_nullable(schemas[id_]), id_), default=None)
         return lambda _value: widest
-    return _registry_id if format == "avro" else _envelope_id
+    return avro_schema_id if format == "avro" else arrow_schema_id
 
 
 def _nullable(schema: Schema) -> bool:
     return any(isinstance(field.type, Nullable) for field in schema.record.fields)
-
-
-def _registry_id(value: bytes | None) -> int | None:
-    if value is None or len(value) < 5 or value[0]:
-        return None
-    return int.from_bytes(value[1:5], "big")
-
-
-def _envelope_id(value: bytes | None) -> int | None:
-    try:
-        return None if value is None else Envelope.unpack(value).schema_id
-    except NotAnEnvelope:
-        return None
-
-
-def _runs(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
-    """Divide `values` into runs, by first and last, of at most so many bytes or of one value."""
-    start = size_bytes = 0
-    for index, value in enumerate(values):
-        length = len(value or b"")
-        if index > start and size_bytes + length > _RUN_BYTES:
-            yield start, index
-            start, size_bytes = index, 0
-        size_bytes += length
-    yield start, len(values)
 
 
 def decoder_for(
@@ -318,43 +280,43 @@ def decoder_for(
     target: Schema | None = None,
     refresh: Callable[[], Connection] | None = None,
 ) -> Decoder:
-    """Make the decoder of the channel's messages, whatever schema of its own they have.
+    """Return the decoder for a channel's messages, to records of `target`.
 
-    It gives records of `target`, by default of the schema that the connection says this job uses.
-    `refresh` gives the connection as it is now, when a message has a schema that `connection` does
-    not know yet; what it raises, decoding raises. Without it nobody can tell a newer schema of the
-    channel from a stranger's, so no such message is skippable. Raises InvalidSchema,
-    UnsupportedType.
+    The default target is the connection's schema in use. `refresh` returns a new connection when a
+    message has an unknown schema id; its exceptions pass through `decode`. Without it, messages of
+    unknown ids are not skippable. Raises InvalidSchema, UnsupportedType.
     """
 
-    def learn(_: Collection[int]) -> Mapping[int, Schema]:
+    def look_up(_: Collection[int]) -> Mapping[int, Schema]:
         return {} if refresh is None else _schemas(refresh())
 
     if target is None:
         target = Schema.parse(connection.schema_definition)
-    asked = None if refresh is None else learn
-    return decoder(connection.format, target, _schemas(connection), learn=asked)
+    used = None if refresh is None else look_up
+    return Decoder(connection.format, target, _schemas(connection), look_up=used)
 
 
-def refusal(channel: str, message: Message, corrupt: Corrupt) -> CorruptMessage | SchemaMismatch:
-    """Return what to raise for a message that gave no records."""
+def corrupt_error(
+    channel: str, message: Message, corrupt: Corrupt
+) -> CorruptMessage | SchemaMismatch:
+    """Return the exception for a message without records."""
     partition, offset = message.partition(), message.offset()
     if corrupt.skippable:
         return CorruptMessage(
             channel=channel, partition=partition, offset=offset, reason=corrupt.reason
         )
     error = SchemaMismatch(
-        f"channel {channel!r}, partition {partition}, offset {offset}: {corrupt.reason}. It "
-        "may well be a record of the channel, so it is never skipped: read on from there with a "
-        "schema that can, as the channel's newest may, or begin behind it"
+        f"channel {channel!r}, partition {partition}, offset {offset}: {corrupt.reason}. It may be "
+        "a valid record, so it is never skipped: read on from there with a schema that can read "
+        "it, such as the channel's newest, or start behind it"
     )
-    # What is never skipped is refused for its schema's sake, before its record was looked at.
-    error.tells_no_values = True
+    # The reason is about the schema only: the record was not decoded.
+    error.message_is_public = True
     return error
 
 
 def _schemas(connection: Connection) -> dict[int, Schema]:
-    return {kept.id: Schema.parse(kept.definition) for kept in connection.schemas}
+    return {each.id: Schema.parse(each.definition) for each in connection.schemas}
 
 
-__all__ = ["decoder_for", "refusal"]
+__all__ = ["corrupt_error", "decoder_for"]

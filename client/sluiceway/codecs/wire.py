@@ -1,43 +1,39 @@
-"""The format `bytes`, and validation of messages that the caller encoded."""
+"""The format `bytes`, schema ids in messages, and validation of values encoded by the caller."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
 
-from sluiceway.codecs import Envelope
-from sluiceway.codecs.arrow import NotAnEnvelope
-from sluiceway.codecs.base import Corrupt, Decoded, Encoded
+from sluiceway.codecs.arrow import Envelope, InvalidEnvelope
+from sluiceway.codecs.base import Corrupt, Decoded, Encoded, runs
 from sluiceway.errors import OptionError, RecordTooLarge
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.schema import holds_messages
 from sluiceway.schema.types import Nullable
 
-_RUN_BYTES: Final = 256 << 20
-"""So many bytes of messages share a batch: Arrow's offsets end at 2 GiB."""
-
 
 class BytesCodec:
-    """The codec of the format `bytes`; see `Codec` for what it promises.
+    """The codec of the format `bytes`; see `Codec` for its contract.
 
-    A record whose `value` is null is a message without a value, a tombstone. Such a message is a
-    record only where the schema allows null.
+    A record with a null `value` is a tombstone. Without null in the schema, tombstones are
+    corrupt.
     """
 
     def __init__(self, schema: Schema) -> None:
         if not holds_messages(schema):
             raise OptionError(
-                "records of the format 'bytes' have one field, 'value', of the type bytes, or of "
-                f"null and bytes; these have {', '.join(schema.arrow.names)}"
+                "records of the format 'bytes' must have one field, 'value', of type bytes or "
+                f"nullable bytes; these have {', '.join(schema.arrow.names)}"
             )
         self._schema = schema.arrow
         self._nullable = isinstance(schema.record.fields[0].type, Nullable)
 
     def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
-        """Give the values of `batch`, one a record."""
+        """Return the values of `batch`, one per record."""
         values: list[bytes | None] = batch.column(0).to_pylist()
         for index, value in enumerate(values):
             if value is not None and len(value) > limit_bytes:
@@ -45,45 +41,52 @@ class BytesCodec:
         return Encoded(values=values, counts=None)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Take each value as a record."""
+        """Return each value as a record."""
         corrupt: list[Corrupt] = []
         counts = None
         if not self._nullable and None in values:
-            reason = "it has no value (a tombstone), and the schema allows no null"
+            reason = "it is a tombstone, and the schema does not allow null"
             counts = [int(value is not None) for value in values]
             empty = [index for index, count in enumerate(counts) if not count]
             corrupt = [Corrupt(index=index, reason=reason) for index in empty]
             values = [value for value in values if value is not None]
         batches = [
-            pa.RecordBatch.from_arrays([pa.array(run, pa.binary())], schema=self._schema)
-            for run in _runs(values)
+            pa.RecordBatch.from_arrays(
+                [pa.array(values[start:stop], pa.binary())], schema=self._schema
+            )
+            for start, stop in runs(values)
         ]
         return Decoded(batches=batches, counts=counts, corrupt=corrupt)
 
 
-def _runs(values: Sequence[bytes | None]) -> Iterator[Sequence[bytes | None]]:
-    start = size_bytes = 0
-    for index, value in enumerate(values):
-        length = len(value or b"")
-        if index > start and size_bytes + length > _RUN_BYTES:
-            yield values[start:index]
-            start, size_bytes = index, 0
-        size_bytes += length
-    if start < len(values):
-        yield values[start:]
-
-
 _PREFIX_BYTES: Final = 5
-_MOST_STRANGERS: Final = 1000
+
+
+def avro_schema_id(value: bytes | None) -> int | None:
+    """Return the schema id of an `avro` message, or None if it does not begin with one."""
+    if value is None or len(value) < _PREFIX_BYTES or value[0]:
+        return None
+    return int.from_bytes(value[1:_PREFIX_BYTES], "big")
+
+
+def arrow_schema_id(value: bytes | None) -> int | None:
+    """Return the schema id of an `arrow` message, or None if it does not begin with an envelope."""
+    try:
+        return None if value is None else Envelope.unpack(value).schema_id
+    except InvalidEnvelope:
+        return None
+
+
+_MAX_UNKNOWN_IDS: Final = 1000
 
 
 class WireFormatValidator:
-    """Looks at values before they are produced as they are.
+    """Validator for values that the caller encoded.
 
-    A value of an `avro` channel begins with the byte 0 and one of the channel's schema ids as four
-    bytes, one of an `arrow` channel with an envelope of such an id; a `bytes` channel takes any.
-    What follows the id is not looked at: readers do that. `refresh` asks for the connection anew,
-    once for an id that is not known.
+    A value of an `avro` channel must begin with the byte 0 and one of the channel's schema ids, a
+    value of an `arrow` channel with an envelope that has such an id. A `bytes` channel accepts any
+    value. The rest of the value is left to the readers. `refresh` requests the connection again,
+    once for each unknown id.
     """
 
     def __init__(self, connection: Connection, *, refresh: Callable[[], Connection]) -> None:
@@ -91,63 +94,53 @@ class WireFormatValidator:
         self._format = connection.format
         self._refresh = refresh
         self._prefixes: set[bytes] = set()
-        self._strangers: set[int] = set()
+        self._unknown_ids: set[int] = set()
         self._tombstones = False
-        self._learn(connection)
+        self._add(connection)
 
     @property
-    def takes_any(self) -> bool:
-        """Whether there is nothing to look at."""
+    def accepts_any(self) -> bool:
+        """Whether the channel accepts every value."""
         return self._format == "bytes" and self._tombstones
 
-    def refusal(self, value: bytes | None) -> str | None:
-        """Say why the channel cannot have this value; None: it can. Raises GatewayError."""
+    def error(self, value: bytes | None) -> str | None:
+        """Return why the channel does not accept this value, or None. Raises GatewayError."""
         if value is None:
             return None if self._tombstones else self._no_tombstone()
         if self._format == "bytes" or value[:_PREFIX_BYTES] in self._prefixes:
             return None
-        id_ = self._id(value)
-        if id_ is not None and self._knows(id_):
+        id_ = avro_schema_id(value) if self._format == "avro" else arrow_schema_id(value)
+        if id_ is not None and self._is_known(id_):
             return None
         ids = ", ".join(str(int.from_bytes(each[1:], "big")) for each in sorted(self._prefixes))
-        begins = "no schema id" if id_ is None else f"the schema id {id_}, which is none of these"
-        head = "the byte 0 and" if self._format == "avro" else "the head of a record batch and"
+        found = "no schema id" if id_ is None else f"the unknown schema id {id_}"
+        head = "the byte 0" if self._format == "avro" else "an envelope"
         return (
-            f"a message of the channel {self._channel!r}, which is of the format {self._format}, "
-            f"begins with {head} one of the schema ids {ids}; this one has {begins}. Write records "
-            "with channel.writer(), or take a channel of the format bytes for values of your own"
+            f"a message of the channel {self._channel!r} of format {self._format} must begin with "
+            f"{head} and one of the schema ids {ids}; this one has {found}. Write records with "
+            "channel.writer(), or use a channel of format bytes for values of your own"
         )
 
     def _no_tombstone(self) -> str:
         return (
-            f"the channel {self._channel!r}, of the format {self._format}, has no messages without "
-            "a value: each is a record of its schema. Channels of the format bytes have them"
+            f"the channel {self._channel!r} of format {self._format} does not accept tombstones: "
+            "each message must be a record of its schema. Channels of format bytes may allow them"
         )
 
-    def _id(self, value: bytes) -> int | None:
-        if self._format == "avro":
-            whole = len(value) >= _PREFIX_BYTES and not value[0]
-            return int.from_bytes(value[1:_PREFIX_BYTES], "big") if whole else None
-        try:
-            id_: int = Envelope.unpack(value).schema_id
-        except NotAnEnvelope:
-            return None
-        return id_
-
-    def _knows(self, id_: int) -> bool:
+    def _is_known(self, id_: int) -> bool:
         prefix = _prefix(id_)
         if prefix is None:
             return False
-        if prefix not in self._prefixes and id_ not in self._strangers:
-            self._learn(self._refresh())
-            if prefix not in self._prefixes and len(self._strangers) < _MOST_STRANGERS:
-                self._strangers.add(id_)
+        if prefix not in self._prefixes and id_ not in self._unknown_ids:
+            self._add(self._refresh())
+            if prefix not in self._prefixes and len(self._unknown_ids) < _MAX_UNKNOWN_IDS:
+                self._unknown_ids.add(id_)
         return prefix in self._prefixes
 
-    def _learn(self, connection: Connection) -> None:
-        # A new set, as another thread may be looking at the one before.
+    def _add(self, connection: Connection) -> None:
+        # A new set, as other threads may be reading the old one.
         self._prefixes = self._prefixes | {
-            prefix for kept in connection.schemas if (prefix := _prefix(kept.id)) is not None
+            prefix for each in connection.schemas if (prefix := _prefix(each.id)) is not None
         }
         if self._format == "bytes":
             (field,) = Schema.parse(connection.schema_definition).record.fields

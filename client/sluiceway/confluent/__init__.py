@@ -1,4 +1,4 @@
-"""Consumer and Producer of confluent-kafka's shape, on channels: change the import and the address.
+"""confluent-kafka's Consumer and Producer on channels: change the import and the address.
 
     from sluiceway.confluent import Consumer, KafkaError
 
@@ -6,8 +6,8 @@
         consumer.subscribe(["flights"])
         message = consumer.poll(1.0)
 
-Messages, partitions and errors are confluent-kafka's own. docs/coming-from.md says what every name
-does here, and what is deliberately different.
+Messages, partitions and errors are confluent-kafka's classes. docs/coming-from.md lists every name,
+and the deliberate differences.
 """
 
 from confluent_kafka import (

@@ -1,6 +1,7 @@
-"""What a consumer reads, and as whom: partitions that it names, or a share of its group's."""
+"""Assignment of a consumer: its partitions, by channel, and its endpoints there."""
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -13,243 +14,255 @@ from confluent_kafka import (
 
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
-from sluiceway.confluent.fetcher import Fetcher, Part, WakeupEvent
-from sluiceway.confluent.members import GroupMember, ManualConsumer, Reader, Subscription, committed
+from sluiceway.confluent.fetcher import MessageFetcher, Partition
+from sluiceway.confluent.members import ChannelMember, GroupMember, ManualConsumer
+from sluiceway.confluent.subscription import Subscription
+from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.errors import SluicewayError
 from sluiceway.rest.channels import Control
 
+__all__ = ["Assignment", "by_channel", "leave_all"]
+
 _RESET = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
+
+V = TypeVar("V")
 
 
 class Assignment:
     """The channels and partitions of one consumer.
 
-    `readers` are its endpoints, by channel. While a callback of the group's is called, `coming` has
-    the partitions that have come, and `chosen` those of them that it has said the beginning of.
+    `members` are its endpoints, by channel. During a callback `in_callback` is set; `assigning`
+    has the partitions that are being assigned, `started` those of them that the callback started.
     """
 
-    def __init__(self, settings: ConsumerSettings, *, news: WakeupEvent) -> None:
+    def __init__(self, settings: ConsumerSettings, *, wakeup: WakeupEvent) -> None:
         self._settings = settings
         self._control = settings.control
-        self._news = news
+        self._wakeup = wakeup
         self.subscription = Subscription(settings.control)
-        self.fetcher = Fetcher(
+        self.fetcher = MessageFetcher(
             settings.kafka, settings.callbacks, reset=settings.reset, eof=settings.eof
         )
-        self.readers: dict[str, Reader] = {}
-        self.coming: tuple[Part, ...] | None = None
-        self.chosen: set[Part] = set()
+        self.members: dict[str, ChannelMember] = {}
+        self.in_callback = False
+        self.assigning: frozenset[Partition] = frozenset()
+        self.started: set[Partition] = set()
 
-    def sharers(self) -> list[GroupMember]:
-        """Return its memberships."""
-        return [each for each in self.readers.values() if isinstance(each, GroupMember)]
+    @property
+    def partitions(self) -> list[Partition]:
+        """The assigned partitions."""
+        return list(self.fetcher.starts)
 
-    def lone_parts(self) -> list[Part]:
-        """Return the partitions that it named itself."""
-        lone = {name for name, each in self.readers.items() if isinstance(each, ManualConsumer)}
-        return [part for part in self.fetcher.begun if part[0] in lone]
+    @property
+    def manual_partitions(self) -> list[Partition]:
+        """The partitions that the caller assigned."""
+        manual = {name for name, each in self.members.items() if isinstance(each, ManualConsumer)}
+        return [each for each in self.fetcher.starts if each[0] in manual]
 
-    def unwanted(self) -> list[GroupMember]:
-        """Return its memberships of channels that are not subscribed to any more."""
-        return [each for each in self.sharers() if not self.subscription.wants(each.channel)]
+    @property
+    def group_members(self) -> list[GroupMember]:
+        """The memberships of groups."""
+        return [each for each in self.members.values() if isinstance(each, GroupMember)]
 
     def join(self) -> Iterator[tuple[str, SluicewayError]]:
-        """Join at the channels where it is no member yet; give those where that cannot be, once."""
-        return self.subscription.join(self.readers, self._join, reading=bool(self.fetcher.begun))
+        """Join subscribed channels; yield new failures."""
+        return self.subscription.join(self.members, self._join, reading=bool(self.fetcher.starts))
 
     def starts(
-        self, reader: Reader, parts: Mapping[Part, int]
-    ) -> tuple[dict[Part, int], list[Message]]:
-        """Return where partitions begin, and events for those of which nobody says where.
+        self, member: ChannelMember, offsets: Mapping[Partition, int]
+    ) -> tuple[dict[Partition, int], list[Message]]:
+        """Return where partitions begin, and events for those without an offset.
 
-        An offset that is given counts, then what the group has committed, then auto.offset.reset.
+        The order is: the given offset, the group's committed offset, auto.offset.reset.
         """
-        places: dict[Part, int] = {}
+        starts: dict[Partition, int] = {}
         events: list[Message] = []
-        for part, given in parts.items():
-            at = reader.known(part[1])
+        for partition, given in offsets.items():
+            channel, number = partition
+            committed = member.committed(number)
             if given >= 0 or given in (OFFSET_BEGINNING, OFFSET_END):
-                places[part] = given
+                starts[partition] = given
             elif given not in (OFFSET_INVALID, OFFSET_STORED):
-                raise refused(INVALID_ARG, f"there is no offset {given} to begin at")
-            elif at is not None:
-                places[part] = at.offset
-            elif isinstance(reader, GroupMember) and part[1] >= reader.first_total:
-                # It came when the channel grew: all that is in it is new.
-                places[part] = OFFSET_BEGINNING
+                raise refused(INVALID_ARG, f"{given} is not an offset to begin at")
+            elif committed is not None:
+                starts[partition] = committed
+            elif isinstance(member, GroupMember) and number >= member.initial_total:
+                # The channel has grown since the member joined: all of the partition is new.
+                starts[partition] = OFFSET_BEGINNING
             elif self._settings.reset in _RESET:
-                places[part] = _RESET[self._settings.reset]
+                starts[partition] = _RESET[self._settings.reset]
             else:
-                reason = "the group has committed nothing, and auto.offset.reset is error"
+                reason = "the group has no committed offset, and auto.offset.reset is error"
                 error = KafkaError(AUTO_OFFSET_RESET, reason)
-                events.append(Message(topic=part[0], partition=part[1], error=error))
-        return places, events
+                events.append(Message(topic=channel, partition=number, error=error))
+        return starts, events
 
-    def assign(self, wanted: Mapping[Part, int], keep: Collection[Part] = ()) -> list[Message]:
-        """Read these partitions and those to keep, and no others; see `starts` for the events.
+    def assign_manually(
+        self, offsets: Mapping[Partition, int], keep: Collection[Partition] = ()
+    ) -> list[Message]:
+        """Read these partitions and those to keep, and no others; return events as `starts` does.
 
-        Where it raises, all is as it was before.
+        If it raises, nothing has changed.
         """
-        self._check(wanted)
-        begins: dict[Part, int] = {}
+        for channel, number in offsets:
+            if not channel or number < 0:
+                raise refused(INVALID_ARG, f"{channel!r} [{number}] is not a partition")
+        starts: dict[Partition, int] = {}
         events: list[Message] = []
         try:
-            for channel, places in by_channel(wanted).items():
-                reader = self._lone(channel, places)
-                for partition, given in places.items():
-                    self.fetcher.check((channel, partition))
-                    found, told = self.starts(reader, {(channel, partition): given})
-                    begins |= found
-                    events += told
-            begins = self.fetcher.found(begins)
+            for channel, places in by_channel(offsets).items():
+                member = self._manual_consumer(channel, places)
+                for number, given in places.items():
+                    self.fetcher.check((channel, number))
+                    found, more_events = self.starts(member, {(channel, number): given})
+                    starts |= found
+                    events += more_events
+            starts = self.fetcher.resolve(starts)
         except BaseException:
-            leave_all({each.channel: self.readers.pop(each.channel) for each in self._idle()})
+            leave_all({each.channel: self.members.pop(each.channel) for each in self._idle()})
             raise
-        self.drop([part for part in self.lone_parts() if part not in keep])
-        self.add(begins)
+        self.remove([each for each in self.manual_partitions if each not in keep])
+        self.add(starts)
         self.leave(self._idle())
         return events
 
-    def choose(self, wanted: Mapping[Part, int]) -> list[Message]:
-        """Begin with partitions that have come, there; see `starts` for the events."""
-        chosen = {part: at for part, at in wanted.items() if part in (self.coming or ())}
+    def start_assigning(self, offsets: Mapping[Partition, int]) -> list[Message]:
+        """Start partitions that are being assigned; return events as `starts` does."""
+        chosen = {each: at for each, at in offsets.items() if each in self.assigning}
         events: list[Message] = []
-        for channel, places in by_channel(chosen).items():
-            parts = {(channel, partition): at for partition, at in places.items()}
-            begins, told = self.starts(self.readers[channel], parts)
-            self.fetcher.drop(list(begins))
-            self.add(begins)
-            events += told
-        self.chosen |= chosen.keys()
+        for channel in by_channel(chosen):
+            places = {each: at for each, at in chosen.items() if each[0] == channel}
+            starts, more_events = self.starts(self.members[channel], places)
+            self.fetcher.unassign(starts)
+            self.add(starts)
+            events += more_events
+        self.started |= chosen.keys()
         return events
 
-    def add(self, begins: Mapping[Part, int]) -> None:
-        """Read these partitions besides, from here."""
-        for part in begins:
-            self.fetcher.check(part)  # also makes librdkafka know of those that are new
-        self.fetcher.add(begins)
-        for channel, places in by_channel({p: self.fetcher.begun[p] for p in begins}).items():
-            self.readers[channel].begin(places)
+    def add(self, starts: Mapping[Partition, int]) -> None:
+        """Read these partitions as well."""
+        for partition in starts:
+            self.fetcher.check(partition)
+        self.fetcher.assign(starts)
+        found = {partition: self.fetcher.starts[partition] for partition in starts}
+        for channel, offsets in by_channel(found).items():
+            self.members[channel].add(offsets)
 
-    def drop(self, parts: Collection[Part]) -> None:
-        """Read these partitions no more."""
-        places = self.fetcher.places(parts)
-        for channel, ats in by_channel(places).items():
-            self.readers[channel].note(ats)
-            self.readers[channel].let_go(tuple(ats), ats)
-        self.fetcher.drop(parts)
+    def remove(self, partitions: Collection[Partition]) -> None:
+        """Stop reading these partitions."""
+        for channel, offsets in by_channel(self.fetcher.positions(partitions)).items():
+            self.members[channel].note(offsets)
+            self.members[channel].remove(offsets)
+        self.fetcher.unassign(partitions)
 
-    def seek(self, part: Part, offset: int) -> None:
-        """Go on elsewhere in a partition that is assigned."""
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Continue a partition at another offset."""
         if offset < 0 and offset not in (OFFSET_BEGINNING, OFFSET_END):
-            raise refused(INVALID_ARG, f"there is no offset {offset} to seek")
+            raise refused(INVALID_ARG, f"{offset} is not an offset to seek")
         self.note()
-        self.fetcher.seek(part, offset)
+        self.fetcher.seek(partition, offset)
 
     def note(self) -> None:
-        """Note where each partition stands."""
-        for channel, places in by_channel(self.fetcher.places(list(self.fetcher.begun))).items():
-            self.readers[channel].note(places)
+        """Note the position of each partition, for commits and heartbeats."""
+        for channel, offsets in by_channel(self.fetcher.positions(self.partitions)).items():
+            self.members[channel].note(offsets)
 
-    def keep(self, channel: str, places: Mapping[int, int]) -> None:
-        """Commit at one channel what was noted as handed out. Raises SluicewayError."""
-        self.readers[channel].commit(places)
+    def commit(self, channel: str, offsets: Mapping[int, int]) -> None:
+        """Commit offsets of one channel. Raises SluicewayError."""
+        self.members[channel].commit(offsets)
 
-    def committed(self, parts: Mapping[Part, int]) -> dict[Part, int]:
-        """Ask what the group has committed; OFFSET_INVALID is nothing. Raises GatewayError."""
-        found: dict[Part, int] = {}
-        for channel in dict.fromkeys(channel for channel, _ in parts):
+    def committed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Ask for the group's committed offsets; OFFSET_INVALID if none. Raises GatewayError."""
+        found = {}
+        for channel in dict.fromkeys(channel for channel, _ in partitions):
             self._control.channel(channel)  # raises ChannelNotFound
-            kept = committed(self._control, channel, self._settings.group)
-            for part in parts:
-                if part[0] == channel:
-                    at = kept.get(part[1])
-                    found[part] = OFFSET_INVALID if at is None else at.offset
-        return {part: found[part] for part in parts}
+            group = self._settings.group
+            found[channel] = self._control.endpoints.committed(channel, group, index=None)
+        return {
+            (channel, number): at.offset if (at := found[channel].get(number)) else OFFSET_INVALID
+            for channel, number in partitions
+        }
 
-    def require(self, parts: Collection[Part]) -> None:
+    def require(self, partitions: Collection[Partition]) -> None:
         """Raise KafkaException _STATE for a partition that is not assigned."""
-        for channel, partition in parts:
-            reader = self.readers.get(channel)
-            if reader is None or partition not in reader.held:
+        for channel, number in partitions:
+            member = self.members.get(channel)
+            if member is None or number not in member.held:
                 raise refused(
                     STATE,
-                    f"partition {partition} of {channel!r} is not assigned to this consumer, which "
+                    f"partition {number} of {channel!r} is not assigned to this consumer; it "
                     "commits what it reads",
                 )
 
-    def look_at(self, part: Part) -> None:
-        """Learn of a partition that may not be read here. Raises GatewayError, KafkaException."""
-        if not self.fetcher.knows(part[0]):
-            self.fetcher.meet(self._control.connection(part[0], "read"))
-        self.fetcher.check(part)
+    def check(self, partition: Partition) -> None:
+        """Raise GatewayError or KafkaException unless there is such a partition."""
+        if not self.fetcher.has_channel(partition[0]):
+            self.fetcher.add_channel(self._control.connection(partition[0], "read"))
+        self.fetcher.check(partition)
 
-    def leave(self, readers: Collection[Reader]) -> None:
-        """Leave these channels. Raises GatewayError."""
-        for each in list(readers):
-            self.drop([part for part in self.fetcher.begun if part[0] == each.channel])
-            del self.readers[each.channel]
+    def leave(self, members: Collection[ChannelMember]) -> None:
+        """Leave channels. Raises GatewayError."""
+        for each in list(members):
+            self.remove([at for at in self.partitions if at[0] == each.channel])
+            del self.members[each.channel]
             each.attachment.leave()
 
-    def lose(self, reader: GroupMember) -> None:
-        """End a membership that is none any more; the channel is not joined again by itself."""
-        self.drop([part for part in self.fetcher.begun if part[0] == reader.channel])
-        del self.readers[reader.channel]
-        self.subscription.lose(reader.channel)
-        leave_all({reader.channel: reader})
+    def exclude(self, member: GroupMember) -> None:
+        """Drop a membership that the gateway ended; its channel is not joined again."""
+        self.remove([at for at in self.partitions if at[0] == member.channel])
+        del self.members[member.channel]
+        self.subscription.exclude(member.channel)
+        leave_all({member.channel: member})
 
     def close(self) -> None:
-        """Let go of Kafka and of the gateway."""
+        """Disconnect from Kafka and from the gateway."""
         self.fetcher.close()
         self._control.close()
 
-    def _check(self, wanted: Mapping[Part, int]) -> None:
-        for channel, partition in wanted:
-            if not channel or partition < 0:
-                raise refused(INVALID_ARG, f"{channel!r} [{partition}] is no partition")
+    def _idle(self) -> list[ChannelMember]:
+        busy = {channel for channel, _ in self.fetcher.starts}
+        return [each for name, each in self.members.items() if name not in busy]
 
-    def _idle(self) -> list[Reader]:
-        busy = {channel for channel, _ in self.fetcher.begun}
-        return [each for name, each in self.readers.items() if name not in busy]
-
-    def _lone(self, channel: str, places: Mapping[int, int]) -> Reader:
-        """Return who reads a channel by itself, knowing where the group stands there now."""
-        reader = self.readers.get(channel)
-        if isinstance(reader, ManualConsumer):
-            stored = [p for p, given in places.items() if given in (OFFSET_INVALID, OFFSET_STORED)]
-            if stored:
-                reader.learn(stored)
-            return reader
-        return self._met(ManualConsumer(self._control, channel, self._settings.group))
+    def _manual_consumer(self, channel: str, offsets: Mapping[int, int]) -> ChannelMember:
+        """Return the manual consumer of a channel, with the offsets the group has committed."""
+        member = self.members.get(channel)
+        if not isinstance(member, ManualConsumer):
+            return self._add_member(ManualConsumer(self._control, channel, self._settings.group))
+        stored = [p for p, given in offsets.items() if given in (OFFSET_INVALID, OFFSET_STORED)]
+        if stored:
+            member.learn(stored)
+        return member
 
     def _join(self, channel: str) -> None:
-        self._met(GroupMember(self._control, channel, self._settings.group, news=self._news))
+        self._add_member(
+            GroupMember(self._control, channel, self._settings.group, wakeup=self._wakeup)
+        )
 
-    def _met(self, reader: Reader) -> Reader:
+    def _add_member(self, member: ChannelMember) -> ChannelMember:
         try:
-            self.fetcher.meet(reader.connection)
+            self.fetcher.add_channel(member.connection)
         except BaseException as error:
-            reader.attachment.fail(error)
+            member.attachment.fail(error)
             raise
-        self.readers[reader.channel] = reader
-        return reader
+        self.members[member.channel] = member
+        return member
 
 
-def by_channel(places: Mapping[Part, int]) -> dict[str, dict[int, int]]:
-    """Return places by channel and partition."""
-    found: dict[str, dict[int, int]] = {}
-    for (channel, partition), at in places.items():
-        found.setdefault(channel, {})[partition] = at
+def by_channel(values: Mapping[Partition, V]) -> dict[str, dict[int, V]]:
+    """Return values by channel and partition."""
+    found: dict[str, dict[int, V]] = {}
+    for (channel, number), each in values.items():
+        found.setdefault(channel, {})[number] = each
     return found
 
 
-def leave_all(readers: dict[str, Reader], control: Control | None = None) -> None:
-    """Leave every channel; what stands against it is nobody's to hear any more."""
-    for each in list(readers.values()):
+def leave_all(members: dict[str, ChannelMember], control: Control | None = None) -> None:
+    """Leave every channel, and ignore failures."""
+    for each in list(members.values()):
         try:
             each.attachment.leave()
         except SluicewayError:
             continue
-    readers.clear()
+    members.clear()
     if control is not None:
         control.close()

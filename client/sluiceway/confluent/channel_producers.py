@@ -1,25 +1,23 @@
-"""The producers of a Producer, one per channel."""
+"""Channels of a Producer: one writer endpoint each, and one librdkafka producer for all."""
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.confluent.config import ProducerSettings
-from sluiceway.confluent.errors import CONFLICT, STATE, TIMED_OUT, kafkas_names, refused
-from sluiceway.confluent.members import attached
-from sluiceway.errors import DeliveryFailed, KafkaFailure, SluicewayError
+from sluiceway.confluent.errors import CONFLICT, STATE, TIMED_OUT, kafka_exceptions, refused
+from sluiceway.endpoint.writer_endpoint import WriterEndpoint
+from sluiceway.errors import KafkaFailure, SluicewayError
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import made
-from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.rest.models import Connection
 
-__all__ = ["Outlet", "Outlets"]
+__all__ = ["ChannelProducer", "ChannelProducers", "OnDelivery"]
 
 OnDelivery = Callable[[KafkaError | None, Message], object]
 
@@ -29,222 +27,212 @@ _TIMEOUT_S: Final = 30.0
 _GRACE_S: Final = 10.0
 
 
-class Outlet:
-    """A channel that is written to, as an endpoint of its own."""
+class ChannelProducer:
+    """A channel that is written to. Its fields are for `Producer.produce`, the hot path."""
 
     def __init__(self, settings: ProducerSettings, channel: str) -> None:
-        control = settings.control
-        self.attachment = attached(control, channel, None, "writer")
-        try:
-            self.connection: Connection = self.attachment.attached.connection
-            self.topic = self.connection.topic_name
-            self.records = 0
-            # Keys are placed within these, also when the channel grows: so they stay in order.
-            self.partitions = self.connection.partitions
-            # One more than the highest partition that a message may have gone to.
-            self.reach = self.partitions
-            # Who is told of deliveries, and what calls him: the first who wanted to be, mostly for
-            # all messages. Put here once, as several threads may produce; then the latest other.
-            self.told: OnDelivery | None = None
-            self.telling: OnDelivery | None = None
-            self.latest: tuple[OnDelivery | None, OnDelivery | None] = (None, None)
-            self.failed: KafkaError | None = None
-            self.failures = 0
-            self.identity = TopicIdentity(self.connection, settings.kafka)
-            self.identity.verify(timeout_s=_TIMEOUT_S)
-            self.wire = WireFormatValidator(
-                self.connection, refresh=lambda: control.connection(channel, "write")
-            )
-            self.checks = not self.wire.takes_any
-        except BaseException as error:
-            self.attachment.fail(error)
-            raise
+        self.endpoint = WriterEndpoint(
+            settings.control,
+            channel,
+            uid=settings.control.channel(channel).uid,
+            timeout_s=_TIMEOUT_S,
+            config=settings.kafka,
+        )
+        self.topic = self.endpoint.connection.topic_name
+        self.validates = not self.endpoint.validator.accepts_any
+        # Keys go to these, also when the channel grows: so each key's messages stay in order.
+        self.partitions = self.partitions_used = self.endpoint.connection.partitions
+        self.records = 0
+        # The first callback, which mostly is that of all messages, and its wrapper. Both are set
+        # once, as several threads may produce. Then the latest other callback and its wrapper.
+        self.on_delivery: OnDelivery | None = None
+        self.wrapper: OnDelivery | None = None
+        self.latest: tuple[OnDelivery | None, OnDelivery | None] = (None, None)
 
-    def finish(self, error: BaseException | None) -> None:
-        """Tell the gateway where its messages end, or that there is more amiss."""
-        attachment = self.attachment
-        attachment.start(self.records)
-        if error is not None:
-            attachment.fail(error)
-            return
-        if self.failed is not None:
-            attachment.fail(
-                DeliveryFailed(
-                    partition=None,
-                    reason=f"{self.failed.name()}, {self.failed.str()}",
-                    written_records=self.records - self.failures,
-                    failed_records=self.failures,
-                )
-            )
-            return
-        ends: Mapping[int, int] | None = None
-        if self.records:
-            # The channel may have grown, and messages without a key go to any partition.
-            found = self.identity.all_ends(timeout_s=_TIMEOUT_S, least=self.reach)
-            ends = {partition: end for partition, end in found.items() if end}
-        attachment.leave(ends=ends)
+    def report(self) -> None:
+        """Let heartbeats report the count of messages."""
+        self.endpoint.records = self.records
+        self.endpoint.partitions_used = self.partitions_used
+        self.endpoint.report()
+
+    def close(self, error: BaseException | None) -> None:
+        """Report where the channel's messages end, or that the writer failed."""
+        self.report()
+        self.endpoint.close(error, timeout_s=_TIMEOUT_S)
 
 
-class Outlets:
-    """All channels of one producer.
+class ChannelProducers:
+    """The channels of one Producer, and their librdkafka producer.
 
-    Until somebody wants to hear of deliveries, librdkafka reports failures alone, which is a third
-    of the work; `full` says that it reports all. Every failure is counted, whoever listens. Who
-    opens one holds `turn`.
+    Until a message has a callback, librdkafka reports failures only, which takes a third of the
+    work; `reports_all` is set when it reports everything. Every failure is counted.
     """
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
+        self._fork_guard = ForkGuard()
         self._names: dict[str, str] = {}
-        self._kafka: Mapping[str, str] | None = None
-        self._max_message_bytes = 0
-        self._process = os.getpid()
-        self.turn = threading.RLock()
-        self._before: list[Any] = []
-        self.made = threading.Event()
-        self.raw: Any = None
-        self.full = False
-        self.by_name: dict[str, Outlet] = {}
+        self._connection: Connection | None = None
+        self._replaced: list[Any] = []
+        self.lock = threading.RLock()
+        self.created = threading.Event()
+        self.producer: Any = None
+        self.reports_all = False
+        self.by_name: dict[str, ChannelProducer] = {}
 
-    def require_here(self) -> None:
-        """Raise KafkaException _STATE in a process that was forked: nothing is sent from there."""
-        if os.getpid() != self._process:
+    def require_same_process(self) -> None:
+        """Raise KafkaException _STATE in a forked child, which has no threads to send messages."""
+        if self._fork_guard.forked:
             raise refused(
                 STATE,
-                f"this producer was made by the process {self._process}, and what is given to it "
-                "in one that was forked from it is not sent: make one here",
+                f"this producer was created by the process {self._fork_guard.pid} and sends "
+                "nothing from a process forked from it: create one here",
             )
 
-    def open(self, channel: str, *, full: bool) -> Outlet:
-        """Attach to a channel, by one thread at a time; it is to be put `by_name`.
+    def open(self, name: str, *, reports_all: bool) -> ChannelProducer:
+        """Open a channel; the caller holds `lock` and adds it to `by_name`.
 
         Raises KafkaException.
         """
-        with kafkas_names():
-            outlet = Outlet(self._settings, channel)
-            connection = outlet.connection
+        with kafka_exceptions():
+            channel = ChannelProducer(self._settings, name)
+            connection = channel.endpoint.connection
             try:
-                self._require_same_way(connection)
-                if self.raw is None:
-                    self._kafka = connection.kafka
-                    self._max_message_bytes = connection.max_message_bytes
-                    self._make(full=full)
+                self._check_kafka(connection)
+                if self.producer is None:
+                    self._connection = connection
+                    self._create(reports_all=reports_all)
             except BaseException as error:
-                outlet.attachment.fail(error)
+                channel.endpoint.handle.fail(error)
                 raise
-        self._names[outlet.topic] = channel
-        return outlet
+        self._names[channel.topic] = name
+        return channel
 
-    def widen(self) -> None:
-        """Have all deliveries reported from now on; what is under way is waited for."""
-        with self.turn:
-            if not self.full:
-                self.raw.flush(self._patience_s)
-                # Another thread may be giving a message to it.
-                self._before.append(self.raw)
-                self._make(full=True)
+    def report_all(self) -> None:
+        """Have all deliveries reported from now on; waits for messages under way."""
+        with self.lock:
+            if not self.reports_all:
+                self.producer.flush(self._timeout_s)
+                # Another thread may be in a call of it.
+                self._replaced.append(self.producer)
+                self._create(reports_all=True)
 
-    def telling(self, outlet: Outlet, told: OnDelivery) -> OnDelivery:
-        """Return what is called for a delivery in the place of `told`, and calls it."""
-        name = outlet.attachment.channel
+    def wrapped(self, channel: ChannelProducer, on_delivery: OnDelivery) -> OnDelivery:
+        """Return a delivery callback that counts failures and sets the channel's name.
+
+        The same callback as the latest one gets the same wrapper.
+        """
+        latest, wrapper = channel.latest
+        if wrapper is not None and latest == on_delivery:
+            return wrapper
+        name = channel.endpoint.handle.channel
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                self.noted(error, message)
+                self.count(error, message)
             message.set_topic(name)
-            told(error, message)
+            on_delivery(error, message)
 
+        channel.latest = (on_delivery, delivered)
+        if channel.on_delivery is None:
+            # In this order: a thread that sees the callback also finds its wrapper.
+            channel.wrapper = delivered
+            channel.on_delivery = on_delivery
         return delivered
 
-    def noted(self, error: KafkaError | None, message: Message) -> None:
-        """Count what was not delivered, and give the message its channel's name."""
+    def count(self, error: KafkaError | None, message: Message) -> None:
+        """Count a message that was not delivered, and set the channel's name."""
         name = self._names.get(message.topic())
         if name is None:
             return
         message.set_topic(name)
         if error is not None:
-            outlet = self.by_name[name]
-            outlet.failed = outlet.failed or error
-            outlet.failures += 1
+            self.by_name[name].endpoint.add_failure(_reason(error))
 
-    def tell(self) -> None:
-        """Let beats say how much was written, unless another thread does or opens a channel."""
-        if self.turn.acquire(blocking=False):
+    def report(self) -> None:
+        """Let heartbeats report counts, unless another thread holds the lock."""
+        if self.lock.acquire(blocking=False):
             try:
-                for outlet in self.by_name.values():
-                    outlet.attachment.start(outlet.records)
+                for channel in self.by_name.values():
+                    channel.report()
             finally:
-                self.turn.release()
+                self.lock.release()
 
-    def finish(self, error: BaseException | None = None) -> SluicewayError | None:
-        """Wait for what is under way, tell the gateway of the ends; return what went wrong.
+    def close(self, error: BaseException | None = None) -> SluicewayError | None:
+        """Flush, and report the ends, or `error`; return the first failure.
 
-        `error` is what the producer was left by. Raises what a callback raised, when all is done.
+        Raises the exception of a callback after all of that.
         """
         raised: Exception | None = None
-        for each in [*self._before, *([] if self.raw is None else [self.raw])]:
-            left, told = self._flushed(each)
-            raised = raised or told
-            for outlet in self.by_name.values() if left else ():
-                outlet.failed = outlet.failed or KafkaError(TIMED_OUT)
-                outlet.failures += 1
+        for producer in [*self._replaced, *([] if self.producer is None else [self.producer])]:
+            left, caught = self._flush(producer)
+            raised = raised or caught
+            for channel in self.by_name.values() if left else ():
+                channel.endpoint.add_failure(_reason(KafkaError(TIMED_OUT)))
         failure: SluicewayError | None = None
-        with self.turn:
+        with self.lock:
             for name in list(self.by_name):
-                outlet = self.by_name.pop(name)
+                channel = self.by_name.pop(name)
                 try:
-                    outlet.finish(error)
-                except SluicewayError as untold:
-                    LOGGER.warning("the end of the messages to %s is not told: %s", name, untold)
-                    if isinstance(untold, KafkaFailure):
-                        outlet.attachment.fail(untold)
-                    failure = failure or untold
+                    channel.close(error)
+                except SluicewayError as unreported:
+                    LOGGER.warning("the end of %s is not reported: %s", name, unreported)
+                    if isinstance(unreported, KafkaFailure):
+                        channel.endpoint.handle.fail(unreported)
+                    failure = failure or unreported
         self._settings.control.close()
         if raised is not None:
             raise raised
         return failure
 
-    def _flushed(self, raw: Any) -> tuple[int, Exception | None]:
-        """Wait for what is under way; return how much is left, and what a callback raised."""
+    def close_abandoned(self) -> None:
+        """Close, for a producer that was not closed."""
+        began_s = time.monotonic()
+        try:
+            self.close()
+        except Exception:
+            LOGGER.exception("a callback failed at the end of a producer that was not closed")
+        LOGGER.debug("closed an abandoned producer in %.1f s", time.monotonic() - began_s)
+
+    def _flush(self, producer: Any) -> tuple[int, Exception | None]:
+        """Flush; return the number of messages left, and the exception of a callback."""
         raised: Exception | None = None
         while True:
             try:
-                return raw.flush(self._patience_s), raised
+                return producer.flush(self._timeout_s), raised
             except Exception as error:
-                # The others are called, too, and readers hear of the end.
+                # The other callbacks run as well, and the ends are reported.
                 raised = raised or error
 
     @property
-    def _patience_s(self) -> float:
+    def _timeout_s(self) -> float:
         return self._settings.delivery_timeout_ms / 1000 + _GRACE_S
 
-    def _require_same_way(self, connection: Connection) -> None:
-        if self._kafka is not None and dict(self._kafka) != dict(connection.kafka):
+    def _check_kafka(self, connection: Connection) -> None:
+        if self._connection and dict(self._connection.kafka) != dict(connection.kafka):
             raise refused(
                 CONFLICT,
-                f"the channel {connection.channel_name!r} is reached over Kafka in another way "
-                "than those that this producer has already: use another one for it",
+                f"the channel {connection.channel_name!r} has other Kafka connection properties "
+                "than the channels of this producer: use another producer for it",
             )
 
-    def _make(self, *, full: bool) -> None:
+    def _create(self, *, reports_all: bool) -> None:
+        assert self._connection is not None  # noqa: S101 - set by the first channel
         settings = self._settings
         config = producer_config(
-            self._kafka or {},
+            self._connection.kafka,
             settings.kafka,
             delivery_timeout_ms=settings.delivery_timeout_ms,
-            max_message_bytes=self._max_message_bytes,
+            max_message_bytes=self._connection.max_message_bytes,
         )
-        self.full = full
-        own = {"on_delivery": self.noted, "delivery.report.only.error": not full}
-        self.raw = made(Producer, config.over({**settings.callbacks, **own}))
-        self.made.set()
+        own: dict[str, Any] = {
+            "on_delivery": self.count,
+            "delivery.report.only.error": not reports_all,
+        }
+        self.reports_all = reports_all
+        self.producer = made(Producer, config.over({**settings.callbacks, **own}))
+        self.created.set()
 
 
-def finish_quietly(outlets: Outlets) -> None:
-    """End a producer that was forgotten, or that the process ends with."""
-    began_s = time.monotonic()
-    try:
-        outlets.finish()
-    except Exception:
-        LOGGER.exception("a callback failed at the end of a producer that was not closed")
-    LOGGER.debug("a producer that was not closed was ended in %.1f s", time.monotonic() - began_s)
+def _reason(error: KafkaError) -> str:
+    return f"{error.name()}, {error.str()}"

@@ -1,4 +1,4 @@
-"""Commits of a consumer: at once or by a thread of their own, and what is told of them."""
+"""Asynchronous commits of a consumer: a thread of their own, and reports for `on_commit`."""
 
 import collections
 import logging
@@ -7,114 +7,115 @@ from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, TopicPartition
 
+from sluiceway.confluent.assignment import by_channel
 from sluiceway.confluent.errors import FAIL, kafka_error
-from sluiceway.confluent.fetcher import Part, WakeupEvent, listed
+from sluiceway.confluent.fetcher import Partition, topic_partitions
+from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 
-__all__ = ["Committer"]
+__all__ = ["AsyncCommitter"]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
-OnCommit = Callable[[KafkaError | None, list[TopicPartition]], object]
+Report = tuple[KafkaError | None, list[TopicPartition]]
 
 
-class Committer:
-    """Keeps offsets by `keep`, which is given those of one channel and never called twice at once.
+class AsyncCommitter:
+    """Commits by `commit`, which takes offsets of one channel; calls of it never overlap.
 
-    What waits for the thread is committed together, the highest offset of each partition; every
-    request gets its own report. `reports` are handed out by who polls.
+    Requests that wait for the thread are committed together, the highest offset of each partition.
+    Every request gets its own report; `reports` are handed out by polls.
     """
 
     def __init__(
-        self, keep: Callable[[str, Mapping[int, int]], None], *, news: WakeupEvent
+        self, commit: Callable[[str, Mapping[int, int]], None], *, wakeup: WakeupEvent
     ) -> None:
-        self._keep = keep
-        self._news = news
-        self._turn = threading.Lock()
-        self._change = threading.Condition()
-        self._waiting: list[dict[Part, int]] = []
+        self._commit_channel = commit
+        self._wakeup = wakeup
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._waiting: list[dict[Partition, int]] = []
         self._busy = False
         self._thread: threading.Thread | None = None
-        self._ended = False
-        self.reports: collections.deque[tuple[KafkaError | None, list[TopicPartition]]] = (
-            collections.deque()
-        )
+        self._closed = False
+        self.reports: collections.deque[Report] = collections.deque()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, and nothing is on its way."""
+        """Whether no commit waits or is under way."""
         return not (self._waiting or self._busy)
 
-    def now(self, wanted: Mapping[Part, int]) -> dict[str, SluicewayError]:
-        """Commit and return, by channel, what stood against it."""
+    def commit(self, offsets: Mapping[Partition, int]) -> dict[str, SluicewayError]:
+        """Commit, and return the failures by channel."""
         failures: dict[str, SluicewayError] = {}
-        by_channel: dict[str, dict[int, int]] = {}
-        for (channel, partition), at in wanted.items():
-            by_channel.setdefault(channel, {})[partition] = at
-        with self._turn:
-            for channel, places in by_channel.items():
+        with self._lock:
+            for channel, own in by_channel(offsets).items():
                 try:
-                    self._keep(channel, places)
+                    self._commit_channel(channel, own)
                 except SluicewayError as error:
                     failures[channel] = error
         return failures
 
-    def soon(self, wanted: Mapping[Part, int]) -> None:
-        """Commit in a moment, and report."""
-        with self._change:
-            self._waiting.append(dict(wanted))
+    def submit(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit in the background, and report."""
+        with self._changed:
+            self._waiting.append(dict(offsets))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="sluiceway-commit", daemon=True
                 )
                 self._thread.start()
-            self._change.notify_all()
+            self._changed.notify_all()
 
-    def report(self, wanted: Mapping[Part, int], failures: Mapping[str, SluicewayError]) -> None:
-        """Put what came of a commit where it is handed out."""
-        first = next((failures[channel] for channel, _ in wanted if channel in failures), None)
-        self.reports.append((first and kafka_error(first), listed(wanted)))
-        self._news.set()
+    def report(
+        self, offsets: Mapping[Partition, int], failures: Mapping[str, SluicewayError]
+    ) -> None:
+        """Report a commit."""
+        first = next((failures[channel] for channel, _ in offsets if channel in failures), None)
+        self._add_report(first and kafka_error(first), offsets)
 
-    def settle(self) -> None:
-        """Return when nothing waits any more."""
-        with self._change:
-            self._change.wait_for(lambda: not self._waiting and not self._busy)
+    def flush(self) -> None:
+        """Wait until no commit waits or is under way."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.idle)
 
-    def end(self) -> None:
-        """Commit what waits, and end."""
-        self.settle()
-        with self._change:
-            self._ended = True
-            self._change.notify_all()
+    def close(self) -> None:
+        """Flush, and end the thread."""
+        self.flush()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
-            with self._change:
-                self._change.wait_for(lambda: self._waiting or self._ended)
-                asked, self._waiting = self._waiting, []
-                if not asked:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                requests, self._waiting = self._waiting, []
+                if not requests:
                     return
                 self._busy = True
             try:
-                self._commit(asked)
+                self._commit_together(requests)
             except Exception as error:
-                # Who waits for this thread would wait for ever.
+                # Without this thread, `flush` would wait forever.
                 LOGGER.exception("commits failed")
-                for each in asked:
-                    self.reports.append((KafkaError(FAIL, repr(error)), listed(each)))
-                self._news.set()
+                for each in requests:
+                    self._add_report(KafkaError(FAIL, repr(error)), each)
             finally:
-                with self._change:
+                with self._changed:
                     self._busy = False
-                    self._change.notify_all()
+                    self._changed.notify_all()
 
-    def _commit(self, asked: Sequence[dict[Part, int]]) -> None:
-        together: dict[Part, int] = {}
-        for each in asked:
-            together |= {part: max(at, together.get(part, at)) for part, at in each.items()}
-        failures = self.now(together)
-        # Whose fault it is shows when each goes by itself, unless it is nobody's.
+    def _commit_together(self, requests: Sequence[dict[Partition, int]]) -> None:
+        together: dict[Partition, int] = {}
+        for each in requests:
+            together |= {key: max(at, together.get(key, at)) for key, at in each.items()}
+        failures = self.commit(together)
+        # Commit one by one to find the request that failed, unless the gateway is unavailable.
         away = all(isinstance(each, GatewayUnavailable) for each in failures.values())
-        for each in asked:
-            self.report(each, failures if away or len(asked) == 1 else self.now(each))
+        for each in requests:
+            self.report(each, failures if away or len(requests) == 1 else self.commit(each))
+
+    def _add_report(self, error: KafkaError | None, offsets: Mapping[Partition, int]) -> None:
+        self.reports.append((error, topic_partitions(offsets)))
+        self._wakeup.set()

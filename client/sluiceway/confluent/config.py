@@ -36,33 +36,33 @@ _GROUPS: Final = frozenset(
         "session.timeout.ms",
     }
 )
-"""Of Kafka's group coordinator, which the gateway stands for: taken, and without effect."""
+"""For Kafka's group coordinator, which the gateway replaces: accepted and ignored."""
 _IDLE: Final = frozenset({"api.version.request", "broker.version.fallback", "log.connection.close"})
 _SETTLED: Final[Mapping[str, tuple[str, ...]]] = {
     "acks": ("all", "-1"),
     "request.required.acks": ("all", "-1"),
     "enable.idempotence": ("true",),
 }
-"""What a channel's producers are in any case; who asks for less is refused."""
+"""Values that a channel's producers always have; others are refused."""
 _RETRIES: Final = frozenset({"retries", "message.send.max.retries", "message.max.bytes"})
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What both have. `hpe`: where HPE's client differs from confluent-kafka, it is followed."""
+    """Settings of both. `hpe`: behave like HPE's client where it differs from confluent-kafka."""
 
     control: Control
     hpe: bool
     kafka: MaskedProperties
-    """For librdkafka, listed ones alone."""
+    """Properties for librdkafka, from the list of allowed ones."""
     callbacks: Mapping[str, Any]
-    """For librdkafka as well: callables, and what only concerns this process."""
+    """Callables and process-local properties, also for librdkafka."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings(Common):
-    """Of a consumer; `reset` is earliest, latest or error, `auto_commit_s` inf for never."""
+    """Settings of a consumer; `reset` is earliest, latest or error; `auto_commit_s` may be inf."""
 
     group: str
     auto_commit: bool
@@ -75,37 +75,35 @@ class ConsumerSettings(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerSettings(Common):
-    """Of a producer. A message not acknowledged for `delivery_timeout_ms` has failed."""
+    """Settings of a producer; messages not acknowledged within the delivery timeout have failed."""
 
     delivery_timeout_ms: int
     on_delivery: Callable[[Any, Any], object] | None
     only_errors: bool
 
 
-class _Given:
-    """The properties that were given; what was taken is not left."""
+class _Properties(MaskedProperties):
+    """The properties that are not read yet; reading one removes it."""
 
-    def __init__(self, config: object, named: Mapping[str, Any]) -> None:
+    @classmethod
+    def of(cls, config: object, named: Mapping[str, Any]) -> "_Properties":
         if config is not None and not isinstance(config, Mapping):
             raise TypeError("expected configuration dict")
-        self.left = MaskedProperties({**(config or {}), **named})
-        topic = self.left.pop("default.topic.config", {})
+        given = MaskedProperties({**(config or {}), **named})
+        topic = given.pop("default.topic.config", {})
         if not isinstance(topic, Mapping):
             raise _wrong("default.topic.config", topic, "a dict")
-        self.left = MaskedProperties(topic).over(self.left)
-
-    def take(self, name: str, default: Any = None) -> Any:
-        return self.left.pop(name, default)
+        return cls(MaskedProperties(topic).over(given))
 
     def flag(self, name: str, *, default: bool) -> bool:
-        value = self.take(name, default)
+        value = self.pop(name, default)
         text = str(value).lower()
         if text not in ("true", "false", "1", "0"):
             raise _wrong(name, value, "true or false")
         return text in ("true", "1")
 
     def number(self, name: str, default: int) -> int:
-        value = self.take(name, default)
+        value = self.pop(name, default)
         try:
             number = int(value)
         except (TypeError, ValueError):
@@ -115,20 +113,20 @@ class _Given:
         return number
 
     def callback(self, name: str) -> Any:
-        value = self.take(name)
+        value = self.pop(name, None)
         if value is not None and not callable(value):
             raise TypeError(f"expected {name} property as a callable function")
         return value
 
     def choice(self, name: str, choices: Mapping[str, str], default: str) -> str:
-        value = self.take(name, default)
+        value = self.pop(name, default)
         if value not in choices:
             raise _wrong(name, value, ", ".join(choices))
         return choices[value]
 
-    def skip(self, names: frozenset[str]) -> None:
-        for name in names & self.left.keys():
-            del self.left[name]
+    def ignore(self, names: frozenset[str]) -> None:
+        for name in names:
+            self.pop(name, None)
 
 
 def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSettings:
@@ -136,8 +134,8 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
 
     Raises KafkaException _INVALID_ARG, TypeError, and ValueError without a group.
     """
-    given = _Given(config, named)
-    group = given.take("group.id")
+    given = _Properties.of(config, named)
+    group = given.pop("group.id", None)
     if not isinstance(group, str) or not group:
         raise ValueError("group.id must be set: the name of the group")
     own = {
@@ -149,20 +147,20 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
         "eof": given.flag("enable.partition.eof", default=False),
         "on_commit": given.callback("on_commit"),
     }
-    given.skip(_GROUPS)
+    given.ignore(_GROUPS)
     return ConsumerSettings(**own, **_common(given, CONSUMER))
 
 
 def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSettings:
     """Read a producer's configuration. Raises KafkaException _INVALID_ARG, TypeError."""
-    given = _Given(config, named)
+    given = _Properties.of(config, named)
     for name, settled in _SETTLED.items():
-        value = given.take(name, settled[0])
+        value = given.pop(name, settled[0])
         if str(value).lower() not in settled:
             raise refused(
                 INVALID_ARG,
-                f"{name} is {value!r}: a channel's producers are {settled[0]} there, as losing "
-                "messages is no option; leave it out",
+                f"{name} is {value!r}: a channel's producers always have {settled[0]}, so that no "
+                "message is lost; leave it out",
             )
     timeout_ms = 120_000
     for name in _TIMEOUTS:
@@ -172,45 +170,43 @@ def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSetti
         "on_delivery": given.callback("on_delivery") or given.callback("dr_cb"),
         "only_errors": given.flag("delivery.report.only.error", default=False),
     }
-    given.skip(_RETRIES)
+    given.ignore(_RETRIES)
     return ProducerSettings(**own, **_common(given, PRODUCER))
 
 
-def _common(given: _Given, listed: frozenset[str]) -> dict[str, Any]:
-    given.skip(_IDLE)
+def _common(given: _Properties, listed: frozenset[str]) -> dict[str, Any]:
+    given.ignore(_IDLE)
     like = given.choice(
         "sluiceway.behaves.like", {"confluent": "confluent", "hpe": "hpe"}, "confluent"
     )
-    callbacks = {name: given.callback(name) for name in _CALLBACKS if name in given.left}
-    callbacks |= {name: given.take(name) for name in _LOCAL if name in given.left}
-    if "logger" in given.left:
-        callbacks["logger"] = given.take("logger")
+    callbacks = {name: given.callback(name) for name in _CALLBACKS if name in given}
+    callbacks |= {name: given.pop(name) for name in (*_LOCAL, "logger") if name in given}
     try:
         control = _control(given)
-        refuse_unlisted(given.left, CONNECTION, listed)
+        refuse_unlisted(given, CONNECTION, listed)
     except OptionError as error:
         raise refused(INVALID_ARG, str(error)) from error
-    return {"control": control, "hpe": like == "hpe", "kafka": given.left, "callbacks": callbacks}
+    return {"control": control, "hpe": like == "hpe", "kafka": given, "callbacks": callbacks}
 
 
-def _control(given: _Given) -> Control:
+def _control(given: _Properties) -> Control:
     url = None
     for name in _ADDRESS:
-        value = given.take(name)
+        value = given.pop(name, None)
         url = url or value
         if value is not None and not str(value).startswith(("http://", "https://")):
             raise OptionError(
-                f"{name} is {value!r}: here it is the gateway's address, as http://127.0.0.1:8900; "
-                "the gateway says where Kafka is"
+                f"{name} is {value!r}; it takes the gateway's address, as http://127.0.0.1:8900. "
+                "Kafka's address comes from the gateway"
             )
-    token, ca = Token.of(given.take("sluiceway.token")), given.take("sluiceway.ca")
-    listener = given.take("sluiceway.listener") or os.environ.get("SLUICEWAY_LISTENER")
+    token, ca = Token.of(given.pop("sluiceway.token", None)), given.pop("sluiceway.ca", None)
+    listener = given.pop("sluiceway.listener", None) or os.environ.get("SLUICEWAY_LISTENER")
     transport = Transport(url, token=token, ca=ca, timeout_s=30.0)
     return Control(transport, listener=listener)
 
 
 def _interval_s(interval_ms: int) -> float:
-    """Return what librdkafka takes it for: 0 is never, but when partitions go and at the end."""
+    """Return the interval of automatic commits; 0 means never, except for revoking and closing."""
     return max(0.05, interval_ms / 1000) if interval_ms else math.inf
 
 

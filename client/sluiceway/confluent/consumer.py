@@ -1,102 +1,68 @@
 """Consumer: confluent-kafka's interface on channels."""
 
-import contextlib
-import os
+import functools
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
-from confluent_kafka import (
-    OFFSET_INVALID,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
 
-from sluiceway.confluent.coordinator import ConsumerCoordinator, OnPartitions, in_turn
+from sluiceway.confluent.config import consumer_settings
+from sluiceway.confluent.coordinator import ConsumerCoordinator, OnPartitions
 from sluiceway.confluent.errors import (
     CONFLICT,
     INVALID_ARG,
     NO_OFFSET,
     kafka_error,
-    kafkas_names,
+    kafka_exceptions,
     refused,
 )
-from sluiceway.confluent.fetcher import listed, parts_of
+from sluiceway.confluent.fetcher import Partition, partitions_of, topic_partitions
 
-
-class Asking(ConsumerCoordinator):
-    """The questions of Consumer, which change nothing."""
-
-    def committed(
-        self, partitions: Sequence[TopicPartition], timeout: float = -1
-    ) -> list[TopicPartition]:
-        """Return what the group has committed; OFFSET_INVALID where it is nothing."""
-        del timeout  # the gateway's own applies
-        self._require_open()
-        with kafkas_names():
-            return listed(self._assignment.committed(parts_of(partitions)))
-
-    @in_turn
-    def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Return the offset after the last message handed out.
-
-        Before the first it is OFFSET_INVALID; as HPE has it, 0.
-        """
-        self._require_open()
-        asked = parts_of(partitions)
-        found = self._assignment.fetcher.consumed(asked)
-        nothing = 0 if self._settings.hpe else OFFSET_INVALID
-        return listed({part: found.get(part, nothing) for part in asked})
-
-    def get_watermark_offsets(
-        self,
-        partition: TopicPartition,
-        timeout: float = -1,
-        cached: bool = False,
-    ) -> tuple[int, int] | None:
-        """Return the first offset of the partition and the one after its last."""
-        self._require_open()
-        ((part, _),) = parts_of([partition]).items()
-        with kafkas_names():
-            self._assignment.look_at(part)
-        return self._assignment.fetcher.watermarks(part, timeout, cached=cached)
-
-    def offsets_for_times(
-        self, partitions: Sequence[TopicPartition], timeout: float = 30
-    ) -> list[TopicPartition]:
-        """Return the first offset not older than each `offset`, which is a time in ms."""
-        self._require_open()
-        asked = parts_of(partitions)
-        with kafkas_names():
-            for part in asked:
-                self._assignment.look_at(part)
-        return self._assignment.fetcher.at_times(asked, timeout)
-
-    def memberid(self) -> str | None:
-        """Return the id of its endpoint at the first channel, if it has one."""
-        self._require_open()
-        return next((each.attachment.id for each in self._assignment.readers.values()), None)
-
+__all__ = ["Consumer"]
 
 _SLICE_S = 0.1
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 
-class Consumer(Asking):
+
+def _exclusive(method: Method) -> Method:
+    """Run a method of an open consumer in one thread at a time."""
+
+    @functools.wraps(method)
+    def locked(self: "Consumer", *args: Any, **named: Any) -> Any:
+        with self._coordinator.lock:
+            self._coordinator.require_open()
+            return method(self, *args, **named)
+
+    return cast("Method", locked)
+
+
+class Consumer:
     """Reads messages of channels as confluent-kafka's Consumer reads topics.
 
-    The configuration is librdkafka's, but `bootstrap.servers` is the gateway's address (without
-    it SLUICEWAY_URL), and `sluiceway.token`, `sluiceway.ca`, `sluiceway.listener` say how it is
-    reached. Channels' names are topics' names. The group, its members and its offsets are the
-    gateway's. `sluiceway.behaves.like` is "confluent" or "hpe": whose ways are followed where the
-    two differ. docs/coming-from.md lists them, and every method.
+    The configuration has librdkafka's names. `bootstrap.servers` is the gateway's address (default:
+    SLUICEWAY_URL); `sluiceway.token`, `sluiceway.ca` and `sluiceway.listener` belong to it. Topics
+    are channels. Groups, their members and offsets are the gateway's. `sluiceway.behaves.like` is
+    "confluent" or "hpe", for the few differences between the two clients. docs/coming-from.md
+    lists them, and every method.
 
     Raises KafkaException with librdkafka's codes, TypeError for arguments of another type, and
     RuntimeError once it is closed. Thread-safe: of threads that poll, each message goes to one.
     """
 
-    @in_turn
+    def __init__(self, config: object = None, /, **named: Any) -> None:
+        self._settings = consumer_settings(config, named)
+        self._coordinator = ConsumerCoordinator(self._settings, self)
+        # For polls, which look at them before each message.
+        self._wakeup = self._coordinator.wakeup
+        self._events = self._coordinator.events
+        self._assignment = self._coordinator.assignment
+        self._fetcher = self._assignment.fetcher
+
+    @_exclusive
     def subscribe(
         self,
         topics: Sequence[str],
@@ -104,108 +70,99 @@ class Consumer(Asking):
         on_revoke: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
     ) -> None:
-        """Join the group at these channels, in place of those before; `^…` is a regex of names.
+        """Join the group at these channels only; `^…` is a regex of names.
 
-        `poll` and `consume` call the callbacks with the partitions that come and go.
+        `poll` and `consume` call the callbacks with partitions that are assigned or revoked.
         """
-        self._require_open()
         if not isinstance(topics, list | tuple):
             raise TypeError("expected list of topic unicode strings")
         if not all(isinstance(each, str) for each in topics):
             raise TypeError("expected list of topic unicode strings")
         callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         if not all(each is None or callable(each) for each in callbacks.values()):
-            raise TypeError("a callback is to be callable")
-        if self._lone_parts():
+            raise TypeError("callbacks must be callable")
+        if self._assignment.manual_partitions:
             if self._settings.hpe:
-                raise refused(CONFLICT, "partitions are assigned: unassign() them, then subscribe")
-            self._give_up_lone()
-        self._assignment.subscription.choose(topics)
-        self._callbacks = callbacks
-        self._news.set()
+                raise refused(CONFLICT, "partitions are assigned: call unassign() first")
+            self._coordinator.unassign_manually()
+        self._assignment.subscription.replace(topics)
+        self._coordinator.callbacks = callbacks
+        self._wakeup.set()
 
-    @in_turn
+    @_exclusive
     def unsubscribe(self) -> None:
         """Leave the group at all channels."""
-        self._require_open()
-        self._depart()
+        self._coordinator.unsubscribe()
 
-    @in_turn
+    @_exclusive
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions alone, from their offsets, or from where the group stands.
+        """Read these partitions only, from their offsets or else the group's committed ones.
 
-        In `on_assign`, it says where the partitions that have come begin.
+        In `on_assign`, it sets the offsets at which the new partitions begin.
         """
-        self._require_open()
-        wanted = parts_of(partitions)
-        if self._assignment.coming is not None:
-            with kafkas_names():
-                self._events.extend(self._assignment.choose(wanted))
+        wanted = partitions_of(partitions)
+        if self._assignment.in_callback:
+            with kafka_exceptions():
+                self._events.extend(self._assignment.start_assigning(wanted))
             return
-        self._begin_with(wanted)
+        self._coordinator.assign_manually(wanted)
 
-    @in_turn
+    @_exclusive
     def unassign(self) -> None:
-        """Read no partition any more; in a callback of a subscription there is nothing to do."""
-        self._require_open()
-        if self._assignment.coming is None and not self._assignment.subscription:
-            self._give_up_lone()
+        """Stop reading assigned partitions; without effect while subscribed."""
+        if not self._assignment.in_callback and not self._assignment.subscription:
+            self._coordinator.unassign_manually()
 
-    @in_turn
+    @_exclusive
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions besides."""
-        self._require_open()
-        if self._assignment.coming is not None:
+        """Read these partitions as well."""
+        if self._assignment.in_callback:
             self.assign(partitions)
             return
-        wanted, present = parts_of(partitions), self._lone_parts()
+        wanted, present = partitions_of(partitions), self._assignment.manual_partitions
         for channel, partition in wanted.keys() & set(present):
             raise refused(CONFLICT, f"partition {partition} of {channel!r} is assigned already")
-        self._begin_with(wanted, keep=present)
+        self._coordinator.assign_manually(wanted, keep=present)
 
-    @in_turn
+    @_exclusive
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions no more."""
-        self._require_open()
-        if self._assignment.coming is None and not self._assignment.subscription:
-            gone, present = parts_of(partitions), self._lone_parts()
-            for channel, partition in gone.keys() - set(present):
+        """Stop reading these partitions."""
+        if not self._assignment.in_callback and not self._assignment.subscription:
+            gone, present = partitions_of(partitions), set(self._assignment.manual_partitions)
+            for channel, partition in gone.keys() - present:
                 raise refused(INVALID_ARG, f"partition {partition} of {channel!r} is not assigned")
-            self._begin_with({}, keep=[part for part in present if part not in gone])
+            self._coordinator.assign_manually({}, keep=present - gone.keys())
 
-    @in_turn
+    @_exclusive
     def assignment(self) -> list[TopicPartition]:
-        """Return the partitions that are read."""
-        self._require_open()
-        return listed(dict.fromkeys(sorted(self._assignment.fetcher.begun), OFFSET_INVALID))
+        """Return the assigned partitions."""
+        return topic_partitions(dict.fromkeys(sorted(self._fetcher.starts), OFFSET_INVALID))
 
     def poll(self, timeout: float | None = -1) -> Message | None:
-        """Return a message or an event, or None after `timeout` seconds; negative: never.
+        """Return a message or an event, or None after `timeout` seconds; negative: wait forever.
 
-        `Message.error()` tells events from messages.
+        Events have a `Message.error()`.
         """
-        fetcher = self._assignment.fetcher
-        if time.monotonic() < self._news.turn_s and not self._events:
-            # The hot path: what lies ready is handed out before anything else is looked at.
-            message = fetcher.poll(0)
+        if time.monotonic() < self._wakeup.due_s and not self._events:
+            # The hot path: fetched messages are handed out before anything else.
+            message = self._fetcher.poll(0)
             if message is not None:
                 return message
         deadline_s = self._deadline(timeout)
         while True:
             now_s = time.monotonic()
-            if self._events or now_s >= self._news.turn_s:
-                self._serve()
-                event = self._event()
-                if event is not None:
+            if self._events or now_s >= self._wakeup.due_s:
+                self._coordinator.serve()
+                if (event := self._coordinator.next_event()) is not None:
                     return event
             wait_s = max(0.0, min(_SLICE_S, deadline_s - now_s))
-            if fetcher.ready:
-                message = fetcher.poll(wait_s)
+            if self._fetcher.ready:
+                message = self._fetcher.poll(wait_s)
                 if message is not None:
                     return message
             else:
-                self._news.wait(wait_s)
-            if time.monotonic() >= deadline_s and not self._news.is_set():
+                self._wakeup.wait(wait_s)
+            if time.monotonic() >= deadline_s and not self._wakeup.is_set():
                 return None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
@@ -215,22 +172,22 @@ class Consumer(Asking):
         deadline_s = self._deadline(timeout)
         found: list[Message] = []
         while True:
-            # What is taken already is handed out before anybody commits it, or gives it away.
-            if found and self._pressing():
+            # Hand out what is taken before it is committed, or its partition revoked.
+            if found and self._coordinator.rebalancing:
                 return found
-            if not found and time.monotonic() >= self._news.turn_s:
-                self._serve()
-            while len(found) < num_messages and (event := self._event()) is not None:
-                found.append(event)
+            if not found and time.monotonic() >= self._wakeup.due_s:
+                self._coordinator.serve()
+            while self._events and len(found) < num_messages:
+                found += filter(None, [self._coordinator.next_event()])
             wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
-            if self._assignment.fetcher.ready:
-                found += self._assignment.fetcher.consume(num_messages - len(found), wait_s)
+            if self._fetcher.ready:
+                found += self._fetcher.consume(num_messages - len(found), wait_s)
             else:
-                self._news.wait(wait_s)
+                self._wakeup.wait(wait_s)
             if len(found) >= num_messages or time.monotonic() >= deadline_s:
                 return found
 
-    @in_turn
+    @_exclusive
     def commit(
         self,
         message: Message | None = None,
@@ -238,89 +195,113 @@ class Consumer(Asking):
         asynchronous: bool = True,
         **named: Any,
     ) -> list[TopicPartition] | None:
-        """Commit past `message`, or `offsets`, or past all that was handed out.
+        """Commit past `message`, or `offsets`, or all that was handed out.
 
-        `asynchronous` (also `**{"async": True}`) returns at once, and `poll` calls `on_commit`;
-        else it returns what is committed. Raises KafkaException _NO_OFFSET where there is nothing,
-        OFFSET_OUT_OF_RANGE beyond what was read, ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID.
+        `asynchronous` (or `**{"async": True}`) returns at once, and `poll` calls `on_commit`.
+        Otherwise it returns the committed offsets. Raises KafkaException: _NO_OFFSET if there is
+        nothing to commit, OFFSET_OUT_OF_RANGE past what was read, ILLEGAL_GENERATION and
+        UNKNOWN_MEMBER_ID.
         """
-        self._require_open()
         asynchronous = named.pop("async", asynchronous)
         if named:
             raise TypeError(f"commit() has no argument {next(iter(named))!r}")
-        wanted = self._named(message, offsets)
+        wanted = _requested(message, offsets)
         if wanted is None:
-            wanted = self._consumed()
+            wanted = self._coordinator.consumed()
         if not wanted:
-            raise refused(NO_OFFSET, "nothing was read yet of what is assigned: nothing to commit")
+            raise refused(NO_OFFSET, "nothing to commit: no assigned partition was read yet")
         self._assignment.require(wanted)
         self._assignment.note()
         if asynchronous:
-            self._committer.soon(wanted)
+            self._coordinator.committer.submit(wanted)
             return None
-        self._committer.settle()
-        failures = self._committer.now(wanted)
+        self._coordinator.committer.flush()
+        failures = self._coordinator.committer.commit(wanted)
         if failures:
             raise KafkaException(kafka_error(next(iter(failures.values()))))
-        return listed(wanted)
+        return topic_partitions(wanted)
 
-    @in_turn
+    @_exclusive
     def store_offsets(
         self, message: Message | None = None, offsets: Sequence[TopicPartition] | None = None
     ) -> None:
-        """Note what the next commit is to keep, where `enable.auto.offset.store` is false."""
-        self._require_open()
+        """Store offsets for the next commit, with `enable.auto.offset.store` false."""
         if self._settings.auto_store:
             raise refused(INVALID_ARG, "enable.auto.offset.store is true: it is stored already")
-        wanted = self._named(message, offsets)
+        wanted = _requested(message, offsets)
         if wanted is None:
             raise TypeError("expected either message or offsets")
         self._assignment.require(wanted)
-        self._stored |= wanted
+        self._coordinator.stored |= wanted
 
-    @in_turn
+    @_exclusive
     def seek(self, partition: TopicPartition) -> None:
-        """Go on reading at its offset; KafkaException _UNKNOWN_PARTITION if it is not assigned."""
-        self._require_open()
-        ((part, offset),) = parts_of([partition]).items()
-        self._assignment.seek(part, offset)
-        self._stored.pop(part, None)
+        """Continue at an offset. Raises KafkaException _UNKNOWN_PARTITION if not assigned."""
+        ((key, offset),) = partitions_of([partition]).items()
+        self._assignment.seek(key, offset)
+        self._coordinator.stored.pop(key, None)
 
-    @in_turn
+    @_exclusive
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Hand out nothing of these until they are resumed."""
-        self._require_open()
-        self._assignment.fetcher.pause(list(parts_of(partitions)))
+        """Hand out nothing of these partitions until `resume`."""
+        self._fetcher.pause(list(partitions_of(partitions)))
 
-    @in_turn
+    @_exclusive
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Go on with partitions that were paused."""
-        self._require_open()
-        self._assignment.fetcher.resume(list(parts_of(partitions)))
+        """Hand out messages of paused partitions again."""
+        self._fetcher.resume(list(partitions_of(partitions)))
 
-    @in_turn
-    def close(self) -> None:
-        """Commit, if that is automatic, leave the group and let go of Kafka.
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]:
+        """Return the group's committed offsets; OFFSET_INVALID where there is none."""
+        del timeout  # the gateway's own applies
+        self._coordinator.require_open()
+        with kafka_exceptions():
+            return topic_partitions(self._assignment.committed(partitions_of(partitions)))
 
-        All of it is tried, whatever a callback or the gateway raises, and then that comes out.
+    @_exclusive
+    def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Return the offset after the last message handed out.
+
+        Before the first it is OFFSET_INVALID, or 0 as in HPE's client.
         """
-        if self._closed:
-            return
-        if os.getpid() != self._process:
-            # librdkafka's threads are the other process's: it would wait for them.
-            self._closed = True
-            return
-        self._require_no_callback()
-        with contextlib.ExitStack() as last:
-            last.callback(self._assignment.close)
-            last.callback(self._end)
-            last.callback(self._tell)
-            last.callback(self._committer.end)
-            last.callback(self._give_up_lone)
-            last.callback(self._depart)
+        asked = partitions_of(partitions)
+        found = self._fetcher.consumed(asked)
+        unknown = 0 if self._settings.hpe else OFFSET_INVALID
+        return topic_partitions({each: found.get(each, unknown) for each in asked})
+
+    def get_watermark_offsets(
+        self,
+        partition: TopicPartition,
+        timeout: float = -1,
+        cached: bool = False,
+    ) -> tuple[int, int] | None:
+        """Return the first offset of the partition and the one after its last message."""
+        (key,) = self._existing([partition])
+        return self._fetcher.watermarks(key, timeout, cached=cached)
+
+    def offsets_for_times(
+        self, partitions: Sequence[TopicPartition], timeout: float = 30
+    ) -> list[TopicPartition]:
+        """Return the first offset not older than each `offset`, which is a time in ms."""
+        return topic_partitions(self._fetcher.offsets_at(self._existing(partitions), timeout))
+
+    def memberid(self) -> str | None:
+        """Return the id of its endpoint at the first channel, if it has one."""
+        self._coordinator.require_open()
+        return next((each.attachment.id for each in self._assignment.members.values()), None)
+
+    def close(self) -> None:
+        """Commit if that is automatic, leave the group, and disconnect. May be repeated.
+
+        Every step is tried; the exception of a callback or of the gateway is raised afterwards.
+        """
+        with self._coordinator.lock:
+            self._coordinator.close()
 
     def __enter__(self) -> Self:
-        self._require_open()
+        self._coordinator.require_open()
         return self
 
     def __exit__(
@@ -331,5 +312,32 @@ class Consumer(Asking):
     ) -> None:
         self.close()
 
+    def _existing(self, partitions: Sequence[TopicPartition]) -> dict[Partition, int]:
+        """Return partitions, assigned or not. Raises KafkaException if one does not exist."""
+        self._coordinator.require_open()
+        asked = partitions_of(partitions)
+        with kafka_exceptions():
+            for each in asked:
+                self._assignment.check(each)
+        return asked
 
-__all__ = ["Asking", "Consumer"]
+    def _deadline(self, timeout: float | None) -> float:
+        self._coordinator.require_open()
+        return math.inf if timeout is None or timeout < 0 else time.monotonic() + timeout
+
+
+def _requested(
+    message: Message | None, offsets: Sequence[TopicPartition] | None
+) -> dict[Partition, int] | None:
+    """Return the offsets that a caller names to be committed; None if none are named."""
+    if message is not None and offsets is not None:
+        raise ValueError("message and offsets are mutually exclusive")
+    if message is not None:
+        if not isinstance(message, Message):
+            raise TypeError(f"expected Message, not {type(message).__name__}")
+        if message.error() is not None:
+            raise refused(INVALID_ARG, "events cannot be committed, only messages")
+        return {(message.topic(), message.partition()): message.offset() + 1}
+    if offsets is None:
+        return None
+    return {each: at for each, at in partitions_of(offsets).items() if at >= 0}

@@ -28,7 +28,7 @@ from sluiceway.errors import (
     Unauthenticated,
 )
 
-# librdkafka's own codes have such names.
+# librdkafka's own codes have names with an underscore.
 CONFLICT: Final[int] = KafkaError._CONFLICT  # noqa: SLF001
 INVALID_ARG: Final[int] = KafkaError._INVALID_ARG  # noqa: SLF001
 NO_OFFSET: Final[int] = KafkaError._NO_OFFSET  # noqa: SLF001
@@ -70,7 +70,7 @@ _BY_CLASS: Final[tuple[tuple[type[SluicewayError], int], ...]] = (
 
 
 def kafka_error(error: SluicewayError, *, fatal: bool = False) -> KafkaError:
-    """Return `error` under Kafka's name, with its own words."""
+    """Return `error` with Kafka's code and its own message."""
     code = _BY_CODE.get(error.code) if isinstance(error, Conflict | ChannelNotFound) else None
     if code is None:
         known = (code for kind, code in _BY_CLASS if isinstance(error, kind))
@@ -79,13 +79,13 @@ def kafka_error(error: SluicewayError, *, fatal: bool = False) -> KafkaError:
 
 
 def refused(code: int, reason: str) -> KafkaException:
-    """Return what to raise for what is known to be wrong here."""
+    """Return the exception for an error found by this client."""
     return KafkaException(KafkaError(code, reason))
 
 
 @contextmanager
-def kafkas_names() -> Iterator[None]:
-    """Let what Sluiceway raises in the block come out as KafkaException."""
+def kafka_exceptions() -> Iterator[None]:
+    """Raise KafkaException for each SluicewayError of the block."""
     try:
         yield
     except SluicewayError as error:

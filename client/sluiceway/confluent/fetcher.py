@@ -1,11 +1,13 @@
-"""Fetcher of a consumer: librdkafka's messages under channel names."""
+"""Message fetcher: librdkafka's messages under the names of their channels.
+
+The client's fetch loop (`kafka/fetcher.py`) decodes records of one channel. A Consumer hands out
+librdkafka's own messages of any number of channels, and librdkafka keeps its position in each
+partition, so there is nothing to buffer here.
+"""
 
 import collections
 import itertools
 import math
-import os
-import threading
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -19,309 +21,249 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from sluiceway.confluent.errors import CONFLICT, UNKNOWN_PARTITION, kafkas_names, refused
+from sluiceway.confluent.errors import CONFLICT, UNKNOWN_PARTITION, kafka_exceptions, refused
 from sluiceway.garbage import nothing_to_collect
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.errors import made, with_retries
 from sluiceway.rest.models import Connection
 
-Part: TypeAlias = tuple[str, int]
-"""A channel and a partition."""
+__all__ = ["MessageFetcher", "Partition", "partitions_of", "topic_partitions"]
 
-_LOOK_S: Final = 30.0
-_MANY: Final = 64
+Partition: TypeAlias = tuple[str, int]
+"""A channel and the number of a partition."""
+
+_METADATA_TIMEOUT_S: Final = 30.0
+_LARGE_BATCH: Final = 64
 
 
-class Fetcher:
-    """Fetches from partitions of channels, wherever it is told to begin.
+class MessageFetcher:
+    """Fetches partitions of channels from given offsets; groups and commits are not its concern.
 
-    librdkafka keeps the position of each: it is past what was handed out. Groups and commits are
-    not its affair. Each message leaves with the channel's name as its topic's.
+    `starts` has the assigned partitions and the offsets at which they began.
     """
 
     def __init__(
         self,
-        tuning: MaskedProperties,
+        config: MaskedProperties,
         callbacks: Mapping[str, Any],
         *,
         reset: str,
         eof: bool,
     ) -> None:
-        self._tuning = tuning
+        self._config = config
         self._own = {**callbacks, "auto.offset.reset": reset, "enable.partition.eof": eof}
-        self._raw: Any = None
+        self._consumer: Any = None
         self._kafka: Mapping[str, str] | None = None
-        self._topics: dict[str, Connection] = {}
+        self._connections: dict[str, Connection] = {}
         self._names: dict[str, str] = {}
-        # The channel's name where there is one; and the hottest of the calls.
-        self._sole: str | None = None
-        self._poll: Callable[[float], Message | None] = _nothing
+        # The channel's name if there is one channel; and the most frequent call.
+        self._only_name: str | None = None
+        self._poll: Callable[[float], Message | None] = _no_message
         self._closed = False
-        self.begun: dict[Part, int] = {}
+        self.starts: dict[Partition, int] = {}
 
     @property
     def ready(self) -> bool:
-        """Whether there is anything to poll."""
-        return self._raw is not None
+        """Whether there is a channel to poll."""
+        return self._consumer is not None
 
-    def meet(self, connection: Connection) -> None:
-        """Learn of a channel. Raises KafkaException _CONFLICT where it is reached otherwise."""
+    def add_channel(self, connection: Connection) -> None:
+        """Add a channel. Raises KafkaException _CONFLICT if its Kafka properties differ."""
         if self._kafka is not None and dict(self._kafka) != dict(connection.kafka):
             raise refused(
                 CONFLICT,
-                f"the channel {connection.channel_name!r} is reached over Kafka in another way "
-                "than those that this client has already: use another one for it",
+                f"the channel {connection.channel_name!r} has other Kafka connection properties "
+                "than the channels of this consumer: use another consumer for it",
             )
-        if self._raw is None:
-            with kafkas_names():
-                config = consumer_config(connection.kafka, self._tuning)
-                self._raw = made(Consumer, config.over(self._own))
-            self._poll = self._raw.poll
+        if self._consumer is None:
+            with kafka_exceptions():
+                config = consumer_config(connection.kafka, self._config)
+                self._consumer = made(Consumer, config.over(self._own))
+            self._poll = self._consumer.poll
             self._kafka = connection.kafka
-        self._topics[connection.channel_name] = connection
+        self._connections[connection.channel_name] = connection
         self._names[connection.topic_name] = connection.channel_name
-        self._sole = connection.channel_name if len(self._names) == 1 else None
+        self._only_name = connection.channel_name if len(self._names) == 1 else None
 
-    def knows(self, channel: str) -> bool:
-        """Whether it has learned of the channel."""
-        return channel in self._topics
+    def has_channel(self, channel: str) -> bool:
+        """Whether a channel was added."""
+        return channel in self._connections
 
     def poll(self, timeout_s: float) -> Message | None:
         """Return a message or an event, or None after `timeout_s`."""
         message = self._poll(timeout_s)
         if message is not None:
-            if self._sole is not None:
-                message.set_topic(self._sole)
+            if self._only_name is not None:
+                message.set_topic(self._only_name)
             elif (topic := message.topic()) is not None:
                 message.set_topic(self._names.get(topic, topic))
         return message
 
     def consume(self, limit: int, timeout_s: float) -> list[Message]:
         """Return up to `limit` messages and events, fewer after `timeout_s`."""
-        raw = self._raw
-        if raw is None:
+        consumer = self._consumer
+        if consumer is None:
             return []
-        if limit < _MANY:
-            messages = raw.consume(limit, timeout_s)
+        if limit < _LARGE_BATCH:
+            messages = consumer.consume(limit, timeout_s)
         else:
             with nothing_to_collect():
-                messages = raw.consume(limit, timeout_s)
-        if self._sole is not None:
-            names: Iterable[str] = itertools.repeat(self._sole)
+                messages = consumer.consume(limit, timeout_s)
+        if self._only_name is not None:
+            names: Iterable[str] = itertools.repeat(self._only_name)
         else:
-            # An event that is of no topic has no name, and takes one without harm.
+            # An event without a topic may be given the empty name.
             topics = [message.topic() or "" for message in messages]
             names = [self._names.get(topic, topic) for topic in topics]
-        # The hot loop: one call a message, and none of Python's own.
+        # The hot loop: one call per message, without bytecode.
         collections.deque(map(Message.set_topic, messages, names), maxlen=0)
         return list(messages)
 
-    def add(self, offsets: Mapping[Part, int]) -> None:
-        """Begin with these partitions too; offsets may be OFFSET_BEGINNING and OFFSET_END."""
+    def assign(self, offsets: Mapping[Partition, int]) -> None:
+        """Fetch these partitions as well; offsets may be OFFSET_BEGINNING and OFFSET_END."""
         if not offsets:
             return
-        places = self.found(offsets)
-        self._raw.incremental_assign([self._at(part, at) for part, at in places.items()])
-        self.begun |= places
+        starts = self.resolve(offsets)
+        self._consumer.incremental_assign([self._place(*each) for each in starts.items()])
+        self.starts |= starts
 
-    def drop(self, parts: Collection[Part]) -> None:
-        """Fetch these partitions no more."""
-        known = [part for part in parts if part in self.begun]
+    def unassign(self, partitions: Collection[Partition]) -> None:
+        """Stop fetching these partitions."""
+        known = [each for each in partitions if each in self.starts]
         if known and not self._closed:
-            self._raw.incremental_unassign([self._at(part) for part in known])
-        for part in known:
-            del self.begun[part]
+            self._consumer.incremental_unassign([self._place(each) for each in known])
+        for each in known:
+            del self.starts[each]
 
-    def seek(self, part: Part, offset: int) -> None:
-        """Go on from there; KafkaException _UNKNOWN_PARTITION for one that is not fetched."""
-        self._require(part)
-        ((_, at),) = self.found({part: offset}).items()
-        self._raw.seek(self._at(part, at))
-        self.begun[part] = at
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Continue at an offset. Raises KafkaException _UNKNOWN_PARTITION if not assigned."""
+        self._require([partition])
+        start = self.resolve({partition: offset})[partition]
+        self._consumer.seek(self._place(partition, start))
+        self.starts[partition] = start
 
-    def pause(self, parts: Collection[Part]) -> None:
-        """Fetch nothing from these until they are resumed."""
-        for part in parts:
-            self._require(part)
-        self._raw.pause([self._at(part) for part in parts])
+    def pause(self, partitions: Collection[Partition]) -> None:
+        """Hand out nothing of these until `resume`."""
+        self._require(partitions)
+        self._consumer.pause([self._place(each) for each in partitions])
 
-    def resume(self, parts: Collection[Part]) -> None:
-        """Fetch from these again."""
-        for part in parts:
-            self._require(part)
-        self._raw.resume([self._at(part) for part in parts])
+    def resume(self, partitions: Collection[Partition]) -> None:
+        """Hand out messages of these again."""
+        self._require(partitions)
+        self._consumer.resume([self._place(each) for each in partitions])
 
-    def consumed(self, parts: Iterable[Part]) -> dict[Part, int]:
-        """Return the offset after the last message handed out, of partitions that gave any."""
-        asked = [part for part in parts if part in self.begun]
+    def consumed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the offset after the last message handed out, of partitions with any."""
+        asked = [each for each in partitions if each in self.starts]
         if not asked or self._closed:
             return {}
-        found = self._raw.position([self._at(part) for part in asked])
+        found = self._consumer.position([self._place(each) for each in asked])
         return {
-            part: each.offset for part, each in zip(asked, found, strict=True) if each.offset >= 0
+            key: each.offset for key, each in zip(asked, found, strict=True) if each.offset >= 0
         }
 
-    def places(self, parts: Iterable[Part]) -> dict[Part, int]:
-        """Return where each partition stands: past what was handed out, or where it began."""
-        asked = [part for part in parts if part in self.begun]
-        return {p: at for p in asked if (at := self.begun.get(p)) is not None} | self.consumed(
-            asked
-        )
+    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the next offset to hand out of each partition."""
+        asked = {each: at for each in partitions if (at := self.starts.get(each)) is not None}
+        return asked | self.consumed(asked)
 
-    def watermarks(self, part: Part, timeout_s: float, *, cached: bool) -> tuple[int, int] | None:
-        """Return the first offset of a partition and the one after its last."""
-        at = self._at(part)
+    def watermarks(
+        self, partition: Partition, timeout_s: float, *, cached: bool
+    ) -> tuple[int, int] | None:
+        """Return the first offset of a partition and the one after its last message."""
+        place = self._place(partition)
         found: tuple[int, int] | None = with_retries(
-            lambda left_s: self._raw.get_watermark_offsets(
-                at, timeout=_given(left_s), cached=cached
+            lambda left_s: self._consumer.get_watermark_offsets(
+                place, timeout=_librdkafka_timeout(left_s), cached=cached
             ),
-            timeout_s=_taken(timeout_s),
+            timeout_s=_seconds(timeout_s),
         )
         return found
 
-    def at_times(self, times: Mapping[Part, int], timeout_s: float) -> list[TopicPartition]:
-        """Return the first offset not older than each time (Unix, in ms), under channels' names."""
-        asked = [self._at(part, at) for part, at in times.items()]
-        found = self._listed(asked, timeout_s)
-        return [renamed(each, self._names[each.topic]) for each in found]
+    def offsets_at(self, times: Mapping[Partition, int], timeout_s: float) -> dict[Partition, int]:
+        """Return the first offset not older than each time (Unix, in ms)."""
+        asked = [self._place(*each) for each in times.items()]
 
-    def found(self, offsets: Mapping[Part, int]) -> dict[Part, int]:
-        """Return offsets as numbers: the beginning and the end as they are now."""
-        logical = {part: at for part, at in offsets.items() if at in (OFFSET_BEGINNING, OFFSET_END)}
-        if not logical:
-            return dict(offsets)
-        # These are what Kafka's ListOffsets takes in the place of a time, too.
-        asked = [self._at(part, at) for part, at in logical.items()]
-        known = self._listed(asked, _LOOK_S)
-        return dict(offsets) | {
-            part: each.offset for part, each in zip(logical, known, strict=True)
-        }
-
-    def _listed(self, asked: list[TopicPartition], timeout_s: float) -> list[TopicPartition]:
-        """Return what ListOffsets answers, in the order asked. Raises KafkaException."""
-
-        def ask(left_s: float) -> list[TopicPartition]:
-            found: list[TopicPartition] = self._raw.offsets_for_times(asked, timeout=_given(left_s))
+        def ask(left_s: float) -> dict[Partition, int]:
+            timeout = _librdkafka_timeout(left_s)
+            found: list[Any] = self._consumer.offsets_for_times(asked, timeout=timeout)
             for each in found:
                 if each.error is not None:
                     raise KafkaException(each.error)
-            return found
+            return {key: each.offset for key, each in zip(times, found, strict=True)}
 
-        return with_retries(ask, timeout_s=_taken(timeout_s))
+        return with_retries(ask, timeout_s=_seconds(timeout_s)) if asked else {}
 
-    def check(self, part: Part) -> None:
-        """Raise KafkaException _UNKNOWN_PARTITION where the channel has no such partition."""
-        connection = self._topics[part[0]]
-        if 0 <= part[1] < connection.partitions:
+    def resolve(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return offsets as numbers: OFFSET_BEGINNING and OFFSET_END as of now."""
+        # ListOffsets takes both of them in the place of a time.
+        logical = {each: at for each, at in offsets.items() if at in (OFFSET_BEGINNING, OFFSET_END)}
+        return {**offsets, **self.offsets_at(logical, _METADATA_TIMEOUT_S)}
+
+    def check(self, partition: Partition) -> None:
+        """Raise KafkaException _UNKNOWN_PARTITION if the channel has no such partition.
+
+        Also tells librdkafka about partitions that are new.
+        """
+        channel, number = partition
+        connection = self._connections[channel]
+        if 0 <= number < connection.partitions:
             return
-        if part[1] >= 0:
-            known = self._raw.list_topics(connection.topic_name, timeout=_LOOK_S)
-            if part[1] in known.topics[connection.topic_name].partitions:
+        if number >= 0:
+            topic = connection.topic_name
+            known = self._consumer.list_topics(topic, timeout=_METADATA_TIMEOUT_S)
+            if number in known.topics[topic].partitions:
                 return
         raise refused(
             UNKNOWN_PARTITION,
-            f"the channel {part[0]!r} has {connection.partitions} partitions, and no {part[1]}",
+            f"the channel {channel!r} has {connection.partitions} partitions, and no {number}",
         )
 
     def close(self) -> None:
-        """Let go of Kafka. May be repeated."""
+        """Disconnect from Kafka. May be repeated."""
         if not self._closed:
             self._closed = True
-            # Closing it while another thread is in one of its calls would end the process. So the
-            # last of these closes it, which lets go of it; in one thread that is this one.
-            self._raw, self._poll = None, _nothing
+            # librdkafka crashes if one thread closes it while another is in a call. So the last
+            # reference closes it, which is held by that call.
+            self._consumer, self._poll = None, _no_message
 
-    def _require(self, part: Part) -> None:
-        if part not in self.begun:
-            raise refused(
-                UNKNOWN_PARTITION,
-                f"partition {part[1]} of {part[0]!r} is not assigned to this consumer",
-            )
+    def _require(self, partitions: Collection[Partition]) -> None:
+        for channel, number in partitions:
+            if (channel, number) not in self.starts:
+                raise refused(
+                    UNKNOWN_PARTITION,
+                    f"partition {number} of {channel!r} is not assigned to this consumer",
+                )
 
-    def _at(self, part: Part, offset: int = OFFSET_INVALID) -> TopicPartition:
-        return TopicPartition(self._topics[part[0]].topic_name, part[1], offset)
+    def _place(self, partition: Partition, offset: int = OFFSET_INVALID) -> TopicPartition:
+        channel, number = partition
+        return TopicPartition(self._connections[channel].topic_name, number, offset)
 
 
-def _nothing(timeout_s: float) -> None:
-    """Poll where nothing is assigned yet."""
+def _no_message(timeout_s: float) -> None:
+    """Poll without a channel."""
     del timeout_s
 
 
-def _taken(timeout_s: float) -> float:
-    """Return a timeout of confluent-kafka's, where a negative one is none, in seconds."""
+def _seconds(timeout_s: float) -> float:
+    """Return a timeout of confluent-kafka, where negative means none."""
     return timeout_s if timeout_s >= 0 else math.inf
 
 
-def _given(left_s: float) -> float:
+def _librdkafka_timeout(left_s: float) -> float:
     return -1 if left_s == math.inf else left_s
 
 
-def renamed(at: TopicPartition, channel: str) -> TopicPartition:
-    """Return `at` under the name of its channel."""
-    return TopicPartition(channel, at.partition, at.offset)
+def topic_partitions(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
+    """Return offsets in confluent-kafka's class."""
+    return [TopicPartition(channel, number, at) for (channel, number), at in offsets.items()]
 
 
-def listed(places: Mapping[Part, int]) -> list[TopicPartition]:
-    """Return places as confluent-kafka has them."""
-    return [TopicPartition(channel, p, at) for (channel, p), at in places.items()]
-
-
-def parts_of(given: Sequence[TopicPartition]) -> dict[Part, int]:
-    """Return what a caller names, with its offsets. Raises TypeError."""
+def partitions_of(given: Sequence[TopicPartition]) -> dict[Partition, int]:
+    """Return a caller's partitions with their offsets. Raises TypeError."""
     if not isinstance(given, list | tuple):
         raise TypeError("expected list of TopicPartition")
     for each in given:
         if not isinstance(each, TopicPartition):
             raise TypeError(f"expected TopicPartition, not {type(each).__name__}")
     return {(each.topic, each.partition): each.offset for each in given}
-
-
-class WakeupEvent(threading.Event):
-    """Set when something has come up, from any thread; `turn_s` is when to look in any case.
-
-    Whoever reads compares one number a message: it is 0 while it is set. In seconds, monotonic.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._both = threading.Lock()
-        self.turn_s = 0.0
-
-    def set(self) -> None:
-        """Have the reader look at once."""
-        with self._both:
-            self.turn_s = 0.0
-            super().set()
-
-    def put_off(self, turn_s: float) -> None:
-        """Look again at `turn_s`, unless something comes up."""
-        with self._both:
-            self.clear()
-            self.turn_s = turn_s
-
-
-def run_detached(work: Callable[[], object]) -> None:
-    """Do it in a thread of its own, which the process waits for; at its end, at once."""
-    # Then no thread is waited for any more, and none holds a lock either.
-    if threading.main_thread().is_alive():
-        threading.Thread(target=work, name="sluiceway-forgotten").start()
-    else:
-        work()
-
-
-def when_forgotten(
-    owner: object, work: Callable[..., object], *given: Any
-) -> "weakref.finalize[..., Any]":
-    """Do `work` when `owner` is collected, or the process ends before; not in forked processes.
-
-    An object is collected in the middle of whatever some thread does, which may hold any lock.
-    """
-    return weakref.finalize(owner, _begin, os.getpid(), work, given)
-
-
-def _begin(process: int, work: Callable[..., object], given: tuple[Any, ...]) -> None:
-    if os.getpid() == process:
-        run_detached(lambda: work(*given))
-
-
-__all__ = ["WakeupEvent", "run_detached", "when_forgotten"]

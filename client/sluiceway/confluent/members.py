@@ -1,340 +1,200 @@
-"""Subscription and group membership of a consumer, per channel."""
+"""Endpoints of a consumer at its channels: members of a group, and manual consumers."""
 
-import math
-import re
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
 
-from sluiceway.confluent.errors import INVALID_ARG, refused
-from sluiceway.confluent.fetcher import WakeupEvent
+from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.endpoint.committer import OffsetCommitter
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.errors import CommitBeyondRead, GatewayUnavailable, SluicewayError, StaleGeneration
+from sluiceway.endpoint.standalone_committer import StandaloneCommitter
+from sluiceway.errors import CommitBeyondRead, StaleGeneration
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import HeartbeatResult, Membership, Position
 from sluiceway.rest.models import Connection
 
-_ATTACH_S = 30.0
-_CLOSE_S = 30.0
+__all__ = ["ChannelMember", "GroupMember", "ManualConsumer"]
+
+_TIMEOUT_S = 30.0
 
 
-class Reader(ABC):
-    """An endpoint of a channel that keeps offsets for a group; see its two kinds."""
+class ChannelMember(ABC):
+    """An endpoint of a channel that commits for a group; `held` are its partitions.
 
-    def __init__(self, attachment: EndpointHandle, group: str) -> None:
-        self.attachment = attachment
-        self.connection: Connection = attachment.attached.connection
+    Offsets mean that messages are done as a whole: librdkafka hands out messages, not records.
+    """
+
+    def __init__(
+        self, control: Control, channel: str, group: str, membership: Membership | None
+    ) -> None:
+        self.attachment = EndpointHandle.open(
+            HeartbeatSession.of(control.endpoints, grace_s=control.grace_s),
+            channel=channel,
+            uid=control.channel(channel).uid,
+            role="reader",
+            membership=membership,
+            timeout_s=_TIMEOUT_S,
+            close_timeout_s=_TIMEOUT_S,
+        )
+        self.connection: Connection = self.attachment.attached.connection
         self.held: tuple[int, ...] = ()
         self._group = group
         self._done = 0
-        self._begun: dict[int, int] = {}
-        self._seen: tuple[int, Mapping[int, Position]] = (0, {})
-        attachment.movement.follow(self.glance)
+        self._starts: dict[int, int] = {}
+        self._progress: tuple[int, Mapping[int, Position]] = (0, {})
+        self.attachment.movement.follow(self.progress)
 
     @property
     def channel(self) -> str:
         """The channel's name."""
         return self.attachment.channel
 
-    def begin(self, places: Mapping[int, int]) -> None:
-        """Note partitions that have come, and where they begin."""
-        self.held = tuple(sorted({*self.held, *places}))
-        self._begun |= places
+    def add(self, offsets: Mapping[int, int]) -> None:
+        """Add partitions with the offsets at which they begin."""
+        self.held = tuple(sorted({*self.held, *offsets}))
+        self._starts |= offsets
 
-    def let_go(self, lost: Collection[int], places: Mapping[int, int]) -> None:
-        """Note partitions that are read no more, and where they stood."""
-        self._done += sum(
-            max(0, at - self._begun.get(p, at)) for p, at in places.items() if p in lost
-        )
-        self.held = tuple(p for p in self.held if p not in lost)
+    def remove(self, offsets: Mapping[int, int]) -> None:
+        """Remove partitions, with the next offset of each."""
+        self._done += self._count(offsets)
+        self.held = tuple(p for p in self.held if p not in offsets)
 
-    def note(self, places: Mapping[int, int]) -> None:
-        """Note where it stands: messages before these offsets were handed out.
+    def note(self, offsets: Mapping[int, int]) -> None:
+        """Note the next offset of each partition, for commits and heartbeats.
 
-        librdkafka lets one thread at a time ask a consumer, so it is who reads that tells this.
+        librdkafka serves one thread at a time, so heartbeats get what the last poll noted.
         """
-        self.passing(places)
-        passed = sum(max(0, at - self._begun.get(p, at)) for p, at in places.items())
-        self._seen = (self._done + passed, positions_at(places))
-        if self._seen[0]:
-            self.attachment.start(self._seen[0])
+        self.track_consumed(offsets)
+        self._progress = (self._done + self._count(offsets), positions_at(offsets))
+        if self._progress[0]:
+            self.attachment.start(self._progress[0])
 
-    def glance(self) -> tuple[int, Mapping[int, Position]]:
-        """Return how many offsets it had passed when it was noted last, and where that was."""
-        return self._seen
+    def progress(self) -> tuple[int, Mapping[int, Position]]:
+        """Return the number of messages handed out and the positions, as noted last."""
+        return self._progress
 
-    @abstractmethod
-    def passing(self, handed_out: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out; they may be committed."""
+    def _count(self, offsets: Mapping[int, int]) -> int:
+        return sum(max(0, at - self._starts.get(p, at)) for p, at in offsets.items())
 
     @abstractmethod
-    def commit(self, places: Mapping[int, int]) -> None:
-        """Keep these offsets with the gateway, all or none; from any thread, one at a time."""
+    def track_consumed(self, offsets: Mapping[int, int]) -> None:
+        """Note that messages before these offsets were handed out, so may be committed."""
 
     @abstractmethod
-    def known(self, partition: int) -> Position | None:
-        """Return what is known to be committed, without asking."""
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Commit offsets, all or none; from any thread, one at a time. Raises SluicewayError."""
+
+    @abstractmethod
+    def committed(self, partition: int) -> int | None:
+        """Return the committed offset as last seen, without asking."""
 
 
-class GroupMember(Reader):
-    """A member of a dynamic group: the gateway says which partitions are its own.
+class GroupMember(ChannelMember):
+    """A member of a dynamic group, whose partitions the gateway assigns.
 
-    `news` is set when a beat has brought something.
+    `wakeup` is set by every heartbeat's answer.
     """
 
-    def __init__(self, control: Control, channel: str, group: str, *, news: WakeupEvent) -> None:
-        attachment = attached(control, channel, Membership(group=group, index=None, size=None))
-        super().__init__(attachment, group)
+    def __init__(self, control: Control, channel: str, group: str, *, wakeup: WakeupEvent) -> None:
+        super().__init__(control, channel, group, Membership(group=group, index=None, size=None))
+        attachment = self.attachment
         try:
             self._commits = OffsetCommitter(attachment, topic_id=self.connection.topic_id)
             self.share = PartitionAssignment(attachment)
             hear = self.share.hear
 
-            def heard(word: HeartbeatResult) -> None:
-                hear(word)
-                news.set()
+            def on_heartbeat(result: HeartbeatResult) -> None:
+                hear(result)
+                wakeup.set()
 
-            attachment.on_heard = heard
+            attachment.on_heard = on_heartbeat
             self.share.begin()
         except BaseException as error:
             attachment.fail(error)
             raise
-        self.first_total = self.share.total
-        self._known: dict[int, Position] = {}
+        self.initial_total = self.share.total
+        self._committed: dict[int, Position] = {}
 
-    def learn(self, committed: Mapping[int, Position]) -> None:
-        """Note what the group has committed of partitions that have come."""
-        self._known |= committed
+    def learn(self, partitions: Collection[int]) -> None:
+        """Take the committed positions of new partitions from the assignment."""
+        self._committed |= {p: at for p, at in self.share.positions.items() if p in partitions}
 
-    def begin(self, places: Mapping[int, int]) -> None:
-        """Note partitions that have come, and where they begin."""
-        super().begin(places)
-        committed = {p: at for p, at in self._known.items() if p in places}
-        self._commits.begin(positions_at(places), committed)
+    def add(self, offsets: Mapping[int, int]) -> None:
+        """Add partitions with the offsets at which they begin."""
+        super().add(offsets)
+        committed = {p: at for p, at in self._committed.items() if p in offsets}
+        self._commits.begin(positions_at(offsets), committed)
 
-    def let_go(self, lost: Collection[int], places: Mapping[int, int]) -> None:
-        """Note partitions that are another's, and where they stood."""
-        super().let_go(lost, places)
-        self._commits.forget(lost)
-        for partition in lost:
-            self._known.pop(partition, None)
+    def remove(self, offsets: Mapping[int, int]) -> None:
+        """Remove partitions, with the next offset of each."""
+        super().remove(offsets)
+        self._commits.forget(offsets)
+        for partition in offsets:
+            self._committed.pop(partition, None)
 
-    def passing(self, handed_out: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out; they may be committed."""
-        self._commits.passing(positions_at(handed_out))
+    def track_consumed(self, offsets: Mapping[int, int]) -> None:
+        """Note that messages before these offsets were handed out, so may be committed."""
+        self._commits.passing(positions_at(offsets))
 
-    def commit(self, places: Mapping[int, int]) -> None:
-        """Keep these offsets with the gateway, all or none."""
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Commit offsets, all or none."""
         try:
-            self._commits.commit(positions_at(places), dict)
+            self._commits.commit(positions_at(offsets), dict)
         except StaleGeneration:
             self.share.hurry()
             raise
-        self._known |= positions_at(places)
+        self._committed |= positions_at(offsets)
 
-    def known(self, partition: int) -> Position | None:
-        """Return what is known to be committed, without asking."""
-        return self._known.get(partition)
+    def committed(self, partition: int) -> int | None:
+        """Return the committed offset as last seen, without asking."""
+        found = self._committed.get(partition)
+        return None if found is None else found.offset
 
 
-class ManualConsumer(Reader):
-    """A reader that names its partitions itself, and keeps its place under a group's name.
-
-    Its commits say where they come from, so that of two who read one partition, the second is
-    told; and they are refused while the group has members.
-    """
+class ManualConsumer(ChannelMember):
+    """A reader of partitions that the caller assigns, which commits for a group without joining."""
 
     def __init__(self, control: Control, channel: str, group: str) -> None:
-        attachment = attached(control, channel, None)
-        super().__init__(attachment, group)
+        super().__init__(control, channel, group, None)
+        attachment = self.attachment
         self._furthest: dict[int, int] = {}
-        self._doubtful: dict[int, Position] = {}
+        self._commits = StandaloneCommitter(
+            channel, group, uid=attachment.uid, topic_id=self.connection.topic_id
+        )
         try:
-            self._before = committed(control, channel, group)
+            self._commits.fetch(control.endpoints)
         except BaseException as error:
             attachment.fail(error)
             raise
 
-    def passing(self, handed_out: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out; they may be committed."""
-        for partition, at in handed_out.items():
+    def track_consumed(self, offsets: Mapping[int, int]) -> None:
+        """Note that messages before these offsets were handed out, so may be committed."""
+        for partition, at in offsets.items():
             self._furthest[partition] = max(at, self._furthest.get(partition, at))
 
-    def commit(self, places: Mapping[int, int]) -> None:
-        """Keep these offsets with the gateway, all or none."""
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Commit offsets, all or none."""
         self.attachment.check()
-        for partition, at in places.items():
+        for partition, at in offsets.items():
             furthest = self._furthest.get(partition, 0)
             if at > furthest:
                 raise CommitBeyondRead(
                     f"partition {partition}: offset {at} is past what was handed out, which is up "
                     f"to {furthest}; nothing was committed"
                 )
-        if self._doubtful:
-            self._clear_up()
-        wanted = {p: at for p, at in positions_at(places).items() if self._before.get(p) != at}
-        if not wanted:
-            return
-        attachment = self.attachment
-        try:
-            attachment.session.calls.advance(
-                attachment.channel,
-                self._group,
-                {"uid": attachment.uid, "topic_id": self.connection.topic_id},
-                positions=wanted,
-                before={p: at for p, at in self._before.items() if p in wanted},
-            )
-        except GatewayUnavailable:
-            self._doubtful = wanted
-            raise
-        self._before |= wanted
+        self._commits.commit(self.attachment.session.calls, positions_at(offsets))
 
     def learn(self, partitions: Collection[int]) -> None:
-        """Ask anew what the group has committed of partitions that are begun with again."""
-        kept = {p: at for p, at in self._before.items() if p not in partitions}
-        self._before = kept | {p: at for p, at in self._stored().items() if p in partitions}
+        """Ask for the group's committed offsets of partitions that are assigned again."""
+        self._commits.fetch(self.attachment.session.calls, partitions)
 
-    def _clear_up(self) -> None:
-        """Find out whether a commit counts whose answer did not come."""
-        stored = self._stored()
-        self._before |= {p: at for p, at in self._doubtful.items() if stored.get(p) == at}
-        self._doubtful = {}
-
-    def _stored(self) -> dict[int, Position]:
-        attachment = self.attachment
-        return attachment.session.calls.committed(attachment.channel, self._group, index=None)
-
-    def known(self, partition: int) -> Position | None:
-        """Return what is known to be committed, without asking."""
-        return self._before.get(partition)
+    def committed(self, partition: int) -> int | None:
+        """Return the committed offset as last seen, without asking."""
+        found = self._commits.last_known(partition)
+        return None if found is None else found.offset
 
 
-def committed(control: Control, channel: str, group: str) -> dict[int, Position]:
-    """Ask for what a group has committed."""
-    return control.endpoints.committed(channel, group, index=None)
-
-
-def attached(
-    control: Control, channel: str, membership: Membership | None, role: Any = "reader"
-) -> EndpointHandle:
-    """Attach to a channel that is there. Raises GatewayError."""
-    return EndpointHandle.open(
-        HeartbeatSession.of(control.endpoints, grace_s=control.grace_s),
-        channel=channel,
-        uid=control.channel(channel).uid,
-        role=role,
-        membership=membership,
-        timeout_s=_ATTACH_S,
-        close_timeout_s=_CLOSE_S,
-    )
-
-
-def positions_at(places: Mapping[int, int]) -> dict[int, Position]:
-    """Return offsets as positions: messages are done as a whole, or not at all."""
-    return {p: Position(offset=at) for p, at in places.items()}
-
-
-_AGAIN_S = 2.0
-_AWAY_S = 20.0
-"""How long a gateway that does not answer is left alone by who has records to read."""
-_GLANCE_S = 1.0
-
-
-class Subscription:
-    """Names of channels, and regexes of names, which begin with `^`."""
-
-    def __init__(self, control: Control) -> None:
-        self._control = control
-        self._names: tuple[str, ...] = ()
-        self._regexes: dict[str, re.Pattern[str]] = {}
-        self._tried_s: dict[str, float] = {}
-        self._told: dict[str, str] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._names)
-
-    def choose(self, names: Sequence[str]) -> None:
-        """Take these in place of those before. Raises KafkaException _INVALID_ARG."""
-        try:
-            regexes = {name: re.compile(name) for name in names if name.startswith("^")}
-        except re.error as error:
-            raise refused(INVALID_ARG, f"{error.pattern!r} is no regex: {error}") from error
-        self._names, self._regexes = tuple(names), regexes
-        self._tried_s, self._told = {}, {}
-
-    def wants(self, channel: str) -> bool:
-        """Whether a channel is one of them."""
-        found = (each.match(channel) for each in self._regexes.values())
-        return channel in self._names or any(found)
-
-    def lose(self, channel: str) -> None:
-        """Leave a channel alone until it is subscribed to again."""
-        self._tried_s[channel] = math.inf
-
-    def join(
-        self, joined: Collection[str], enter: Callable[[str], None], *, reading: bool
-    ) -> Iterator[tuple[str, SluicewayError]]:
-        """Call `enter` with the channels that are not joined; give those where it failed, once.
-
-        What is no SluicewayError comes out, and the channel is tried again in its time. While
-        there are records to read (`reading`), the gateway is not waited for.
-        """
-        for name in self._names:
-            if name in joined or time.monotonic() < self._tried_s.get(name, 0.0):
-                continue
-            self._tried_s[name] = time.monotonic() + _AGAIN_S
-            failed = self._try(name, joined, enter, _GLANCE_S if reading else None)
-            if any(isinstance(each, GatewayUnavailable) for each in failed.values()):
-                self._tried_s[name] = time.monotonic() + _AWAY_S
-            for where, error in failed.items():
-                if self._told.get(where) != error.code:
-                    self._told[where] = error.code
-                    yield where, error
-
-    def _try(
-        self,
-        name: str,
-        joined: Collection[str],
-        enter: Callable[[str], None],
-        patience_s: float | None,
-    ) -> dict[str, SluicewayError]:
-        try:
-            channels = self._matching(name, patience_s)
-        except SluicewayError as error:
-            return {name: error}
-        self._told.pop(name, None)
-        failed: dict[str, SluicewayError] = {}
-        for channel in channels:
-            if channel in joined or self._tried_s.get(channel) == math.inf:
-                continue
-            try:
-                enter(channel)
-            except SluicewayError as error:
-                failed[channel] = error
-            else:
-                self._told.pop(channel, None)
-        return failed
-
-    def _matching(self, name: str, patience_s: float | None) -> list[str]:
-        regex = self._regexes.get(name)
-        if regex is not None:
-            found = self._control.channels(timeout_s=patience_s)
-            return [each.name for each in found if regex.match(each.name)]
-        if patience_s is not None:
-            self._control.channel(name, timeout_s=patience_s)
-        return [name]
-
-
-__all__ = [
-    "GroupMember",
-    "ManualConsumer",
-    "Reader",
-    "Subscription",
-    "attached",
-    "committed",
-    "positions_at",
-]
+def positions_at(offsets: Mapping[int, int]) -> dict[int, Position]:
+    """Return offsets as positions."""
+    return {p: Position(offset=at) for p, at in offsets.items()}

@@ -1,4 +1,4 @@
-"""Producer: confluent-kafka's, on channels."""
+"""Producer: confluent-kafka's interface on channels."""
 
 import collections
 import functools
@@ -10,41 +10,40 @@ from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from sluiceway.confluent.channel_producers import Outlet, Outlets, finish_quietly
+from sluiceway.confluent.channel_producers import ChannelProducer, ChannelProducers, OnDelivery
 from sluiceway.confluent.config import producer_settings
-from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafkas_names, refused
-from sluiceway.confluent.fetcher import when_forgotten
+from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafka_exceptions, refused
+from sluiceway.confluent.wakeup import run_detached
+from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.partitioner import partition_of
 
 __all__ = ["Producer"]
-
-OnDelivery = Callable[[KafkaError | None, Message], object]
 
 
 class Producer:
     """Writes messages into channels as confluent-kafka's Producer writes into topics.
 
-    The configuration is librdkafka's, with the gateway's address as Consumer has it. Values are
-    the bytes of the messages: any in channels of the format `bytes`, in others those that begin as
-    the channel's messages do. The producer is a writer of each channel it has written to, from the
-    first message until it is closed: native readers that read until the writers have finished wait
-    for it. A producer that is dropped without `close` is closed then, or when the process ends.
+    The configuration has librdkafka's names; the gateway's address is set as for Consumer. Values
+    are the messages' bytes: any bytes in channels of the format `bytes`, in other formats bytes
+    with the channel's header. The producer is a writer of each channel from its first message
+    until it is closed: native readers that read until writers have finished wait for it. A producer
+    that is not closed is closed when it is garbage collected, or at exit.
 
-    Raises KafkaException with the codes that librdkafka has, BufferError when its queue is full,
-    and RuntimeError once it is closed.
+    Raises KafkaException with librdkafka's codes, BufferError when its queue is full, and
+    RuntimeError once it is closed.
     """
 
     def __init__(self, config: object = None, /, **named: Any) -> None:
         self._settings = producer_settings(config, named)
         self._default: OnDelivery | None = self._settings.on_delivery
-        self._outlets = Outlets(self._settings)
-        self._by_name = self._outlets.by_name
+        self._channels = ChannelProducers(self._settings)
+        self._by_name = self._channels.by_name
         self._produce: Callable[..., None]
         self._refused: collections.deque[Callable[[], object]] = collections.deque()
         self._closed = False
         self._failure: KafkaError | None = None
-        self._told_s = 0.0
-        self._finish = when_forgotten(self, finish_quietly, self._outlets)
+        self._report_due_s = 0.0
+        self._finalizer = ForkGuard().finalize(self, run_detached, self._channels.close_abandoned)
 
     def produce(
         self,
@@ -57,52 +56,54 @@ class Producer:
         timestamp: int = 0,
         headers: Any = None,
     ) -> None:
-        """Hand a message over; `poll` and `flush` call `on_delivery(error, message)` later.
+        """Send a message in the background; `poll` and `flush` call `on_delivery(error, message)`.
 
-        Raises BufferError while too many wait: poll, and try again. Raises KafkaException at once
-        for a channel that is not there (UNKNOWN_TOPIC_OR_PART), and _INVALID_ARG for a value that
-        the channel cannot have.
+        Raises BufferError while the queue is full: poll, and try again. Raises KafkaException
+        UNKNOWN_TOPIC_OR_PART for a channel that does not exist, and _INVALID_ARG for a value that
+        is invalid in the channel.
         """
-        told = on_delivery or callback or self._default
+        on_delivery = on_delivery or callback or self._default
         try:
-            outlet = self._by_name[topic]
+            channel = self._by_name[topic]
         except KeyError:
-            outlet = self._opened(topic, full=told is not None)
-        if (value is None or outlet.checks) and not self._allowed(outlet, topic, value, key, told):
+            channel = self._open(topic, reports_all=on_delivery is not None)
+        if (value is None or channel.validates) and not self._is_valid(
+            channel, topic, value, key, on_delivery
+        ):
             return
         if key is not None and partition == -1:
-            partition = _place(key, outlet.partitions)
-        # The hot path: no keyword, and nothing new to be collected for a message.
-        if told is not outlet.told or timestamp or headers is not None:
-            self._produce_with(outlet, value, key, partition, told, timestamp, headers)
-        elif told is None:
-            self._produce(outlet.topic, value, key, partition)
+            partition = _partition_of(key, channel.partitions)
+        # The hot path: without keywords, and without new objects that are tracked by the collector.
+        if on_delivery is not channel.on_delivery or timestamp or headers is not None:
+            self._produce_with(channel, value, key, partition, on_delivery, timestamp, headers)
+        elif on_delivery is None:
+            self._produce(channel.topic, value, key, partition)
         else:
-            self._produce(outlet.topic, value, key, partition, outlet.telling)
-        outlet.records += 1
-        if partition >= outlet.reach:
-            outlet.reach = partition + 1
+            self._produce(channel.topic, value, key, partition, channel.wrapper)
+        channel.records += 1
+        if partition >= channel.partitions_used:
+            channel.partitions_used = partition + 1
 
     def poll(self, timeout: float = -1) -> int:
-        """Call what waits to be told, for `timeout` seconds; return how many that were."""
+        """Call delivery callbacks for up to `timeout` seconds; return how many were called."""
         self._require_open()
-        told = self._tell_refused()
-        if self._outlets.raw is None:
-            # As with Kafka's: who polls in a thread of its own is held up by it.
-            self._outlets.made.wait(0 if told else None if timeout < 0 else timeout)
-        if self._outlets.raw is None:
-            return told
-        found: int = self._outlets.raw.poll(0 if told else timeout)
-        return told + found
+        called = self._call_refused()
+        if self._channels.producer is None:
+            # Without a message, as in confluent-kafka, a thread that only polls waits.
+            self._channels.created.wait(0 if called else None if timeout < 0 else timeout)
+        if self._channels.producer is None:
+            return called
+        found: int = self._channels.producer.poll(0 if called else timeout)
+        return called + found
 
     def flush(self, timeout: float = -1) -> int:
         """Wait until all messages are delivered, or have failed; return how many are left."""
         self._require_open()
-        self._tell_refused()
-        if self._outlets.raw is None:
+        self._call_refused()
+        if self._channels.producer is None:
             return 0
-        left: int = self._outlets.raw.flush(timeout)
-        self._outlets.tell()
+        left: int = self._channels.producer.flush(timeout)
+        self._channels.report()
         return left
 
     def purge(
@@ -111,35 +112,34 @@ class Producer:
         in_flight: bool = True,
         blocking: bool = True,
     ) -> None:
-        """Give up what was not delivered; `on_delivery` hears of it as of failures."""
+        """Drop messages that are not delivered yet; `on_delivery` gets them as failures."""
         self._require_open()
-        if self._outlets.raw is not None:
-            self._outlets.raw.purge(in_queue=in_queue, in_flight=in_flight, blocking=blocking)
+        if self._channels.producer is not None:
+            self._channels.producer.purge(in_queue=in_queue, in_flight=in_flight, blocking=blocking)
 
     def close(self) -> bool:
-        """Flush, and tell the gateway where the messages end. May be repeated.
+        """Flush, and report to the gateway where the messages end. May be repeated.
 
-        Messages that failed make it a writer that failed. Raises KafkaException where the gateway
-        cannot be told, and does so again when it is repeated; and what a callback raised, when all
-        is done.
+        If messages failed, the writer has failed. Raises KafkaException if the gateway does not
+        answer, again if it is repeated, and the exception of a callback after everything else.
         """
         if self._failure is not None:
             raise KafkaException(self._failure)
         if not self._end():
             return True
-        self._outlets.require_here()
+        self._channels.require_same_process()
         try:
-            self._tell_refused()
+            self._call_refused()
         finally:
-            failure = self._outlets.finish()
+            failure = self._channels.close()
         if failure is not None:
             self._failure = kafka_error(failure)
             raise KafkaException(self._failure)
         return True
 
     def __len__(self) -> int:
-        """How many messages and reports are on their way."""
-        waiting = 0 if self._outlets.raw is None else len(self._outlets.raw)
+        """Return how many messages and delivery reports are under way."""
+        waiting = 0 if self._channels.producer is None else len(self._channels.producer)
         return waiting + len(self._refused)
 
     def __bool__(self) -> bool:
@@ -155,121 +155,115 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; after an exception flush, and tell the gateway that the producer failed."""
+        """Close; after an exception flush, and report that the writer failed."""
         if error is not None and self._end():
-            self._outlets.require_here()
-            self._outlets.finish(error)
+            self._channels.require_same_process()
+            self._channels.close(error)
             return
         self.close()
 
     def _end(self) -> bool:
-        """Take no message any more; False if that was so before."""
-        with self._outlets.turn:
+        """Refuse further messages; return False if it was closed before."""
+        with self._channels.lock:
             if self._closed:
                 return False
             self._closed = True
-            # Once another function is here, no thread hands a message over: between looking this
-            # up and calling it, a thread runs nothing that lets others run.
+            # From here on no thread sends a message: between looking this attribute up and calling
+            # it, a thread runs nothing that lets other threads run.
             self._produce = _closed
-        self._finish.detach()
+        self._finalizer.detach()
         return True
 
-    def _opened(self, topic: str, *, full: bool) -> Outlet:
+    def _open(self, topic: str, *, reports_all: bool) -> ChannelProducer:
         self._require_open()
         if not isinstance(topic, str):
-            raise TypeError(f"topic is to be str, not {type(topic).__name__}")
-        with self._outlets.turn:
-            outlet = self._by_name.get(topic)
-            if outlet is None:
-                outlet = self._outlets.open(topic, full=full and not self._settings.only_errors)
+            raise TypeError(f"topic must be str, not {type(topic).__name__}")
+        with self._channels.lock:
+            channel = self._by_name.get(topic)
+            if channel is None:
+                reports_all = reports_all and not self._settings.only_errors
+                channel = self._channels.open(topic, reports_all=reports_all)
                 self._require_open()
-                self._produce = self._outlets.raw.produce
-                # At last, as other threads look there.
-                self._by_name[topic] = outlet
-        return outlet
+                self._produce = self._channels.producer.produce
+                # Last, as other threads look here.
+                self._by_name[topic] = channel
+        return channel
 
     def _produce_with(
         self,
-        outlet: Outlet,
+        channel: ChannelProducer,
         value: Any,
         key: Any,
         partition: int,
-        told: OnDelivery | None,
+        on_delivery: OnDelivery | None,
         timestamp: int,
         headers: Any,
     ) -> None:
         named: dict[str, Any] = {}
-        if told is not None:
-            if not self._outlets.full and not self._settings.only_errors:
-                with self._outlets.turn:
+        if on_delivery is not None:
+            if not self._channels.reports_all and not self._settings.only_errors:
+                with self._channels.lock:
                     self._require_open()
-                    self._outlets.widen()
-                    self._produce = self._outlets.raw.produce
-            if not callable(told):
-                raise TypeError("on_delivery is to be callable")
-            named["on_delivery"] = self._telling(outlet, told)
+                    self._channels.report_all()
+                    self._produce = self._channels.producer.produce
+            if not callable(on_delivery):
+                raise TypeError("on_delivery must be callable")
+            named["on_delivery"] = self._channels.wrapped(channel, on_delivery)
         if timestamp:
             named["timestamp"] = timestamp
         if headers is not None:
             named["headers"] = headers
-        self._produce(outlet.topic, value, key, partition, **named)
+        self._produce(channel.topic, value, key, partition, **named)
 
-    def _telling(self, outlet: Outlet, told: OnDelivery) -> OnDelivery:
-        """Return what calls `told`; the same for one who was the latest before, as for methods."""
-        latest, telling = outlet.latest
-        if telling is None or latest != told:
-            telling = self._outlets.telling(outlet, told)
-            outlet.latest = (told, telling)
-            if outlet.told is None:
-                # In this order: who sees the one has the other.
-                outlet.telling = telling
-                outlet.told = told
-        return telling
-
-    def _allowed(
-        self, outlet: Outlet, topic: str, value: Any, key: Any, told: OnDelivery | None
+    def _is_valid(
+        self,
+        channel: ChannelProducer,
+        topic: str,
+        value: Any,
+        key: Any,
+        on_delivery: OnDelivery | None,
     ) -> bool:
-        """Whether to go on with a value. Raises KafkaException _INVALID_ARG."""
+        """Validate a value; False: the callback gets an error. Raises KafkaException."""
         if value is None and self._settings.hpe:
-            reason = "a message without a value is none for HPE's client"
-            error = KafkaError(INVALID_ARG, reason)
-            if told is not None:
+            error = KafkaError(INVALID_ARG, "HPE's client sends no message without a value")
+            if on_delivery is not None:
                 message = Message(topic=topic, key=key, error=error)
-                self._refused.append(partial(told, error, message))
+                self._refused.append(partial(on_delivery, error, message))
             return False
-        if outlet.checks:
-            with kafkas_names():
+        if channel.validates:
+            with kafka_exceptions():
                 given = value.encode() if isinstance(value, str) else value
                 if given is not None and not isinstance(given, bytes):
                     raise TypeError(f"a value is str or bytes, not {type(value).__name__}")
-                reason_ = outlet.wire.refusal(given)
-            if reason_ is not None:
-                raise refused(INVALID_ARG, reason_)
+                reason = channel.endpoint.validator.error(given)
+            if reason is not None:
+                raise refused(INVALID_ARG, reason)
         return True
 
-    def _tell_refused(self) -> int:
+    def _call_refused(self) -> int:
+        """Call the callbacks of refused messages; return how many. Reports counts, too."""
         now_s = time.monotonic()
-        if now_s >= self._told_s + 1:
-            self._told_s = now_s
-            self._outlets.tell()
-        told = 0
+        if now_s >= self._report_due_s:
+            self._report_due_s = now_s + 1
+            self._channels.report()
+        called = 0
         while True:
             try:
-                tell = self._refused.popleft()
+                callback = self._refused.popleft()
             except IndexError:
-                return told
-            tell()
-            told += 1
+                return called
+            callback()
+            called += 1
 
     def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError("Producer closed")
-        self._outlets.require_here()
+        self._channels.require_same_process()
 
 
 @functools.lru_cache(maxsize=4096)
-def _place(key: str | bytes, partitions: int) -> int:
-    """Return the partition of a key; hashing one takes longer than handing its message over."""
+def _partition_of(key: str | bytes, partitions: int) -> int:
+    """Return the partition of a key; hashing takes longer than sending, so results are cached."""
     return partition_of(key.encode() if isinstance(key, str) else key, partitions)
 
 

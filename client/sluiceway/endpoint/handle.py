@@ -45,17 +45,20 @@ _NAMES = {
 
 
 class EndpointMetrics:
-    """Counts records and the time between calls, and finds out the positions.
+    """Record counts, cycle times and positions; values that heartbeats read are replaced whole."""
 
-    What the thread of the beats reads is put in its place as a whole, and never changed there.
-    """
-
-    def __init__(self, role: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        role: str,
+        *,
+        cycles: int = _CYCLES,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.records = 0
         self.positions: Mapping[int, Position] | None = None
         self._count_name, self._kind = _NAMES[role]
         self._monotonic = monotonic
-        self._cycles: deque[tuple[float, int]] = deque(maxlen=_CYCLES)
+        self._cycles: deque[tuple[float, int]] = deque(maxlen=cycles)
         self._begun: tuple[float, int] | None = None
         self._sums: tuple[float, int, int] = (0.0, 0, 0)
         self._look: weakref.ref[Look] | None = None
@@ -73,6 +76,11 @@ class EndpointMetrics:
             self._sums = (seconds, sum(count for _, count in self._cycles), len(self._cycles))
         self._begun = (now_s, records)
         self.records = records
+
+    @property
+    def since_last_s(self) -> float:
+        """The time since the last call; 0 before the first."""
+        return 0.0 if self._begun is None else self._monotonic() - self._begun[0]
 
     def follow(self, look: Look) -> None:
         """Let `look`, a method, say where a reader is, for as long as there is somebody to ask.

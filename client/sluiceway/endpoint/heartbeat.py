@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.auth import clear_tracebacks
-from sluiceway.rest.endpoint_models import HeartbeatResponse, HeartbeatResult
+from sluiceway.rest.endpoint_models import HeartbeatReply, HeartbeatResult
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.parsing import JsonNode
 
@@ -316,12 +316,12 @@ class HeartbeatSession:
 
     def _tell(
         self, calls: EndpointCalls, members: Iterable[Member], also: Mapping[str, Any]
-    ) -> HeartbeatResponse | None:
+    ) -> HeartbeatReply | None:
         with self._turn:
             reports = [report for each in members if (report := each.report()) is not None]
             if not reports and not also:
                 return None
-            answers: list[HeartbeatResponse] = []
+            answers: list[HeartbeatReply] = []
             for piece in list(_pieces(reports)) or [[]]:
                 self._beats += 1
                 rest = {} if answers else also

@@ -11,7 +11,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from sluiceway.codecs import Decoder
-from sluiceway.codecs.decoder import refusal
+from sluiceway.codecs.decoder import corrupt_error
 from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.fair_lock import FairLock
@@ -239,7 +239,7 @@ class Fetcher:
         failed = self.chunk.failed
         if failed is not None and not self._refused:
             self._refused = True
-            raise refusal(self._connection.channel_name, *failed)
+            raise corrupt_error(self._connection.channel_name, *failed)
         if failed is not None:
             # Nobody went past it: it is asked for again, and may not be there any more.
             self._restart()

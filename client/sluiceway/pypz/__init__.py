@@ -1,10 +1,10 @@
-"""pypz's Kafka channels on a gateway's channels: another import, another address.
+"""pypz's Kafka channels on a gateway's channels: change the import and the address.
 
     from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter   # pypz's ports run them
     from sluiceway.pypz.ports import KafkaChannelInputPort, KafkaChannelOutputPort
 
-The classes need no pypz. Where it is installed, they count as its ChannelReader and
-ChannelWriter, and their statuses and messages are of its own classes.
+The classes need no pypz. If it is installed, they are registered as its ChannelReader and
+ChannelWriter, and use its classes of statuses and messages.
 """
 
 from sluiceway.pypz.errors import (
@@ -15,7 +15,7 @@ from sluiceway.pypz.errors import (
 )
 from sluiceway.pypz.peers import ChannelStatusMonitor
 from sluiceway.pypz.reader import KafkaChannelReader
-from sluiceway.pypz.statuses import ChannelStatus, ChannelStatusMessage
+from sluiceway.pypz.status import ChannelStatus, ChannelStatusMessage
 from sluiceway.pypz.writer import KafkaChannelWriter
 
 try:

@@ -5,148 +5,56 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sluiceway.channel import Channel
-from sluiceway.errors import ChannelNotFound, SluicewayError
+from sluiceway.endpoint.handle import EndpointMetrics
+from sluiceway.errors import ChannelNotFound, EndpointClosed, SluicewayError
 from sluiceway.pypz.config import ChannelLogger, level_of, metrics_enabled
-from sluiceway.pypz.heartbeats import Link, Loop
-from sluiceway.pypz.peers import ChannelCompany, ChannelStatusMonitor, Connected
+from sluiceway.pypz.errors import OperatorFailed
+from sluiceway.pypz.heartbeats import HeartbeatLink, StatusLoop, cycle_figures
+from sluiceway.pypz.peers import ChannelStatusMonitor, Filter, Peers
 from sluiceway.pypz.resources import Resources
-from sluiceway.pypz.status import ChannelStatus as OurStatus
-from sluiceway.pypz.status import NameSeparator, StatusPayload
-from sluiceway.pypz.statuses import ChannelStatus, ChannelStatusMessage
+from sluiceway.pypz.status import (
+    ChannelStatus,
+    ChannelStatusMessage,
+    NameSeparator,
+    OwnChannelStatus,
+    StatusPayload,
+)
+from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Endpoint, Role
+from sluiceway.writer import ChannelWriter
+
+__all__ = ["ChannelBase", "StatusCallback"]
+
+E = TypeVar("E", bound=ChannelReader | ChannelWriter)
 
 StatusCallback = Callable[[list[ChannelStatusMessage]], object]
-_COUNTED = ("receivedRecordCount", "sentRecordCount")
+_COUNTERS = ("receivedRecordCount", "sentRecordCount")
 
 
-class StatusExchange(ChannelCompany):
-    """Tells statuses with the beats of the channel's endpoint, and hears those of the others."""
+class ChannelBase(ABC, Generic[E]):
+    """A channel of one port (`context`), which drives it: created, opened, started, and so on.
 
-    StatusConsumerTimeoutInMs = 1000
-    """How long the gateway's answer to one status update is waited for."""
-
-    def __init__(self, channel_name: str, context: Any, *, silent: bool) -> None:
-        self._silent_mode = silent
-        self._logger = ChannelLogger(
-            context.get_logger(), str(context.get_full_name()), str(channel_name)
-        )
-        self._health_check_payload: dict[str, Any] = {}
-        self._metrics_enabled = False
-        self._failed = False
-        self._channel: Channel | None = None
-        self._link: Link | None = None
-        self._taking = threading.Lock()
-        self._taken_in: tuple[Endpoint, ...] = ()
-        self._callbacks: set[StatusCallback] = set()
-        self._connected = Connected(
-            channel_name, self._logger, lambda monitor: self.on_new_channel_status_monitor(monitor)
-        )
-        self._telling = StatusPayload(str(context.get_full_name()), context.get_group_name())
-
-    def get_logger(self) -> ChannelLogger:
-        """Return the channel's log."""
-        return self._logger
-
-    def invoke_sync_send_status_message(self, status: Any, payload: Any = None) -> None:
-        """Tell the other side a status, with a payload of JSON's values if there is one."""
-        if self._silent_mode:
-            return
-        known = OurStatus[getattr(status, "name", status)]
-        if known is OurStatus.HealthCheck:
-            told = self._telling.feel(payload or None)
-        else:
-            told = self._telling.say(known, payload)
-        if known is OurStatus.Error:
-            self._failed = True
-        elif known in (OurStatus.Opened, OurStatus.Started):
-            self._failed = False
-        if self._link is not None and told is not None:
-            self._link.tell(told)
-
-    def invoke_sync_status_update(self) -> None:
-        """Ask how the other side stands, and call the callbacks with what is new."""
-        if self._link is not None:
-            self._link.refresh(self.StatusConsumerTimeoutInMs / 1000)
-        heard = self._heard()
-        self._take([*heard, *self._asked()])
-        self._taken_in = heard
-
-    def on_status_message_received(self, callback: StatusCallback) -> None:
-        """Call `callback` with the list of new messages at each update, also when it is empty."""
-        self._callbacks.add(callback)
-
-    def on_new_channel_status_monitor(self, status_monitor: ChannelStatusMonitor) -> None:
-        """Do nothing; for subclasses, which may register callbacks."""
-
-    def on_status_message_send(self) -> None:
-        """Do nothing; for subclasses, called before `_health_check_payload` is told."""
-
-    def _asked(self) -> Iterable[Endpoint]:
-        """Return endpoints that have to be asked for, since no beat tells of them."""
-        return ()
-
-    def _present(self, role: Role) -> Sequence[Endpoint]:
-        """Ask who of a role is at the channel, or was last."""
-        if self._channel is None:
-            return ()
-        try:
-            return [each for each in self._channel.endpoints() if each.role == role]
-        except ChannelNotFound:
-            return ()
-
-    def _heard(self) -> tuple[Endpoint, ...]:
-        return () if self._link is None else self._link.counterparts
-
-    def _turn(self) -> None:
-        """Tell and hear once: what the thread does again and again."""
-        self.on_status_message_send()
-        self.invoke_sync_send_status_message(OurStatus.HealthCheck, self._told_health())
-        if self._metrics_enabled:
-            self._logger.debug(f"Metrics: {json.dumps(self._health_check_payload, default=str)}")
-        heard = self._heard()
-        self._take(heard)
-        self._taken_in = heard
-
-    def _catch_up(self) -> None:
-        """Take in what was heard since the last turn."""
-        heard = self._heard()
-        if heard is not self._taken_in:
-            self._take(heard)
-            self._taken_in = heard
-
-    def _told_health(self) -> dict[str, Any] | None:
-        """Return what others should know; counters are told by beats, and need no words."""
-        if self._metrics_enabled:
-            return self._health_check_payload
-        return {k: v for k, v in self._health_check_payload.items() if k not in _COUNTED} or None
-
-    def _take(self, endpoints: Iterable[Endpoint]) -> None:
-        with self._taking:
-            messages = self._connected.take(endpoints)
-        for callback in list(self._callbacks):
-            try:
-                callback(messages)
-            except Exception:
-                self._logger.exception("Error at status message callback")
-
-
-class ChannelBase(StatusExchange, ABC):
-    """A channel of one port (`context`), driven by it: created, opened, started, and so on.
-
-    The methods named `invoke_…` return whether they are done; who calls them calls again until
-    they are. `executor` runs the thread that tells and hears statuses; it is not shut down here.
-    With `silent_mode=True` it tells nobody anything, and leaves no trace.
+    Methods named `invoke_…` return whether they are done; call them again until they are.
+    `executor` runs the status loop, and is not shut down here. With `silent_mode=True` it has no
+    endpoint: it sends nothing, and leaves no trace.
     """
 
     DefaultStatusThreadIntervalInMs = 2000
-    """How often statuses are told and heard; also the beat of channels that are made here."""
+    """Interval of the status loop, and of heartbeats in channels that are created here."""
     ControlLoopExceptionTimeoutInMs = 60_000
-    """How long it is borne that the gateway is away."""
+    """How long the gateway may be unavailable."""
+    StatusConsumerTimeoutInMs = 1000
+    """How long a status update waits for the gateway."""
+    MetricsBufferLength = 10
+    """The number of calls that averages are taken over."""
     ParamKeyLogLevel = "logLevel"
     ParamKeyMetricsEnabled = "metricsEnabled"
+
+    _role: Role
+    _figures_kind: str
 
     def __init__(
         self, channel_name: str, context: Any, executor: Executor | None = None, **kwargs: Any
@@ -155,37 +63,49 @@ class ChannelBase(StatusExchange, ABC):
             raise ValueError("Channel name must be provided")
         if context is None:
             raise ValueError("Context instance must be provided")
-        super().__init__(channel_name, context, silent=bool(kwargs.get("silent_mode", False)))
+        full_name = str(context.get_full_name())
+        self._silent_mode = bool(kwargs.get("silent_mode", False))
+        self._logger = ChannelLogger(context.get_logger(), full_name, str(channel_name))
+        self._logger.set_log_level("DEBUG")
         self._channel_name = channel_name
         self._context = context
-        self._unique_name = f"{channel_name}{NameSeparator}{context.get_full_name()}"
+        self._unique_name = f"{channel_name}{NameSeparator}{full_name}"
         self._configuration: dict[str, Any] = {}
         self._executor = executor
         self._channel_opened = self._channel_started = self._channel_stopped = False
         self._resources_created = self._resources_deleted = False
-        self._logger.set_log_level("DEBUG")
         grace_s = self.ControlLoopExceptionTimeoutInMs / 1000
         self._resources = Resources(channel_name, context, self._logger, grace_s=grace_s)
-        self._loop: Loop | None = None
+        self._channel: Channel | None = None
+        self._endpoint: E | None = None
+        self._loop: StatusLoop | None = None
+        self._link: HeartbeatLink | None = None
+        self._failed = False
+        self._metrics = EndpointMetrics(self._role, cycles=self.MetricsBufferLength)
+        self._metrics_enabled = False
+        self._health_check_payload: dict[str, Any] = {}
+        self._status_payload = StatusPayload(full_name, context.get_group_name())
+        self._callbacks: set[StatusCallback] = set()
+        self._peers = Peers(
+            channel_name, self._logger, lambda monitor: self.on_new_channel_status_monitor(monitor)
+        )
+        self._updating = threading.Lock()
+        self._updated_with: tuple[Endpoint, ...] = ()
 
     @abstractmethod
     def _create_resources(self) -> bool:
-        """Make what the channel lies in; True: done."""
+        """Create the channel if that is up to this side; return whether it is done."""
 
     @abstractmethod
     def _delete_resources(self) -> bool:
-        """Delete what the channel lies in; True: done."""
+        """Delete the channel if that is up to this side; return whether it is done."""
 
     @abstractmethod
-    def _open_channel(self) -> bool:
-        """Open the way to the records; True: done. Again and again, and no harm in it."""
-
-    @abstractmethod
-    def _close_channel(self) -> bool:
-        """Let go of everything; True: done."""
+    def _open(self) -> bool:
+        """Open the reader or writer, unless it is open; return whether it is done."""
 
     def get_channel_name(self) -> str:
-        """Return the channel's name, as pypz has it."""
+        """Return pypz's name of the channel."""
         return self._channel_name
 
     def get_unique_name(self) -> str:
@@ -193,7 +113,7 @@ class ChannelBase(StatusExchange, ABC):
         return self._unique_name
 
     def get_location(self) -> str | None:
-        """Return the gateway's address, as it was set."""
+        """Return the gateway's address as it was set."""
         return self._resources.location
 
     def get_context(self) -> Any:
@@ -201,11 +121,15 @@ class ChannelBase(StatusExchange, ABC):
         return self._context
 
     def get_configuration(self) -> dict[str, Any]:
-        """Return all that was configured."""
+        """Return the configuration."""
         return self._configuration
 
+    def get_logger(self) -> ChannelLogger:
+        """Return the channel's logger."""
+        return self._logger
+
     def is_channel_open(self) -> bool:
-        """Whether it was opened, and not closed since."""
+        """Whether it is open."""
         return self._channel_opened
 
     def is_channel_started(self) -> bool:
@@ -217,55 +141,55 @@ class ChannelBase(StatusExchange, ABC):
         return self._channel_stopped
 
     def is_resource_created(self) -> bool:
-        """Whether creating the resources was done here."""
+        """Whether `invoke_resource_creation` is done."""
         return self._resources_created
 
     def is_resource_deleted(self) -> bool:
-        """Whether deleting the resources was done here; a channel not read to its end is kept."""
+        """Whether `invoke_resource_deletion` is done; a channel with unread records is kept."""
         return self._resources_deleted
 
     def set_location(self, channel_location: str) -> None:
-        """Say where the gateway is; without, or with "", it is where SLUICEWAY_URL says."""
+        """Set the gateway's address; without one, or with "", it is SLUICEWAY_URL's."""
         self._resources.location = channel_location
 
     def start_channel(self, send_status_message: bool = True) -> None:
-        """Note that work begins, and tell it."""
+        """Mark the channel as started, and send that status."""
         if send_status_message:
             self.invoke_sync_send_status_message(ChannelStatus.Started)
         self._channel_started, self._channel_stopped = True, False
 
     def stop_channel(self, send_status_message: bool = True) -> None:
-        """Note that work has ended, and tell it."""
+        """Mark the channel as stopped, and send that status."""
         self._channel_started, self._channel_stopped = False, True
         if send_status_message:
             self.invoke_sync_send_status_message(ChannelStatus.Stopped)
 
     def can_close(self) -> bool:
-        """Whether nobody needs this channel any more."""
+        """Whether the other side does not need this channel any more."""
         return not self.is_any_connected_channel_healthy_and_not_closed()
 
     def invoke_resource_creation(self) -> bool:
-        """Make what the channel lies in; False: not there yet."""
+        """Create the channel; False: not ready yet."""
         self._resources_created = self._create_resources()
         return self._resources_created
 
     def invoke_resource_deletion(self) -> bool:
-        """Delete what the channel lies in; False: somebody is still at work.
+        """Delete the channel; False: it has live endpoints.
 
-        A channel with records that were not read is kept, which the log says; True all the same.
+        A channel with unread records is kept, which is logged; the result is True then, too.
         """
         self._resources_deleted = self._delete_resources()
         return self._resources_deleted
 
     def invoke_open_channel(self) -> bool:
-        """Open the channel; False: it is not there yet."""
-        if not self._open_channel():
+        """Open the channel; False: it does not exist yet."""
+        if not self._resources.attempt(self._open, opening=True):
             return False
         self.invoke_sync_send_status_message(ChannelStatus.Opened)
         self.invoke_sync_status_update()
         if self._loop is None and not self._silent_mode:
-            self._loop = Loop(
-                self._turn,
+            self._loop = StatusLoop(
+                self._exchange_status,
                 name=self._unique_name,
                 interval_s=self.DefaultStatusThreadIntervalInMs / 1000,
                 executor=self._executor,
@@ -274,14 +198,14 @@ class ChannelBase(StatusExchange, ABC):
         return True
 
     def invoke_close_channel(self) -> bool:
-        """Stop the channel if it runs, and close it; False: not done yet, call again.
+        """Stop the channel if it runs, and close it; False: call again.
 
-        What Kafka refused is raised when all is closed; then, and after Error was told, the other
-        side does not take it for a good end.
+        Delivery failures are raised after it is closed. Then, and after the status Error was sent,
+        the endpoint ends as failed.
         """
         if not self._channel_opened and self._channel is None:
             return True
-        if not self._resources.attempt(self._may_leave):
+        if not self._resources.attempt(self._may_close):
             return False
         failure: SluicewayError | None = None
         try:
@@ -292,40 +216,182 @@ class ChannelBase(StatusExchange, ABC):
             self.stop_channel(False)
             failure = error
         try:
-            done = self._resources.attempt(self._close_channel)
+            done = self._resources.attempt(self._close_endpoint)
         except BaseException:
-            self._part()
+            self._release()
             raise
         if done:
-            self._part()
+            self._release()
         if failure is not None:
             raise failure
         return done
 
     def invoke_configure_channel(self, channel_configuration: Mapping[str, Any]) -> None:
-        """Add to the configuration. Raises OptionError for values that make no sense."""
+        """Add to the configuration. Raises OptionError for invalid values."""
         configuration = self._configuration | dict(channel_configuration)
         metrics = metrics_enabled(configuration)
         level = level_of(configuration.get(self.ParamKeyLogLevel, "DEBUG"))
-        self._configure_channel(configuration)
+        self._configure(configuration)
         self._configuration.update(channel_configuration)
         self._metrics_enabled = metrics
         self._logger.set_log_level(level)
 
-    def _configure_channel(self, configuration: Mapping[str, Any]) -> None:
-        """Take what concerns reading or writing."""
+    def invoke_sync_send_status_message(self, status: Any, payload: Any = None) -> None:
+        """Send a status to the other side, with a payload of JSON values."""
+        if self._silent_mode:
+            return
+        known = OwnChannelStatus[getattr(status, "name", status)]
+        if known is OwnChannelStatus.HealthCheck:
+            document = self._status_payload.set_health(payload or None)
+        else:
+            document = self._status_payload.add(known, payload)
+        if known is OwnChannelStatus.Error:
+            self._failed = True
+        elif known in (OwnChannelStatus.Opened, OwnChannelStatus.Started):
+            self._failed = False
+        if self._link is not None and document is not None:
+            self._link.send(document)
 
-    def _may_leave(self) -> bool:
+    def invoke_sync_status_update(self) -> None:
+        """Ask for the states of the other side, and call the callbacks with what is new."""
+        if self._link is not None:
+            self._link.refresh(self.StatusConsumerTimeoutInMs / 1000)
+        reported = self._counterparts
+        self._update([*reported, *self._unreported_peers()])
+        self._updated_with = reported
+
+    def on_status_message_received(self, callback: StatusCallback) -> None:
+        """Call `callback` with the list of new messages at each update, also an empty one."""
+        self._callbacks.add(callback)
+
+    def on_new_channel_status_monitor(self, status_monitor: ChannelStatusMonitor) -> None:
+        """Do nothing; subclasses may register callbacks."""
+
+    def on_status_message_send(self) -> None:
+        """Put the figures into `_health_check_payload`, with `metricsEnabled`.
+
+        Called before the payload is sent.
+        """
+        if self._metrics_enabled:
+            self._health_check_payload |= cycle_figures(self._metrics, self._figures_kind)
+
+    def retrieve_all_connected_channel_count(self) -> int:
+        """Return the number of channels seen so far."""
+        return len(self._peers.monitors)
+
+    def retrieve_connected_channel_unique_names(
+        self, filter_function: Filter | None = None
+    ) -> set[str]:
+        """Return the unique names of the channels that the filter accepts, or of all."""
+        return {
+            each.get_channel_unique_name()
+            for each in self._peers.monitors
+            if filter_function is None or filter_function(each)
+        }
+
+    def retrieve_healthy_connected_channel_count(self) -> int:
+        """Return the number of healthy channels."""
+        return sum(each.is_channel_healthy() for each in self._peers.monitors)
+
+    def is_any_connected_channel_healthy_and_not_stopped(self) -> bool:
+        """Whether a channel is healthy and has not stopped."""
+        return self._peers.any_healthy(lambda each: not each.is_channel_stopped())
+
+    def is_any_connected_channel_healthy_and_not_closed(self) -> bool:
+        """Whether a channel is healthy and has not closed."""
+        return self._peers.any_healthy(lambda each: not each.is_channel_closed())
+
+    def is_any_connected_channel_healthy_and_not_stopped_and_not_closed(self) -> bool:
+        """Whether a channel is healthy and has neither stopped nor closed."""
+        return self._peers.any_healthy(
+            lambda each: not (each.is_channel_stopped() or each.is_channel_closed())
+        )
+
+    def is_any_connected_channels_unhealthy(self) -> bool:
+        """Whether a channel was lost, or failed."""
+        return any(not each.is_channel_healthy() for each in self._peers.monitors)
+
+    def is_any_connected_channels_healthy(self) -> bool:
+        """Whether a channel is healthy."""
+        return self._peers.any_healthy()
+
+    def _configure(self, configuration: Mapping[str, Any]) -> None:
+        """Take the settings of the reader or writer."""
+
+    def _may_close(self) -> bool:
         return True
 
-    def _part(self) -> None:
+    def _unreported_peers(self) -> Iterable[Endpoint]:
+        """Return endpoints that heartbeats do not report."""
+        return ()
+
+    @property
+    def _counterparts(self) -> tuple[Endpoint, ...]:
+        return () if self._link is None else self._link.counterparts
+
+    def _opened(self) -> E:
+        """Return the open reader or writer. Raises EndpointClosed."""
+        if self._endpoint is None:
+            silent = self._channel is not None
+            reason = "is silent and writes nothing" if silent else "is not open"
+            raise EndpointClosed(
+                f"the channel {self._unique_name} {reason}: call invoke_open_channel() until it "
+                "returns True"
+            )
+        return self._endpoint
+
+    def _endpoints(self, role: Role) -> Sequence[Endpoint]:
+        """Ask for the endpoints of a role."""
+        if self._channel is None:
+            return ()
+        try:
+            return [each for each in self._channel.endpoints() if each.role == role]
+        except ChannelNotFound:
+            return ()
+
+    def _exchange_status(self) -> None:
+        """Send and receive once; called by the status loop."""
+        self.on_status_message_send()
+        health = self._health_check_payload
+        if self._metrics_enabled:
+            self._logger.debug(f"Metrics: {json.dumps(health, default=str)}")
+        else:
+            # Heartbeats report the counters anyway.
+            health = {key: value for key, value in health.items() if key not in _COUNTERS}
+        self.invoke_sync_send_status_message(OwnChannelStatus.HealthCheck, health)
+        reported = self._counterparts
+        self._update(reported)
+        self._updated_with = reported
+
+    def _catch_up(self) -> None:
+        """Take what heartbeats have reported since the last update."""
+        reported = self._counterparts
+        if reported is not self._updated_with:
+            self._update(reported)
+            self._updated_with = reported
+
+    def _update(self, endpoints: Iterable[Endpoint]) -> None:
+        with self._updating:
+            messages = self._peers.update(endpoints)
+        for callback in list(self._callbacks):
+            try:
+                callback(messages)
+            except Exception:
+                self._logger.exception("Error at status message callback")
+
+    def _close_endpoint(self) -> bool:
+        if self._endpoint is not None and self._failed:
+            error = OperatorFailed(f"{self._context.get_full_name()} sent the status Error")
+            self._endpoint.__exit__(OperatorFailed, error, None)
+        elif self._endpoint is not None:
+            self._endpoint.close()
+        return True
+
+    def _release(self) -> None:
         """Forget what was open."""
         self._channel_opened = False
-        self._link = self._channel = None
+        self._endpoint = self._link = self._channel = None
         if self._loop is not None:
             self._loop.end()
             self._loop = None
         self._resources.release()
-
-
-__all__ = ["ChannelBase", "StatusCallback", "StatusExchange"]

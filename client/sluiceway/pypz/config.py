@@ -1,4 +1,4 @@
-"""`channelConfig`: keys, defaults, names and loggers."""
+"""Configuration of pypz channels: settings, names and loggers."""
 
 import difflib
 import hashlib
@@ -61,7 +61,7 @@ _KNOWN = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
-    """What a reader takes from its configuration; `kafka` are librdkafka's properties."""
+    """Settings of a reader; `kafka` has librdkafka's properties."""
 
     max_poll_records: int = 1
     on_lost_writer: OnLostWriter = "raise"
@@ -71,7 +71,7 @@ class ReaderSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterSettings:
-    """What a writer takes from its configuration; `kafka` are librdkafka's properties."""
+    """Settings of a writer; `kafka` has librdkafka's properties."""
 
     kafka: Mapping[str, object] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class WriterSettings:
 def reader_settings(
     configuration: Mapping[str, Any], warn: Callable[[str], object]
 ) -> ReaderSettings:
-    """Read a reader's configuration; what has no effect is told to `warn`. Raises OptionError."""
+    """Read a reader's configuration; `warn` gets keys without effect. Raises OptionError."""
     _check_keys(configuration, warn)
     most = configuration.get("max_poll_records", 1)
     if type(most) is not int or most < 1:
@@ -104,7 +104,7 @@ def writer_settings(
 
 
 def metrics_enabled(configuration: Mapping[str, Any]) -> bool:
-    """Return what `metricsEnabled` is. Raises OptionError."""
+    """Return the value of `metricsEnabled`. Raises OptionError."""
     return _flag(configuration, "metricsEnabled")
 
 
@@ -127,19 +127,19 @@ def _check_keys(configuration: Mapping[str, Any], warn: Callable[[str], object])
     for key in configuration:
         if key in _WITHOUT_EFFECT:
             warn(
-                f"channelConfig: {key!r} has no effect here; how the gateway's Kafka is reached, "
-                "and what keeps records safe, is not for a port to say"
+                f"channelConfig: {key!r} has no effect: the gateway sets how Kafka is reached and "
+                "how records are kept safe"
             )
         elif key not in _KNOWN:
             close = difflib.get_close_matches(str(key), _KNOWN, n=1)
             advice = f"; did you mean {close[0]!r}?" if close else ""
-            warn(f"channelConfig: nothing is known of {key!r}, so it has no effect{advice}")
+            warn(f"channelConfig: {key!r} is unknown and has no effect{advice}")
 
 
 class ChannelLogger:
-    """Logs for a channel by the logger of its port, with the stack of names that pypz's take.
+    """A channel's logger, on top of its port's. pypz's loggers take a stack of names.
 
-    A port whose logger is one of Python's own gets the names in front of the message.
+    For a logger of Python's, the names precede the message.
     """
 
     def __init__(self, logger: Any, *context_stack: str) -> None:
@@ -147,11 +147,11 @@ class ChannelLogger:
         self._context_stack = list(context_stack)
 
     def get_context_stack(self) -> list[str]:
-        """Return the names of what it logs for, the outermost first."""
+        """Return the stack of names, outermost first."""
         return self._context_stack
 
     def set_log_level(self, log_level: str | int) -> None:
-        """Set the level of the logger below."""
+        """Set the level of the port's logger."""
         setter = getattr(self._logger, "set_log_level", None) or self._logger.setLevel
         setter(log_level)
 
@@ -172,12 +172,12 @@ class ChannelLogger:
         self._log("error", event, args)
 
     def exception(self, event: str, *args: Any) -> None:
-        """Log at the level ERROR, with the exception that is being handled."""
+        """Log at the level ERROR, with the current exception."""
         text = event % args if args else event
         self._log("error", f"{text}: {traceback.format_exc()}", ())
 
     def _log(self, level: str, event: str, args: tuple[Any, ...]) -> None:
-        # pypz's loggers do not agree on how arguments reach them: they are put in here.
+        # pypz's loggers differ in how they take arguments, so the message is formatted here.
         text = event % args if args else event
         taking = getattr(self._logger, f"_{level}", None)
         if callable(taking):
@@ -187,7 +187,7 @@ class ChannelLogger:
 
 
 def level_of(name: object) -> int:
-    """Return the level that a configuration names. Raises OptionError."""
+    """Return a configured log level. Raises OptionError."""
     levels = logging.getLevelNamesMapping()
     if isinstance(name, str) and name.upper() in levels:
         return levels[name.upper()]
@@ -206,23 +206,22 @@ _LONGEST = 180
 
 
 def channel_name(name: str) -> str:
-    """Return the channel's name at the gateway: the same, where it can be a channel's name.
+    """Return the channel's name at the gateway: the same if it is valid there.
 
-    Others (of capital letters, say) get a mark made of the whole name, so that no two of them
-    meet in one channel.
+    Others (with capital letters, say) get a hash of the whole name as suffix, to stay distinct.
     """
-    return name if _CHANNEL.fullmatch(name) else _marked(name, name.lower(), "a-z0-9")
+    return name if _CHANNEL.fullmatch(name) else _hashed(name, name.lower(), "a-z0-9")
 
 
 def group_name(name: str) -> str:
-    """Return the group's name at the gateway, by the same rule; groups may have capitals."""
-    return name if _GROUP.fullmatch(name) else _marked(name, name, "a-zA-Z0-9")
+    """Return the group's name at the gateway, likewise; groups may have capital letters."""
+    return name if _GROUP.fullmatch(name) else _hashed(name, name, "a-zA-Z0-9")
 
 
-def _marked(name: str, near: str, characters: str) -> str:
+def _hashed(name: str, near: str, characters: str) -> str:
     kept = re.sub(rf"[^{characters}._-]", "-", near)[:_LONGEST].lstrip("._-")
-    mark = hashlib.sha256(name.encode()).hexdigest()[:12]
-    return f"{kept.replace('sluiceway.', 'sluiceway-', 1) or 'pypz'}-{mark}"
+    suffix = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{kept.replace('sluiceway.', 'sluiceway-', 1) or 'pypz'}-{suffix}"
 
 
 __all__ = [

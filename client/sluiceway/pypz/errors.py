@@ -1,4 +1,4 @@
-"""Errors that are pypz's by kind, and Sluiceway's by what they tell."""
+"""Errors of pypz's kinds with Sluiceway's messages."""
 
 from importlib import import_module
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = [
 
 
 def _installed(name: str, *modules: str) -> type[Exception]:
-    """Return the class that the first of these modules defines; Exception where none does."""
+    """Return the class from the first of these modules that has it, or else Exception."""
     for module in modules:
         try:
             found = getattr(import_module(module), name)
@@ -27,7 +27,7 @@ def _installed(name: str, *modules: str) -> type[Exception]:
 
 
 class MissingLocation(OptionError, AttributeError):
-    """The channel was not told where the gateway is."""
+    """The gateway's address is missing."""
 
     code = "missing_location"
 
@@ -37,21 +37,21 @@ _AvroError: Any = _installed("SchemaParseException", "avro.schema", "avro.errors
 
 
 class SchemaParseException(InvalidSchema, _AvroError):  # type: ignore[misc]
-    """A port's schema is missing, empty, or none; avro's exception too, where avro is installed."""
+    """A port's schema is missing or invalid; also avro's exception, if avro is installed."""
 
 
 class InvalidRecordValue(InvalidRecord, ValueError):
-    """A record does not fit the port's schema; nothing of the list was sent."""
+    """A record does not match the port's schema; nothing of the list was sent."""
 
 
 class NoRecordList(OptionError, TypeError):
-    """What is to be sent is no list of records."""
+    """The argument is not a list of records."""
 
     code = "no_record_list"
 
 
 class OperatorFailed(SluicewayError):
-    """Why an endpoint ends in error when its port has told of one; nobody has to catch it."""
+    """The cause of an endpoint whose port has sent the status Error; it is never raised."""
 
     code = "operator_failed"
-    tells_no_values = True
+    message_is_public = True

@@ -1,39 +1,43 @@
-"""The counterparts of a pypz channel, as the gateway reports them."""
+"""Peers of a pypz channel: the endpoints of the other side, as the gateway reports them."""
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, outcome
 from sluiceway.errors import CounterpartError
 from sluiceway.pypz.config import ChannelLogger
-from sluiceway.pypz.status import ChannelStatus as OurStatus
-from sluiceway.pypz.status import NameSeparator, said
-from sluiceway.pypz.statuses import ChannelStatus, ChannelStatusMessage
+from sluiceway.pypz.status import (
+    ChannelStatus,
+    ChannelStatusMessage,
+    NameSeparator,
+    OwnChannelStatus,
+    received_status,
+)
 from sluiceway.rest.endpoint_models import Endpoint
 
+__all__ = ["ChannelStatusMonitor", "FailedWriters", "Filter", "Peers"]
+
 _STATES = {
-    "opened": OurStatus.Opened,
-    "started": OurStatus.Started,
-    "stopped": OurStatus.Stopped,
-    "closed": OurStatus.Closed,
-    "error": OurStatus.Error,
+    "opened": OwnChannelStatus.Opened,
+    "started": OwnChannelStatus.Started,
+    "stopped": OwnChannelStatus.Stopped,
+    "closed": OwnChannelStatus.Closed,
+    "error": OwnChannelStatus.Error,
 }
-_ENDED = ("closed", "error")
-_CHANGES = frozenset(each.name for each in _STATES.values())
-_LEAVE_ERROR = ("Opened", "Started")
+_FINAL_STATES = ("closed", "error")
+_STATE_NAMES = frozenset(each.name for each in _STATES.values())
+_AFTER_ERROR = ("Opened", "Started")
 
 
 class ChannelStatusMonitor:
-    """One channel on the other side: its state is its own word, its health the gateway's.
+    """One channel of the other side: its state by its own messages, its health by the gateway.
 
-    Beats are counted by the gateway, on a clock that only goes forward; the timestamps here are
-    of when something was heard of.
+    The gateway counts heartbeats on a monotonic clock; the timestamps here are for display.
     """
 
     ValidPatienceTimeInMs = 120_000
-    """How long a channel may be silent, for channels that are made by this side."""
+    """Time without heartbeats until an endpoint is lost, for channels created by this side."""
 
     def __init__(
         self,
@@ -67,11 +71,11 @@ class ChannelStatusMonitor:
         return self.channel_group_name
 
     def is_channel_healthy(self) -> bool:
-        """Whether it lives, as far as the gateway knows, or has ended well."""
+        """Whether it is neither lost nor failed."""
         return self._healthy
 
     def is_channel_not_initialised(self) -> bool:
-        """Whether nothing was heard of its state yet."""
+        """Whether its state is still unknown."""
         return self.current_status is None
 
     def is_channel_opened(self) -> bool:
@@ -99,42 +103,50 @@ class ChannelStatusMonitor:
         self.status_update_callback = callback
 
     def update(self, message: ChannelStatusMessage) -> None:
-        """Take a message. An error is left by Opened and Started alone."""
+        """Take a message. Only Opened and Started end the state Error."""
         if message.get_channel_unique_name() != self.get_channel_unique_name():
             raise AttributeError(
-                f"a message of {message.get_channel_unique_name()} is none of "
+                f"a message of {message.get_channel_unique_name()} does not belong to "
                 f"{self.get_channel_unique_name()}"
             )
         self.last_update_sent_timestamp_ms = message.timestamp
         name = message.status.name
-        stays = self.is_channel_error() and name not in _LEAVE_ERROR
-        if name in _CHANGES and not stays and message.status != self.current_status:
+        stays = self.is_channel_error() and name not in _AFTER_ERROR
+        if name in _STATE_NAMES and not stays and message.status != self.current_status:
             if self.logger is not None:
-                self.logger.debug(f"{self.current_status} -> {message.status}")
+                before = self.current_status.name if self.current_status else "none"
+                self.logger.debug(f"{before} -> {name}")
             self.current_status = message.status
             self.last_status_change_timestamp_ms = message.timestamp
         self.status_update_map[message.status] = message.timestamp
         if self.status_update_callback is not None:
             self.status_update_callback(message)
 
-    def judge(self, *, healthy: bool) -> None:
-        """Take the gateway's word on its health."""
+    def set_health(self, *, healthy: bool) -> None:
+        """Set the health by the gateway's report."""
         self._healthy = healthy
 
 
-class _Seen:
-    """What was taken in of one place's endpoint."""
+class _Peer:
+    """A place on the other side, and the messages received of its current endpoint."""
 
     def __init__(self, monitor: ChannelStatusMonitor) -> None:
         self.monitor = monitor
-        self.id = ""
+        self.reset("")
+
+    def reset(self, id_: str) -> None:
+        """Begin with another endpoint in the same place."""
+        self.id = id_
         self.number = 0
-        self.state: OurStatus | None = None
+        self.state: OwnChannelStatus | None = None
         self.health: Mapping[str, Any] | None = None
 
 
-class Connected:
-    """All that were ever seen on the other side, each place once, with the latest who had it."""
+Filter = Callable[[ChannelStatusMonitor], bool]
+
+
+class Peers:
+    """All places ever seen on the other side, each with a monitor for its latest endpoint."""
 
     def __init__(
         self,
@@ -145,36 +157,42 @@ class Connected:
         self._channel_name = channel_name
         self._logger = logger
         self._on_new = on_new
-        self._seen: dict[Hashable, _Seen] = {}
+        self._peers: dict[Hashable, _Peer] = {}
 
     @property
     def monitors(self) -> list[ChannelStatusMonitor]:
-        """Those that are known now."""
-        return [each.monitor for each in list(self._seen.values())]
+        """The monitors of all places."""
+        return [each.monitor for each in list(self._peers.values())]
 
-    def take(self, endpoints: Iterable[Endpoint]) -> list[ChannelStatusMessage]:
-        """Take in how they stand, and return what is new as messages, in order for each."""
-        return [message for each in endpoints for message in self._take(each)]
+    def any_healthy(self, matches: Filter = lambda _: True) -> bool:
+        """Whether a healthy one matches."""
+        return any(each.is_channel_healthy() and matches(each) for each in self.monitors)
 
-    def _take(self, endpoint: Endpoint) -> list[ChannelStatusMessage]:
-        told = said(endpoint)
-        context = _guessed(endpoint) if told is None else told.context
-        group = endpoint.group if told is None else told.group
-        seen = self._known(endpoint, context, group)
-        monitor = seen.monitor
-        new: list[tuple[OurStatus, Any]] = []
-        for number, status, payload in () if told is None else told.messages:
-            if number > seen.number:
-                seen.number = number
+    def update(self, endpoints: Iterable[Endpoint]) -> list[ChannelStatusMessage]:
+        """Take reported endpoints; return what is new as messages, in order for each endpoint."""
+        return [message for each in endpoints for message in self._update(each)]
+
+    def _update(self, endpoint: Endpoint) -> list[ChannelStatusMessage]:
+        received = received_status(endpoint)
+        context = _context_of(endpoint) if received is None else received.context
+        group = endpoint.group if received is None else received.group
+        peer = self._peer(endpoint, context, group)
+        new: list[tuple[OwnChannelStatus, Any]] = []
+        for number, status, payload in () if received is None else received.messages:
+            if number > peer.number:
+                peer.number = number
                 new.append((status, payload))
         state = _STATES.get(endpoint.state)
-        if state not in (None, seen.state) and (told is None or endpoint.state in _ENDED):
-            new.append((_STATES[endpoint.state], None))
-            seen.state = state
-        if told is not None and told.health is not None and told.health != seen.health:
-            seen.health = told.health
-            new.append((OurStatus.HealthCheck, dict(told.health)))
-        monitor.judge(healthy=endpoint.health != "lost" and endpoint.state != "error")
+        final = endpoint.state in _FINAL_STATES
+        if state is not None and state != peer.state and (received is None or final):
+            peer.state = state
+            new.append((state, None))
+        health = None if received is None else received.health
+        if health is not None and health != peer.health:
+            peer.health = health
+            new.append((OwnChannelStatus.HealthCheck, dict(health)))
+        monitor = peer.monitor
+        monitor.set_health(healthy=endpoint.health != "lost" and endpoint.state != "error")
         messages = [
             ChannelStatusMessage(
                 self._channel_name, context, group, endpoint.index, status.name, payload
@@ -188,92 +206,34 @@ class Connected:
             monitor.update(message)
         return messages
 
-    def _known(self, endpoint: Endpoint, context: str, group: str | None) -> _Seen:
-        place: Hashable = (endpoint.role, endpoint.group, endpoint.index)
-        if endpoint.group is None:
-            place = endpoint.id
-        seen = self._seen.get(place)
-        if seen is None:
+    def _peer(self, endpoint: Endpoint, context: str, group: str | None) -> _Peer:
+        place: Hashable = endpoint.id
+        if endpoint.group is not None:
+            place = (endpoint.role, endpoint.group, endpoint.index)
+        peer = self._peers.get(place)
+        if peer is None:
             monitor = ChannelStatusMonitor(self._channel_name, context, group, self._logger)
-            seen = self._seen[place] = _Seen(monitor)
+            peer = self._peers[place] = _Peer(monitor)
             self._on_new(monitor)
-        if seen.id != endpoint.id:
-            # Another instance: what it says begins anew.
-            seen.id, seen.number, seen.state, seen.health = endpoint.id, 0, None, None
-        # Its full name comes with its first beat, after its place.
-        seen.monitor.channel_context_name, seen.monitor.channel_group_name = context, group
-        return seen
+        if peer.id != endpoint.id:
+            peer.reset(endpoint.id)
+        # The first heartbeat, which has the full name, comes after the endpoint is listed.
+        peer.monitor.channel_context_name, peer.monitor.channel_group_name = context, group
+        return peer
 
 
-def _guessed(endpoint: Endpoint) -> str:
-    """Name one that has not told its name: it is not of pypz, or has not beaten yet."""
+def _context_of(endpoint: Endpoint) -> str:
+    """Name an endpoint without a pypz payload: a native one, or one before its first heartbeat."""
     alone = endpoint.group is not None and endpoint.size == 1
     return endpoint.title or (str(endpoint.group) if alone else endpoint.place)
 
 
-Filter = Callable[[ChannelStatusMonitor], bool]
+class FailedWriters:
+    """Decides how to go on when no writer of a channel is live and not all have finished.
 
-
-class ChannelCompany:
-    """What a channel knows of those that it is connected to, by the last update."""
-
-    _connected: Connected
-
-    def retrieve_all_connected_channel_count(self) -> int:
-        """Return how many were seen so far."""
-        return len(self._connected.monitors)
-
-    def retrieve_connected_channel_unique_names(
-        self, filter_function: Filter | None = None
-    ) -> set[str]:
-        """Return the unique names of those that the filter takes; without one, of all."""
-        return {
-            each.get_channel_unique_name()
-            for each in self._connected.monitors
-            if filter_function is None or filter_function(each)
-        }
-
-    def retrieve_healthy_connected_channel_count(self) -> int:
-        """Return how many of them are healthy."""
-        return sum(each.is_channel_healthy() for each in self._connected.monitors)
-
-    def is_any_connected_channel_healthy_and_not_stopped(self) -> bool:
-        """Whether somebody is healthy and has not stopped."""
-        return self._any(lambda each: not each.is_channel_stopped())
-
-    def is_any_connected_channel_healthy_and_not_closed(self) -> bool:
-        """Whether somebody is healthy and has not closed."""
-        return self._any(lambda each: not each.is_channel_closed())
-
-    def is_any_connected_channel_healthy_and_not_stopped_and_not_closed(self) -> bool:
-        """Whether somebody is healthy and still at work."""
-        return self._any(lambda each: not (each.is_channel_stopped() or each.is_channel_closed()))
-
-    def is_any_connected_channels_unhealthy(self) -> bool:
-        """Whether somebody was lost, or failed."""
-        return any(not each.is_channel_healthy() for each in self._connected.monitors)
-
-    def is_any_connected_channels_healthy(self) -> bool:
-        """Whether somebody is healthy."""
-        return self._any(lambda _each: True)
-
-    def _any(self, also: Filter) -> bool:
-        return any(each.is_channel_healthy() and also(each) for each in self._connected.monitors)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fate:
-    """Nobody writes any more, and not everybody has finished; `fault` None: wait for them."""
-
-    fault: CounterpartError | None
-
-
-class Fates:
-    """Judges the writers of a channel, as often as somebody asks whether more is to come.
-
-    pypz starts readers and writers together, each writer in its own place. So one that failed or
-    was lost is waited for by `LostWriterPolicy`, also when it had ended before this reader came,
-    and when it wrote nothing; that is no fault, but its successor is yet to write.
+    pypz starts readers and writers together, each writer in a place of its own. So a writer that
+    failed is waited for by `LostWriterPolicy`, also if it ended before this reader was opened, or
+    wrote nothing; the latter is no error, but its successor may still write.
     """
 
     def __init__(
@@ -287,24 +247,21 @@ class Fates:
         self._channel = channel
         self._policy = LostWriterPolicy(on_lost_writer, patience_s=patience_s, monotonic=monotonic)
 
-    def meet(self, endpoints: Iterable[Endpoint]) -> None:
-        """Note who is at work."""
+    def observe(self, endpoints: Iterable[Endpoint]) -> None:
+        """Note which writers are live."""
         self._policy.observe(endpoints)
 
-    def judge(self, endpoints: Iterable[Endpoint]) -> Fate | None:
-        """Return their fate; None while one is at work, and when all have finished."""
+    def check(self, endpoints: Iterable[Endpoint]) -> tuple[bool, CounterpartError | None]:
+        """Return whether to wait for a successor, and else the error, if there is one."""
         writers = [each for each in endpoints if each.role == "writer"]
-        self.meet(writers)
+        self.observe(writers)
         if any(each.lives for each in writers):
-            return None
+            return False, None
         if self._policy.awaits(each for each in writers if each.state != "closed"):
-            return Fate(fault=None)
+            return True, None
         found = outcome(writers, self._policy, channel=self._channel, writers=0)
         if found is None or found.fault is None:
-            return None
+            return False, None
         fault = found.fault
-        advice = "In a port's channelConfig that is onLostWriter='go_on', or 'wait'"
-        return Fate(fault=type(fault)(f"{fault}. {advice}", endpoints=fault.endpoints))
-
-
-__all__ = ["ChannelCompany", "ChannelStatusMonitor", "Connected", "Fate", "Fates", "Filter"]
+        advice = "In a port's channelConfig, set onLostWriter='go_on' or 'wait'"
+        return False, type(fault)(f"{fault}. {advice}", endpoints=fault.endpoints)

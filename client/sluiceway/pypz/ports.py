@@ -1,4 +1,4 @@
-"""pypz's own ports over channels of a gateway; needs pypz (`pypz-core`)."""
+"""pypz's ports on channels of a gateway. This module is apart because it needs pypz."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ try:
     from pypz.abstracts.channel_ports import ChannelInputPort, ChannelOutputPort
 except ImportError as error:
     raise ImportError(
-        "the ports are pypz's own: install pypz-core (github.com/lazlowa/pypz-python); without it, "
-        "sluiceway.InputPort and sluiceway.OutputPort do the same for plain programs"
+        "sluiceway.pypz.ports needs pypz: install pypz-core (github.com/lazlowa/pypz-python). "
+        "Programs without pypz use sluiceway.InputPort and sluiceway.OutputPort"
     ) from error
 
 __all__ = ["KafkaChannelInputPort", "KafkaChannelOutputPort"]
 
 
 class KafkaChannelInputPort(ChannelInputPort):  # type: ignore[misc]
-    """An input port whose channel is a gateway's; `channelLocation` is the gateway's address."""
+    """An input port on a gateway's channel; `channelLocation` is the gateway's address."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class KafkaChannelInputPort(ChannelInputPort):  # type: ignore[misc]
 
 
 class KafkaChannelOutputPort(ChannelOutputPort):  # type: ignore[misc]
-    """An output port that writes to a gateway's channels, one for each port that it feeds."""
+    """An output port that writes to a gateway's channels, one for each connected port."""
 
     def __init__(
         self, name: str | None = None, schema: Any = None, *args: Any, **kwargs: Any

@@ -1,92 +1,103 @@
-"""A reader of one port's records from its channel, with the names of pypz's."""
+"""KafkaChannelReader: pypz's channel reader on a channel of a gateway."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from sluiceway.errors import EndpointClosed
+from sluiceway.errors import CommitBeyondRead, Conflict, OptionError
 from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import ReaderSettings, group_name, reader_settings
-from sluiceway.pypz.errors import OperatorFailed
-from sluiceway.pypz.heartbeats import Cycles, Link
-from sluiceway.pypz.offsets import ChannelOffsets
-from sluiceway.pypz.peers import ChannelStatusMonitor, Fates
-from sluiceway.pypz.statuses import ChannelStatus
+from sluiceway.pypz.heartbeats import HeartbeatLink
+from sluiceway.pypz.offsets import OffsetHistory
+from sluiceway.pypz.peers import ChannelStatusMonitor, FailedWriters
+from sluiceway.pypz.status import ChannelStatus
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoint_models import Endpoint, Position
 from sluiceway.rest.models import Heartbeat
 
 __all__ = ["KafkaChannelReader"]
 
-_MANY = 100
-"""Of more partitions, an acknowledgement does not say how far it goes: it would not fit."""
-_CLOSE_S = 60.0
+_MAX_ACKNOWLEDGED = 100
+"""With more partitions, an acknowledgement has no positions: they would not fit."""
+_CLOSE_TIMEOUT_S = 60.0
 
 
-class KafkaChannelReader(ChannelOffsets, ChannelBase):
-    """Reads the channel of one input port; the port of the principal makes and deletes it.
+class KafkaChannelReader(ChannelBase[ChannelReader]):
+    """Reads the channel of one input port; the principal's port creates and deletes it.
 
-    The replicas of a port are a group of the gateway's: replica i of n reads the partitions p with
-    p mod n = i, in group mode all of them. Offsets count records; a channel with as many partitions
-    as there are replicas has Kafka's own. Positions only go forward.
+    The replicas of a port are a group: replica i of n reads the partitions p with p mod n = i, in
+    group mode all of them. Offsets count records; a channel with one partition per replica has
+    Kafka's own offsets. Committed positions only move forward.
     """
 
-    MetricsBufferLength = 10
-    """How many calls averages are taken over."""
     InitialDataConsumerTimeoutInMs = 10_000
     """How long the first call waits for a record, in milliseconds."""
     DataConsumerTimeoutInMs = 5000
-    """How long the later calls do."""
+    """How long later calls wait."""
+    NotInitialized = -9999
+    """The offset before one is set."""
+
+    _role = "reader"
+    _figures_kind = "Read"
 
     def __init__(
         self, channel_name: str, context: Any, executor: Executor | None = None, **kwargs: Any
     ) -> None:
-        ChannelBase.__init__(self, channel_name, context, executor, **kwargs)
-        ChannelOffsets.__init__(self)
-        self._fates: Fates | None = None
+        super().__init__(channel_name, context, executor, **kwargs)
         self._settings = ReaderSettings()
+        self._failed_writers: FailedWriters | None = None
         self._consumer_timeout_ms: int | None = None
         self._known_ends: Mapping[int, int] = {}
-        self._cycles = Cycles("Read", self.MetricsBufferLength)
+        self._read_record_count = 0
+        self._read_record_offset = self.NotInitialized
+        self._initial_input_record_offset = 0
+        self._last_offset_committed = 0
+        self._history: OffsetHistory | None = None
+        self._starts: dict[int, Position] = {}
 
     def acknowledge_input(self) -> None:
-        """Tell the writers that what was read so far is done with."""
+        """Tell the writers that everything read so far is processed."""
         at: dict[str, int] = {}
-        if self._reader is not None and len(self._reader.partitions) <= _MANY:
-            at = {str(p): place.offset for p, place in self._reader.position().items()}
+        if self._endpoint is not None and len(self._endpoint.partitions) <= _MAX_ACKNOWLEDGED:
+            at = {str(p): position.offset for p, position in self._endpoint.position().items()}
         self.invoke_sync_send_status_message(ChannelStatus.Acknowledged, {"at": at} if at else None)
 
     def has_records(self) -> bool:
-        """Whether there is something to read, or to wait for.
+        """Whether there are records to read, or to wait for.
 
-        When all is read and a writer has failed or was lost, a successor in its place is waited
-        for, for the channel's heartbeat timeout; then WriterFailed or WriterLost is raised, unless
-        the writer wrote nothing. `onLostWriter` in the configuration waits without end ("wait"),
-        or not at all ("go_on"), and raises neither.
+        If everything is read and a writer failed or was lost, its successor is waited for up to
+        the channel's heartbeat timeout; then WriterFailed or WriterLost is raised, unless the
+        writer wrote nothing. With `onLostWriter` in the configuration, the wait is unlimited
+        ("wait"), or there is none ("go_on"), and neither error.
         """
         reader = self._opened()
-        # In this order: who has ended by now wrote nothing after the ends that are looked at next.
-        fate = None if self._fates is None else self._fates.judge(self._heard())
+        # First: writers that have ended by now wrote nothing after the ends asked for next.
+        waits, fault = False, None
+        if self._failed_writers is not None:
+            waits, fault = self._failed_writers.check(self._counterparts)
         if any(reader.position()[p].offset < end for p, end in self._known_ends.items()):
             return True
         if self.get_consumer_lag() > 0:
             return True
-        works = self.is_any_connected_channel_healthy_and_not_stopped_and_not_closed
-        if not works() and self._meet_new_partitions(reader) and self.get_consumer_lag() > 0:
+        if (
+            not self.is_any_connected_channel_healthy_and_not_stopped_and_not_closed()
+            and self._read_new_partitions(reader)
+            and self.get_consumer_lag() > 0
+        ):
             return True
-        if fate is not None and fate.fault is not None:
-            raise fate.fault
-        return fate is not None
+        if fault is not None:
+            raise fault
+        return waits
 
     def get_consumer_lag(self) -> int:
-        """Return how many messages lie between here and the ends of the partitions read here."""
+        """Return the number of offsets up to the ends of the partitions read here."""
         reader = self._opened()
         self._known_ends = reader.end_offsets()
         positions = reader.position()
         return sum(max(0, end - positions[p].offset) for p, end in self._known_ends.items())
 
     def can_close(self) -> bool:
-        """Whether it may be closed: a principal when all its replicas have ended."""
+        """Whether it may be closed: a principal's only after those of its replicas."""
         group = self._context.get_group_name()
         if not self._context.is_principal() or group is None:
             return True
@@ -94,147 +105,228 @@ class KafkaChannelReader(ChannelOffsets, ChannelBase):
         if self.retrieve_all_connected_channel_count() == 0:
             return True
 
-        def ended(each: ChannelStatusMonitor) -> bool:
-            over = each.is_channel_stopped() or each.is_channel_closed()
+        def has_ended(each: ChannelStatusMonitor) -> bool:
+            ended = each.is_channel_stopped() or each.is_channel_closed()
             return each.get_channel_group_name() == group and (
-                over or not each.is_channel_healthy()
+                ended or not each.is_channel_healthy()
             )
 
-        ended_count = len(self.retrieve_connected_channel_unique_names(ended))
-        return ended_count == int(self._context.get_group_size()) - 1
+        ended = len(self.retrieve_connected_channel_unique_names(has_ended))
+        return ended == int(self._context.get_group_size()) - 1
 
     def invoke_read_records(self) -> list[Any]:
         """Return up to `max_poll_records` records as soon as there are some; [] after the timeout.
 
         The timeout is InitialDataConsumerTimeoutInMs for the first call, then
-        DataConsumerTimeoutInMs. [] does not mean the end: ask `has_records` and the states of the
-        writers for that.
+        DataConsumerTimeoutInMs. [] is not the end: see `has_records` and the writers' states.
 
         Raises SchemaParseException, EndpointClosed, Fenced, CorruptMessage, SchemaMismatch,
         OffsetOutOfRange, TopicGone and KafkaUnavailable; none of them loses a record.
         """
-        if self._reader is not None:
-            self._know_offset()
-        records = self._read_records()
-        self._count(len(records))
-        if records:
-            self._health_check_payload["receivedRecordCount"] = self._read_record_count
-        self._cycles.turn(len(records))
-        return records
-
-    def on_status_message_send(self) -> None:
-        """Put the figures into the payload, with `metricsEnabled`."""
-        if self._metrics_enabled:
-            self._health_check_payload.update(self._cycles.figures())
-
-    def _read_records(self) -> list[Any]:
-        if self._reader is None:
-            # What is wrong with the port is told before that it is not open.
+        if self._endpoint is None:
+            # An invalid schema is reported before the channel that is not open.
             _ = self._resources.schema
-        reader, most = self._opened(), self._settings.max_poll_records
+        reader, limit = self._opened(), self._settings.max_poll_records
+        self._known_history()
         timeout_ms = self._consumer_timeout_ms
         if timeout_ms is None:
             timeout_ms = self.InitialDataConsumerTimeoutInMs
             self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
-        # News of writers ends no wait: records of theirs may be on the way.
+        # News of writers does not end the wait: their records may be under way.
         records = reader.read(1, timeout=timeout_ms / 1000)
-        if records and most > 1:
-            records += reader.read(most - 1, timeout=0)
+        if records and limit > 1:
+            records += reader.read(limit - 1, timeout=0)
         self._catch_up()
+        self._metrics.turn(self._read_record_count)
+        if records:
+            self._read_record_count += len(records)
+            self._read_record_offset += len(records)
+            self._health_check_payload["receivedRecordCount"] = self._read_record_count
+        if self._history is not None:
+            self._history.add(len(records), reader.position())
         return records
+
+    def get_read_record_count(self) -> int:
+        """Return the number of records read by this reader."""
+        return self._read_record_count
+
+    def get_read_record_offset(self) -> int:
+        """Return the offset of the next record, or NotInitialized."""
+        return self._read_record_offset
+
+    def set_initial_record_offset(self, initial_record_offset: int) -> None:
+        """Continue reading at this offset, and count from there.
+
+        Raises OffsetOutOfRange, and OptionError if the reader has several partitions, where one
+        number is no position.
+        """
+        if self._endpoint is not None:
+            self._history = self._seek(self._endpoint, initial_record_offset)
+        self._initial_input_record_offset = initial_record_offset
+        self._last_offset_committed = initial_record_offset
+        self._read_record_offset = initial_record_offset
+
+    def set_initial_record_offset_auto(self) -> None:
+        """Continue at the group's committed positions, or else where this reader began."""
+        reader = self._opened()
+        committed = {} if self._silent_mode else reader.committed()
+        positions = self._starts | {p: at for p, at in committed.items() if p in self._starts}
+        moved = {p: at for p, at in positions.items() if reader.position()[p] != at}
+        if moved:
+            reader.seek(moved)
+        self.set_initial_record_offset(sum(each.offset for each in positions.values()))
+
+    def invoke_commit_offset(
+        self, offset: int, compensate_with_initial_offset: bool = True
+    ) -> None:
+        """Commit the records up to this offset, counted from the initial offset.
+
+        Without compensation it is the offset itself. Raises CommitBeyondRead (a ValueError) for
+        records that were not read, and Conflict `goes_back` below the last commit.
+        """
+        reader = self._opened()
+        history = self._known_history()
+        wanted = offset + self._initial_input_record_offset * compensate_with_initial_offset
+        if wanted > self._read_record_offset:
+            raise CommitBeyondRead(
+                f"Offset is out of range: {wanted}; Current read offset? {self._read_record_offset}"
+            )
+        if wanted == self._last_offset_committed:
+            return
+        if wanted < self._last_offset_committed:
+            raise Conflict(
+                f"Offset to commit ({wanted}) is lower than the last committed offset "
+                f"({self._last_offset_committed}); nothing was committed. To go back, use "
+                "channel.reset(group, …, reason=…)",
+                status=409,
+                code="goes_back",
+            )
+        positions = history.at(wanted)
+        if positions is not None:
+            reader.commit(positions)
+            self._last_offset_committed = wanted
+            history.forget(wanted)
+
+    def invoke_commit_current_read_offset(self) -> None:
+        """Commit everything that was read."""
+        reader = self._opened()
+        history = self._known_history()
+        reader.commit()
+        self._last_offset_committed = self._read_record_offset
+        history.forget(self._read_record_offset)
+
+    def _known_history(self) -> OffsetHistory:
+        """Return the history, which begins at the committed offset unless one was set."""
+        if self._history is None:
+            self.set_initial_record_offset_auto()
+        assert self._history is not None  # noqa: S101 - set just now
+        return self._history
+
+    def _seek(self, reader: ChannelReader, offset: int) -> OffsetHistory:
+        """Move the reader to an offset, and return a history that begins there."""
+        positions = reader.position()
+        if offset != sum(each.offset for each in positions.values()):
+            if len(positions) != 1:
+                raise OptionError(
+                    f"the offset {offset} is ambiguous in {len(positions)} partitions; continue at "
+                    "the committed positions: set_initial_record_offset_auto()"
+                )
+            reader.seek(dict.fromkeys(positions, offset))
+        return OffsetHistory(offset, reader.position())
+
+    def _read_new_partitions(self, reader: ChannelReader) -> bool:
+        """Read partitions that the channel has got since; return whether there are any."""
+        new = reader.meet_new_partitions()
+        if new:
+            self._starts |= {p: Position(offset=0) for p in new}
+            self._known_history().add(0, reader.position())
+        return bool(new)
 
     def _create_resources(self) -> bool:
         heartbeat = Heartbeat(
             interval_ms=self.DefaultStatusThreadIntervalInMs,
             timeout_ms=ChannelStatusMonitor.ValidPatienceTimeInMs,
         )
-        whole = self._context.is_in_group_mode()
-        partitions = 1 if whole else int(self._context.get_group_size())
+        group_mode = self._context.is_in_group_mode()
+        partitions = 1 if group_mode else int(self._context.get_group_size())
         return self._resources.attempt(lambda: self._resources.create(partitions, heartbeat))
 
     def _delete_resources(self) -> bool:
         unread = self._settings.delete_unread
         return self._resources.attempt(lambda: self._resources.delete(unread=unread))
 
-    def _open_channel(self) -> bool:
-        return self._resources.attempt(self._open, opening=True)
-
     def _open(self) -> bool:
-        if self._reader is not None:
+        if self._endpoint is not None:
             return True
         if self._silent_mode:
-            channel = self._channel = self._resources.to_watch()
+            channel = self._channel = self._resources.channel()
             self._begin(channel.reader(until=None, config=self._settings.kafka))
             return True
-        channel = self._resources.to_read()
+        channel = self._resources.readable_channel()
         reader = channel.reader(
-            group=self._group(),
+            group=self._group,
             index=self._context.get_group_index(),
             size=self._context.get_group_size(),
             mode="broadcast" if self._context.is_in_group_mode() else "shared",
             until=None,
-            close_timeout_s=_CLOSE_S,
+            close_timeout_s=_CLOSE_TIMEOUT_S,
             config=self._settings.kafka,
         )
         try:
             self._begin(reader)
-            self._link = Link(reader)
+            self._link = HeartbeatLink(reader.attachment)
         except BaseException as error:
-            self._reader = None
+            self._endpoint = None
             reader.__exit__(type(error), error, None)
             raise
-        patience_s = channel.heartbeat.timeout_ms / 1000
-        self._fates = Fates(channel.name, self._settings.on_lost_writer, patience_s=patience_s)
+        self._failed_writers = FailedWriters(
+            channel.name,
+            self._settings.on_lost_writer,
+            patience_s=channel.heartbeat.timeout_ms / 1000,
+        )
         self._channel, self._consumer_timeout_ms = channel, None
         return True
 
-    def _may_leave(self) -> bool:
-        """Whether no other member of the group is there still; the first one leaves last."""
+    def _begin(self, reader: ChannelReader) -> None:
+        """Use an open reader; an offset that was set before applies to it."""
+        self._endpoint = reader
+        self._starts = reader.position()
+        if self._read_record_offset != self.NotInitialized:
+            self._history = self._seek(reader, self._read_record_offset)
+
+    def _may_close(self) -> bool:
+        """Whether the other members of the group have left; the principal leaves last."""
         if self._silent_mode or not self._context.is_principal():
             return True
-        return not any(each.lives for each in self._fellows())
+        return not any(each.lives for each in self._other_members())
 
-    def _close_channel(self) -> bool:
-        if self._reader is not None and self._failed:
-            error = OperatorFailed(f"{self._context.get_full_name()} told of an error")
-            self._reader.__exit__(OperatorFailed, error, None)
-        elif self._reader is not None:
-            self._reader.close()
-        return True
-
-    def _part(self) -> None:
-        super()._part()
-        self._reader = self._fates = self._trail = None
+    def _release(self) -> None:
+        super()._release()
+        self._failed_writers = self._history = None
         self._known_ends = {}
 
-    def _configure_channel(self, configuration: Mapping[str, Any]) -> None:
+    def _configure(self, configuration: Mapping[str, Any]) -> None:
         self._settings = reader_settings(configuration, self._logger.warning)
 
-    def _take(self, endpoints: Iterable[Endpoint]) -> None:
+    def _update(self, endpoints: Iterable[Endpoint]) -> None:
         present = list(endpoints)
-        if self._fates is not None:
-            self._fates.meet(present)
-        super()._take(present)
+        if self._failed_writers is not None:
+            self._failed_writers.observe(present)
+        super()._update(present)
 
-    def _asked(self) -> Iterable[Endpoint]:
+    def _unreported_peers(self) -> Iterable[Endpoint]:
         if self._silent_mode:
-            return self._present("writer")
-        return self._fellows() if self._context.is_principal() else ()
+            return self._endpoints("writer")
+        return self._other_members() if self._context.is_principal() else ()
 
-    def _fellows(self) -> Sequence[Endpoint]:
-        """Ask for the other members of the group; the beats tell of writers alone."""
-        if self._reader is None or int(self._context.get_group_size()) <= 1:
+    def _other_members(self) -> Sequence[Endpoint]:
+        """Ask for the other members of the group; heartbeats report writers only."""
+        if self._endpoint is None or int(self._context.get_group_size()) <= 1:
             return ()
-        mine, group = self._reader.endpoint_id, self._group()
-        return [each for each in self._present("reader") if each.group == group and each.id != mine]
+        own_id = self._endpoint.endpoint_id
+        readers = self._endpoints("reader")
+        return [each for each in readers if each.group == self._group and each.id != own_id]
 
+    @property
     def _group(self) -> str:
         return group_name(str(self._context.get_group_name() or self._context.get_full_name()))
-
-    def _opened(self) -> ChannelReader:
-        if self._reader is None:
-            raise EndpointClosed(
-                f"the channel {self._unique_name} is not open: call invoke_open_channel() until it "
-                "is True"
-            )
-        return self._reader

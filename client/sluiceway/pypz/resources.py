@@ -1,4 +1,4 @@
-"""Where a channel of pypz's lies: its gateway, and its channel there."""
+"""Resources of a pypz channel: the gateway, and the channel there."""
 
 import os
 from collections.abc import Callable
@@ -22,7 +22,7 @@ __all__ = ["Resources"]
 
 
 class Resources:
-    """Opens, makes and deletes a channel at a gateway, which is connected to when it is needed."""
+    """Opens, creates and deletes a channel at a gateway, and connects to it when needed."""
 
     def __init__(self, name: str, context: Any, logger: ChannelLogger, *, grace_s: float) -> None:
         self.location: str | None = None
@@ -36,9 +36,9 @@ class Resources:
 
     @property
     def gateway(self) -> Gateway:
-        """The gateway. Raises MissingLocation, and OptionError for what is no address of one."""
+        """The gateway. Raises MissingLocation, and OptionError for an invalid address."""
         if self._gateway is None:
-            self._gateway = Gateway(self._located(), control_grace_s=self._grace_s)
+            self._gateway = Gateway(self._url(), control_grace_s=self._grace_s)
         return self._gateway
 
     @property
@@ -50,16 +50,16 @@ class Resources:
         return self._schema[1]
 
     def release(self) -> None:
-        """Let go of the connections to the gateway."""
+        """Close the connections to the gateway."""
         self._held = False
         if self._gateway is not None:
             self._gateway.close()
             self._gateway = None
 
     def attempt(self, act: Callable[[], bool], *, opening: bool = False) -> bool:
-        """Return what `act` does; False where it may succeed later, which the log tells why.
+        """Return the result of `act`; log a retriable error, and return False.
 
-        Connections to the gateway are kept once `opening` has succeeded, until `release`.
+        Once `opening` has succeeded, connections to the gateway are kept until `release`.
         """
         try:
             done = act()
@@ -78,12 +78,12 @@ class Resources:
                 self.release()
 
     def create(self, partitions: int, heartbeat: Heartbeat) -> bool:
-        """Make the channel, or let the one that is there grow; its records stay."""
+        """Create the channel, or grow the existing one; its records stay."""
         schema = self.schema
         try:
             channel = self.gateway.channel(self.name)
         except (ChannelNotFound, ChannelNotReady) as error:
-            if isinstance(error, ChannelNotReady) and not self._goes():
+            if isinstance(error, ChannelNotReady) and not self._is_being_deleted():
                 raise
             channel = self.gateway.channel(
                 self.name, schema, partitions=partitions, heartbeat=heartbeat
@@ -95,10 +95,10 @@ class Resources:
         return True
 
     def delete(self, *, unread: bool) -> bool:
-        """Delete the channel; False while somebody is at work at it.
+        """Delete the channel; False while it has live endpoints.
 
-        A channel with records that a group has not committed stays, and the log says so: a reader
-        that has enough has not failed. With `unread` it is deleted all the same.
+        A channel with uncommitted records is kept, which is logged: a reader may stop early
+        without an error. With `unread` it is deleted nevertheless.
         """
         channel = next((each for each in self.gateway.channels() if each.name == self.name), None)
         if channel is None:
@@ -113,17 +113,17 @@ class Resources:
             if error.code != "unread_data":
                 raise
             self._logger.warning(
-                f"the channel {self.name!r} is kept with its records, and a later run goes on at "
+                f"the channel {self.name!r} is kept with its records, and a later run continues at "
                 f"the last commit. {error} To have it deleted here, set deleteUnread=True in "
                 "channelConfig; to delete it now, run "
                 f"`sluiceway channels delete --force {self.name}`"
             )
         return True
 
-    def to_write(self) -> Channel:
-        """Return the channel for the port's schema, which becomes a version of the channel's.
+    def writable_channel(self) -> Channel:
+        """Return the channel with the port's schema, which becomes a version of the channel's.
 
-        Raises ChannelNotFound while nobody has made it, and Conflict `schema_incompatible`.
+        Raises ChannelNotFound until the reader has created it, and Conflict `schema_incompatible`.
         """
         schema, channel = self.schema, self.gateway.channel(self.name)
         if any(Schema.parse(each.definition) == schema for each in channel.schemas()):
@@ -131,20 +131,19 @@ class Resources:
         channel.update(schema=schema)
         return channel
 
-    def to_read(self) -> Channel:
-        """Return the channel for the port's schema, which has to be able to read all versions.
+    def readable_channel(self) -> Channel:
+        """Return the channel with the port's schema, which must read all versions.
 
-        Raises ChannelNotFound while nobody has made it, and SchemaMismatch.
+        Raises ChannelNotFound until the principal has created it, and SchemaMismatch.
         """
-        schema = self.schema
-        self.gateway.channel(self.name)
-        return self.gateway.channel(self.name, schema)
+        self.channel()
+        return self.gateway.channel(self.name, self.schema)
 
-    def to_watch(self) -> Channel:
-        """Return the channel as it is. Raises ChannelNotFound."""
+    def channel(self) -> Channel:
+        """Return the channel with its own schema. Raises ChannelNotFound."""
         return self.gateway.channel(self.name)
 
-    def _located(self) -> str | None:
+    def _url(self) -> str | None:
         if not self.location and not os.environ.get("SLUICEWAY_URL"):
             raise MissingLocation(
                 "Missing channel location parameter: set channelLocation to the gateway's address "
@@ -152,8 +151,8 @@ class Resources:
             )
         return self.location or None
 
-    def _goes(self) -> bool:
-        """Whether the channel is being deleted, so that its name is free in a moment."""
+    def _is_being_deleted(self) -> bool:
+        """Whether the channel is being deleted, so that its name becomes free."""
         return any(
             each.name == self.name and each.status.phase == "deleting"
             for each in self.gateway.channels()
@@ -168,4 +167,4 @@ def _parsed(given: Any) -> Schema:
     try:
         return Schema.of(given)
     except InvalidSchema as error:
-        raise SchemaParseException(f"the port's schema is none: {error}") from error
+        raise SchemaParseException(f"the port's schema is invalid: {error}") from error

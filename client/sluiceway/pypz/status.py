@@ -1,4 +1,4 @@
-"""pypz's channel statuses and status messages."""
+"""pypz's channel statuses and status messages, and the payload of heartbeats that carries them."""
 
 import json
 import threading
@@ -6,16 +6,27 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sluiceway.rest.endpoint_models import Endpoint
+
+__all__ = [
+    "ChannelStatus",
+    "ChannelStatusMessage",
+    "NameSeparator",
+    "OwnChannelStatus",
+    "ReceivedStatus",
+    "StatusPayload",
+    "now_ms",
+    "received_status",
+]
 
 NameSeparator = "@"
 """Between a channel's name and the full name of the port that reads or writes it."""
 
 
-class ChannelStatus(Enum):
-    """What a channel says of itself."""
+class OwnChannelStatus(Enum):
+    """The statuses of a channel, with pypz's names."""
 
     Opened = "Opened"
     Started = "Started"
@@ -27,11 +38,11 @@ class ChannelStatus(Enum):
     Acknowledged = "Acknowledged"
 
 
-class ChannelStatusMessage:
-    """What one side of a channel tells the other.
+class OwnStatusMessage:
+    """A status of one side of a channel, with pypz's fields.
 
-    `timestamp` is in milliseconds of Unix time, when it was made or heard of here; it is for
-    people, and nothing is judged by it.
+    `timestamp` is in milliseconds of Unix time: when the message was created or received here.
+    It is for display only.
     """
 
     def __init__(
@@ -40,7 +51,7 @@ class ChannelStatusMessage:
         channel_context_name: str,
         channel_group_name: str | None = None,
         channel_group_index: int = 0,
-        status: ChannelStatus | str | None = None,
+        status: OwnChannelStatus | str | None = None,
         payload: Any = None,
         timestamp: int | None = None,
     ) -> None:
@@ -48,7 +59,8 @@ class ChannelStatusMessage:
         self.channel_context_name = channel_context_name
         self.channel_group_name = channel_group_name
         self.channel_group_index = channel_group_index
-        self.status = status if isinstance(status, ChannelStatus) else ChannelStatus[str(status)]
+        given = status if isinstance(status, OwnChannelStatus) else OwnChannelStatus[str(status)]
+        self.status = given
         self.payload = payload
         self.timestamp = now_ms() if timestamp is None else timestamp
 
@@ -58,7 +70,7 @@ class ChannelStatusMessage:
 
     @classmethod
     def create_from_json(cls, source: str | dict[str, Any]) -> Self:
-        """Read the JSON that `str()` gives, or the dict that it is. TypeError for all else."""
+        """Read the JSON of `str()`, as text or dict. Raises TypeError for anything else."""
         if isinstance(source, str):
             source = json.loads(source)
         if not isinstance(source, dict):
@@ -69,19 +81,30 @@ class ChannelStatusMessage:
         return json.dumps(vars(self) | {"status": self.status.value})
 
 
+# User code gets pypz's own classes where it is installed, so comparisons with them hold.
+if TYPE_CHECKING:
+    ChannelStatus = OwnChannelStatus
+    ChannelStatusMessage = OwnStatusMessage
+else:
+    try:
+        from pypz.core.channels.status import ChannelStatus, ChannelStatusMessage
+    except ImportError:
+        ChannelStatus, ChannelStatusMessage = OwnChannelStatus, OwnStatusMessage
+
+
 def now_ms() -> int:
-    """Return the wall clock's milliseconds, for dating what is told to people."""
+    """Return the wall clock's milliseconds, for display."""
     return int(time.time() * 1000)
 
 
 _KEY = "pypz"
-_KEPT = 8
-_ROOM_BYTES = 4000
+_MAX_MESSAGES = 8
+_MAX_BYTES = 4000
 """A payload takes 4,096 bytes at most."""
 
 
 class StatusPayload:
-    """Makes the payload of one endpoint. Statuses are numbered, so that none is heard twice."""
+    """The payload of one endpoint: its latest statuses, numbered, and its health figures."""
 
     def __init__(self, context: str, group: str | None) -> None:
         self._context = context
@@ -91,15 +114,16 @@ class StatusPayload:
         self._messages: list[tuple[int, str, Any]] = []
         self._health: Mapping[str, Any] | None = None
 
-    def say(self, status: ChannelStatus, payload: Any) -> dict[str, Any]:
-        """Return the payload that tells of this status too; the oldest are left out for it."""
+    def add(self, status: OwnChannelStatus, payload: Any) -> dict[str, Any]:
+        """Return the payload with this status as well; the oldest make room for it."""
         with self._lock:
             self._number += 1
-            self._messages = [*self._messages, (self._number, status.name, payload)][-_KEPT:]
+            message = (self._number, status.name, payload)
+            self._messages = [*self._messages, message][-_MAX_MESSAGES:]
             return self._document()
 
-    def feel(self, health: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Return the payload with these figures of its health; None where they are as before."""
+    def set_health(self, health: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return the payload with these health figures; None if they have not changed."""
         with self._lock:
             if health == self._health:
                 return None
@@ -108,7 +132,7 @@ class StatusPayload:
 
     def _document(self) -> dict[str, Any]:
         while True:
-            told = {
+            document = {
                 _KEY: {
                     "context": self._context,
                     "group": self._group,
@@ -116,53 +140,42 @@ class StatusPayload:
                     "health": self._health,
                 }
             }
-            # What cannot be JSON, or is too large alone, is refused where the payload is set.
-            size = len(json.dumps(told, default=str, ensure_ascii=False).encode())
-            if size <= _ROOM_BYTES or len(self._messages) < 2:
-                return told
+            # Values that are not JSON, or too large, are refused where the payload is set.
+            size = len(json.dumps(document, default=str, ensure_ascii=False).encode())
+            if size <= _MAX_BYTES or len(self._messages) < 2:
+                return document
             del self._messages[0]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """What an endpoint's payload tells, if it is of a channel of pypz's."""
+class ReceivedStatus:
+    """The content of a pypz endpoint's payload."""
 
     context: str
     group: str | None
-    messages: tuple[tuple[int, ChannelStatus, Any], ...]
+    messages: tuple[tuple[int, OwnChannelStatus, Any], ...]
     health: Mapping[str, Any] | None
 
 
-def said(endpoint: Endpoint) -> Said | None:
-    """Read an endpoint's payload; None for others' endpoints, and for payloads of another form."""
-    told = (endpoint.payload or {}).get(_KEY)
-    if not isinstance(told, Mapping):
+def received_status(endpoint: Endpoint) -> ReceivedStatus | None:
+    """Read an endpoint's payload; None if it has another form, as those of native clients."""
+    document = (endpoint.payload or {}).get(_KEY)
+    if not isinstance(document, Mapping):
         return None
-    context, group, health = told.get("context"), told.get("group"), told.get("health")
-    listed = told.get("messages")
-    if not isinstance(context, str) or not isinstance(listed, list):
+    context, group = document.get("context"), document.get("group")
+    health, messages = document.get("health"), document.get("messages")
+    if not isinstance(context, str) or not isinstance(messages, list):
         return None
-    return Said(
+    return ReceivedStatus(
         context=context,
         group=group if isinstance(group, str) else None,
-        messages=tuple(message for each in listed if (message := _message(each)) is not None),
+        messages=tuple(found for each in messages if (found := _message(each)) is not None),
         health=health if isinstance(health, Mapping) else None,
     )
 
 
-def _message(told: Any) -> tuple[int, ChannelStatus, Any] | None:
-    match told:
-        case [int(number), str(name), payload] if name in ChannelStatus.__members__:
-            return number, ChannelStatus[name], payload
+def _message(given: Any) -> tuple[int, OwnChannelStatus, Any] | None:
+    match given:
+        case [int(number), str(name), payload] if name in OwnChannelStatus.__members__:
+            return number, OwnChannelStatus[name], payload
     return None
-
-
-__all__ = [
-    "ChannelStatus",
-    "ChannelStatusMessage",
-    "NameSeparator",
-    "Said",
-    "StatusPayload",
-    "now_ms",
-    "said",
-]

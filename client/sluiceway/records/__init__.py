@@ -1,4 +1,4 @@
-"""Records: what a user holds, made into record batches and back, column by column."""
+"""Conversion of users' records to record batches and back, column by column."""
 
 from sluiceway.records.from_python import to_batches
 from sluiceway.records.to_python import to_records

@@ -1,4 +1,4 @@
-"""Arrow arrays cast to the types of a schema: wider, or the same values in another form."""
+"""Lossless casts of Arrow arrays to the types of a schema."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sluiceway.errors import SchemaMismatch
-from sluiceway.records.columns import spread
+from sluiceway.records.columns import scatter
 from sluiceway.records.validation import (
     NULL,
     ArrayOverflow,
     ValueMismatch,
     check_column,
-    contents,
-    shown,
+    describe,
+    list_contents,
 )
 from sluiceway.schema.arrow import arrow_type, is_list
 from sluiceway.schema.types import (
@@ -39,7 +39,7 @@ from sluiceway.schema.types import (
     Scalar,
     Type,
     Uuid,
-    below,
+    join_path,
 )
 
 _FLOAT: Final = Scalar(kind=Kind.FLOAT)
@@ -100,20 +100,20 @@ def _takes(leaf: Leaf, type_: pa.DataType) -> bool:
 
 def _advice(type_: Present) -> str:
     if isinstance(type_, Scalar) and type_.kind in INSTANTS:
-        return "attach the time zone that they are of (pyarrow.compute.assume_timezone)"
+        return "attach their time zone (pyarrow.compute.assume_timezone)"
     if isinstance(type_, Scalar) and type_.kind in LOCALS:
         return f"cast to {arrow_type(type_)} without a time zone"
     return "cast it"
 
 
 def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
-    """Bring a valid `array` to the Arrow type of `type_`, losing nothing, and check its values.
+    """Cast a valid `array` to the Arrow type of `type_` without loss, and check its values.
 
-    Numbers may change their width and be whole numbers in another form, text and bytes their
-    offsets, times and timestamps their unit, decimals their digits; dictionaries are decoded.
-    Names and nullability of what is nested may still differ from the schema's. Raises
-    SchemaMismatch for an array of another type, Unfit for a value that does not fit, TooMuch
-    where one array is too small.
+    Numbers may have another width or kind, text and bytes other offsets, times and timestamps
+    another unit, decimals other digits; dictionaries are decoded. Names and nullability of nested
+    types may still differ from the schema's. Raises
+    SchemaMismatch for an array of another type, ValueMismatch for a value that does not fit, and
+    ArrayOverflow.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -135,9 +135,9 @@ def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
     valid = np.flatnonzero(array.is_valid())
     places = valid.tolist()
     try:
-        return spread(_nested(array.take(pa.array(valid)), present, path), places, len(array))
+        return scatter(_nested(array.take(pa.array(valid)), present, path), places, len(array))
     except ValueMismatch as error:
-        raise error.moved(places[error.position]) from error
+        raise error.at_position(places[error.position]) from error
 
 
 def _leaves(array: pa.Array, leaf: Leaf, path: str) -> pa.Array:
@@ -145,28 +145,28 @@ def _leaves(array: pa.Array, leaf: Leaf, path: str) -> pa.Array:
         raise _mismatch(path, array.type, leaf)
     target = arrow_type(leaf)
     if isinstance(leaf, Decimal) and types.is_integer(array.type):
-        array = array.cast(pa.decimal128(20, 0))  # as many digits as 64 bits can have
+        array = array.cast(pa.decimal128(20, 0))  # 64 bits have up to 20 digits
     try:
-        made = _uuids(array, leaf, path) if isinstance(leaf, Uuid) else array.cast(target)
+        cast_array = _uuids(array, leaf, path) if isinstance(leaf, Uuid) else array.cast(target)
     except pa.ArrowInvalid as error:
-        position, why = _culprit(array, pa.binary(16) if isinstance(leaf, Uuid) else target)
-        public = f"it cannot be carried as {target}"
+        position, why = _find_failure(array, pa.binary(16) if isinstance(leaf, Uuid) else target)
+        public = f"it cannot be converted to {target}"
         raise ValueMismatch(position, path, f"{public}: {why}", public_reason=public) from error
-    if isinstance(made, pa.ChunkedArray):
+    if isinstance(cast_array, pa.ChunkedArray):
         raise ArrayOverflow
-    if leaf == _FLOAT and pc.any(pc.is_inf(made)).as_py():
+    if leaf == _FLOAT and pc.any(pc.is_inf(cast_array)).as_py():
         finite = pc.is_finite(array.cast(pa.float64()))
-        lost = pc.fill_null(pc.and_(pc.is_inf(made), finite), False)
+        lost = pc.fill_null(pc.and_(pc.is_inf(cast_array), finite), False)
         for position in np.flatnonzero(lost).tolist():
-            large = "is too large for a float"
-            reason = f"{shown(array[position].as_py())} {large}"
-            raise ValueMismatch(position, path, reason, public_reason=f"it {large}")
-    check_column(made, Nullable(item=leaf), path)
-    return made
+            problem = "is too large for a float"
+            reason = f"{describe(array[position].as_py())} {problem}"
+            raise ValueMismatch(position, path, reason, public_reason=f"it {problem}")
+    check_column(cast_array, Nullable(item=leaf), path)
+    return cast_array
 
 
 def _uuids(array: pa.Array, leaf: Uuid, path: str) -> pa.Array:
-    """Make text or bytes into the other one, if that is what `leaf` is stored as."""
+    """Convert text to bytes or bytes to text, as `leaf` is stored."""
     target = arrow_type(leaf)
     if _is_text(array.type) is _is_text(target):
         return array.cast(target)
@@ -178,8 +178,8 @@ def _uuids(array: pa.Array, leaf: Uuid, path: str) -> pa.Array:
     return pa.array([v and str(UUID(bytes=v)) for v in found], target)
 
 
-def _culprit(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
-    """Find a value of `array` that cannot be cast to `target`, of which there is one, and why."""
+def _find_failure(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
+    """Return the position of a value that cannot be cast to `target`, and why; there is one."""
     begin, end = 0, len(array)
     why = ""
     while end - begin > 1 or not why:
@@ -193,16 +193,16 @@ def _culprit(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
 
 
 def _nested(array: pa.Array, type_: Present, path: str) -> pa.Array:
-    """Cast an array without nulls of a nested type."""
+    """Cast a nested array without nulls."""
     match type_:
         case Record() if types.is_struct(array.type):
             return _structs(array, type_, path)
         case Array(items=items) if is_list(array.type):
-            offsets, (values,) = _list_contents(array)
+            offsets, (values,) = _contents_of_any_list(array)
             made = _inside(values, items, f"{path}[]", offsets)
             return pa.ListArray.from_arrays(_narrow(offsets), made)
         case Map(values=items) if types.is_map(array.type):
-            offsets, (keys, values) = contents(array)
+            offsets, (keys, values) = list_contents(array)
             key_array = _inside(keys, Scalar(kind=Kind.STRING), f"{path}{{}}", offsets)
             made = _inside(values, items, f"{path}{{}}", offsets)
             maps = pa.MapArray.from_arrays(_narrow(offsets), key_array, made)
@@ -211,10 +211,10 @@ def _nested(array: pa.Array, type_: Present, path: str) -> pa.Array:
     raise _mismatch(path, array.type, type_)
 
 
-def _list_contents(array: pa.Array) -> tuple[Any, list[pa.Array]]:
-    """Give what `contents` does of an array of any kind of list."""
+def _contents_of_any_list(array: pa.Array) -> tuple[Any, list[pa.Array]]:
+    """Return the `list_contents` of any of Arrow's list types."""
     if types.is_list(array.type):
-        return contents(array)
+        return list_contents(array)
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(pc.list_value_length(array).to_numpy(), out=offsets[1:])
     return offsets, [pc.list_flatten(array)]
@@ -225,11 +225,11 @@ def _structs(array: pa.Array, record: Record, path: str) -> pa.Array:
     wanted = [field.name for field in record.fields]
     if sorted(there) != sorted(wanted):
         raise SchemaMismatch(
-            f"the field {path!r} has the fields {', '.join(there)}, the schema wants "
+            f"the field {path!r} has the fields {', '.join(there)}, but the schema has "
             f"{', '.join(wanted)}"
         )
     made = [
-        cast(array.field(there.index(field.name)), field.type, below(path, field.name))
+        cast(array.field(there.index(field.name)), field.type, join_path(path, field.name))
         for field in record.fields
     ]
     return pa.StructArray.from_arrays(made, names=wanted)
@@ -240,7 +240,7 @@ def _inside(values: pa.Array, type_: Type, path: str, offsets: Any) -> pa.Array:
         return cast(values, type_, path)
     except ValueMismatch as error:
         row = int(np.searchsorted(offsets, error.position, side="right")) - 1
-        raise error.moved(row) from error
+        raise error.at_position(row) from error
 
 
 def _narrow(offsets: Any) -> pa.Array:
@@ -251,5 +251,5 @@ def _narrow(offsets: Any) -> pa.Array:
 
 def _mismatch(path: str, found: pa.DataType, wanted: Present) -> SchemaMismatch:
     return SchemaMismatch(
-        f"the field {path!r} is {found}, the schema wants {arrow_type(wanted)}; {_advice(wanted)}"
+        f"the field {path!r} is {found}, but the schema has {arrow_type(wanted)}; {_advice(wanted)}"
     )

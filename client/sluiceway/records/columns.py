@@ -1,7 +1,7 @@
-"""Python values to Arrow columns, level by level.
+"""Conversion of Python values to Arrow columns.
 
-The way of a good batch is column by column, without a step per cell. What does not fit is searched
-for only after a column has failed.
+Values are converted column by column, without a step per cell. Only after a column failed is it
+searched for the value that does not fit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,18 @@ import pyarrow as pa
 from sluiceway.records.scalars import scalars
 from sluiceway.records.validation import NULL, ArrayOverflow, ValueMismatch
 from sluiceway.schema.arrow import arrow_type
-from sluiceway.schema.defaults import as_python
-from sluiceway.schema.types import Array, Field, Kind, Map, Nullable, Record, Scalar, Type, below
+from sluiceway.schema.defaults import default_to_python
+from sluiceway.schema.types import (
+    Array,
+    Field,
+    Kind,
+    Map,
+    Nullable,
+    Record,
+    Scalar,
+    Type,
+    join_path,
+)
 
 _MISSING: Final = object()
 
@@ -29,15 +39,15 @@ _MISSING: Final = object()
 def field_values(
     rows: Sequence[Any], kinds: set[type], record: Record, path: str
 ) -> list[list[Any]]:
-    """Take the values of each field of `record` out of `rows`: mappings, dataclass instances.
+    """Return the values of each field of `record` in `rows`, mappings or dataclass instances.
 
-    A field that a row leaves out has its default. Raises Unfit for a field that is missing and
-    has none, and for one that the record does not know.
+    Missing fields have their defaults. Raises ValueMismatch for a missing field without a default,
+    and for an unknown field.
     """
     if len(kinds) == 1 and not issubclass(kind := next(iter(kinds)), Mapping):
         return _attributes(rows, kind, record, path)
     if not all(issubclass(kind, Mapping) for kind in kinds):
-        rows = [row if isinstance(row, Mapping) else _shallow(row) for row in rows]
+        rows = [row if isinstance(row, Mapping) else _as_dict(row) for row in rows]
     try:
         found = [list(map(itemgetter(field.name), rows)) for field in record.fields]
     except KeyError:
@@ -48,19 +58,19 @@ def field_values(
     known = {field.name for field in record.fields}
     for position, row in enumerate(rows):
         if unknown := [name for name in row if name not in known]:
-            raise _unknown(position, unknown[0], record, path)
+            raise _unknown_field(position, unknown[0], record, path)
     return found
 
 
 def _with_default(rows: Sequence[Any], field: Field, path: str) -> list[Any]:
     default: object = _MISSING
     if field.default is not None:
-        default = as_python(json.loads(field.default), field.type)
+        default = default_to_python(json.loads(field.default), field.type)
     values = [row.get(field.name, default) for row in rows]
     if field.default is None:
         for position, value in enumerate(values):
             if value is _MISSING:
-                raise _missing(position, below(path, field.name))
+                raise _missing_field(position, join_path(path, field.name))
     return values
 
 
@@ -68,35 +78,33 @@ def _attributes(rows: Sequence[Any], kind: type, record: Record, path: str) -> l
     there = {member.name for member in dataclasses.fields(kind)}
     known = {field.name for field in record.fields}
     for name in sorted(there - known):
-        raise _unknown(0, name, record, path)
+        raise _unknown_field(0, name, record, path)
     found = []
     for field in record.fields:
         if field.name in there:
             found.append(list(map(attrgetter(field.name), rows)))
         elif field.default is None:
-            raise _missing(0, below(path, field.name))
+            raise _missing_field(0, join_path(path, field.name))
         else:
-            found.append([as_python(json.loads(field.default), field.type)] * len(rows))
+            found.append([default_to_python(json.loads(field.default), field.type)] * len(rows))
     return found
 
 
-def _shallow(row: Any) -> dict[str, Any]:
+def _as_dict(row: Any) -> dict[str, Any]:
     return {member.name: getattr(row, member.name) for member in dataclasses.fields(row)}
 
 
-def _missing(position: int, path: str) -> ValueMismatch:
-    return ValueMismatch(
-        position, path, "it is missing, and the schema has no default for it; add it"
-    )
+def _missing_field(position: int, path: str) -> ValueMismatch:
+    return ValueMismatch(position, path, "it is missing, and has no default in the schema; add it")
 
 
-def _unknown(position: int, name: object, record: Record, path: str) -> ValueMismatch:
+def _unknown_field(position: int, name: object, record: Record, path: str) -> ValueMismatch:
     known = ", ".join(field.name for field in record.fields[:20])
     return ValueMismatch(
         position,
-        below(path, str(name)),
+        join_path(path, str(name)),
         f"the schema has no such field; it has {known}",
-        public_reason=f"it has a field that the schema does not have; that has {known}",
+        public_reason=f"it has a field that is not in the schema, which has {known}",
         schema_path=path,
     )
 
@@ -106,9 +114,9 @@ _OFFSET_MAX = 2**31 - 1
 
 
 def column(values: Sequence[Any], type_: Type, path: str) -> pa.Array:
-    """Make the array of `values` of `type_`; `path` is the field's.
+    """Convert `values` of the field at `path` to an array of `type_`.
 
-    Raises Unfit for a value that does not fit, TooMuch where one array is too small.
+    Raises ValueMismatch for a value that does not fit, and ArrayOverflow.
     """
     kinds = set(map(type, values))
     if type(None) in kinds:
@@ -127,13 +135,13 @@ def column(values: Sequence[Any], type_: Type, path: str) -> pa.Array:
 
 
 def columns(rows: Sequence[Any], kinds: set[type], record: Record, path: str) -> list[pa.Array]:
-    """Make one array for each field of `record` from `rows`, whose types are `kinds`.
+    """Convert `rows`, which have the types `kinds`, to one array for each field of `record`.
 
     Raises as `column` does, with positions in `rows`.
     """
     found = field_values(rows, kinds, record, path)
     return [
-        column(values, field.type, below(path, field.name))
+        column(values, field.type, join_path(path, field.name))
         for values, field in zip(found, record.fields, strict=True)
     ]
 
@@ -148,16 +156,16 @@ def _records(values: Sequence[Any], kinds: set[type], record: Record, path: str)
     try:
         arrays = columns([values[place] for place in places], kinds, record, path)
     except ValueMismatch as error:
-        raise error.moved(places[error.position]) from error
-    return spread(pa.StructArray.from_arrays(arrays, fields=members), places, len(values))
+        raise error.at_position(places[error.position]) from error
+    return scatter(pa.StructArray.from_arrays(arrays, fields=members), places, len(values))
 
 
-def spread(array: pa.Array, places: Sequence[int], length: int) -> pa.Array:
-    """Put the values of `array` at `places` of an array of `length`, null elsewhere."""
+def scatter(array: pa.Array, positions: Sequence[int], length: int) -> pa.Array:
+    """Return an array of `length` with the values of `array` at `positions`, else null."""
     indices = np.zeros(length, np.int64)
     absent = np.ones(length, np.bool_)
-    indices[places] = np.arange(len(places))
-    absent[places] = False
+    indices[positions] = np.arange(len(positions))
+    absent[positions] = False
     return array.take(pa.array(indices, mask=absent))
 
 
@@ -170,7 +178,7 @@ def _lists(values: Sequence[Any], kinds: set[type], type_: Array, path: str) -> 
     except ValueMismatch as error:
         row = _row(offsets, error.position)
         inside = f"{path}[{error.position - offsets[row]}]"
-        raise error.moved(row, inside + error.path[len(path) + 2 :]) from error
+        raise error.at_position(row, inside + error.path[len(path) + 2 :]) from error
     bounds = _with_nulls(offsets, values)
     return pa.ListArray.from_arrays(bounds, items, type=arrow_type(type_))
 
@@ -186,13 +194,13 @@ def _maps(values: Sequence[Any], kinds: set[type], type_: Map, path: str) -> pa.
         items = column(flat, type_.values, f"{path}{{}}")
     except ValueMismatch as error:
         inside = f"{path}[{keys[error.position]!r}]" + error.path[len(path) + 2 :]
-        raise error.moved(_row(offsets, error.position), inside) from error
+        raise error.at_position(_row(offsets, error.position), inside) from error
     bounds = _with_nulls(offsets, values)
     return pa.MapArray.from_arrays(bounds, key_array, items, type=arrow_type(type_))
 
 
 def list_offsets(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Add up the lengths of `values` (None: 0), from 0; TooMuch past what an array can hold."""
+    """Return the offsets of `values`, with 0 for the length of None. Raises ArrayOverflow."""
     try:
         lengths = list(map(len, values))
     except TypeError:

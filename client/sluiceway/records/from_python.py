@@ -1,36 +1,34 @@
-"""Records of any form to validated record batches."""
+"""Conversion of records in any form to validated record batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from sluiceway.errors import OptionError
 from sluiceway.records.columns import columns
 from sluiceway.records.tables import frame_batches, is_frame, table_batches
-from sluiceway.records.validation import ArrayOverflow, ValueMismatch, shown
-
-if TYPE_CHECKING:
-    from sluiceway.schema import Schema
+from sluiceway.records.validation import ArrayOverflow, ValueMismatch, describe
+from sluiceway.schema import Schema
 
 _ROWS: Final = 16_384
-"""Records are made into batches of so many rows: few enough to stay in the processor's caches."""
+"""The rows of a batch: few enough for the processor's caches."""
 
 
 def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
-    """Make `records` into batches whose schema is `schema.arrow`, all of them or none.
+    """Convert `records` to batches of the schema `schema.arrow`, all of them or none.
 
-    `records` is a dict or a dataclass instance, an iterable of such, a pyarrow.Table, a
-    pyarrow.RecordBatch or a pandas.DataFrame (whose index is not looked at). Order is kept; an
-    empty input gives an empty list. A field that is left out takes its default.
+    `records` is a dict or a dataclass instance, an iterable of them, a pyarrow.Table, a
+    pyarrow.RecordBatch or a pandas.DataFrame, without its index. The order is kept. Missing fields
+    have their defaults. No records give an empty list.
 
-    Raises InvalidRecord with the index of a record (from 0), the path of its field and the reason:
-    a value of another type or out of range, a null where none may be, a field that is missing or
-    unknown, an instant without a time zone. Raises SchemaMismatch where a whole column is of
-    another type, missing or unknown, and OptionError for what is no records at all.
+    Raises InvalidRecord with the index of the record from 0, the path of the field and the reason:
+    a value of another type or out of range, a null in a field that is not nullable, a missing or
+    unknown field, an instant without a time zone. Raises SchemaMismatch for a column that has
+    another type, is missing or is unknown, and OptionError for any other object.
     """
     if isinstance(records, pa.RecordBatch):
         return table_batches([records], schema)
@@ -54,8 +52,8 @@ def _listed(records: object) -> Sequence[Any]:
     if isinstance(records, Iterable) and not isinstance(records, str | bytes | bytearray):
         return list(records)
     raise OptionError(
-        f"{shown(records)} is no record: give a dict, a dataclass instance, an iterable of them, "
-        "a pyarrow table or batch, or a pandas dataframe"
+        f"{describe(records)} is not a record: give a dict, a dataclass instance, an iterable of "
+        "them, a pyarrow table or batch, or a pandas dataframe"
     )
 
 
@@ -64,18 +62,18 @@ def _batches(rows: Sequence[Any], start: int, schema: Schema) -> list[pa.RecordB
     for kind in kinds:
         if not issubclass(kind, Mapping) and not is_dataclass(kind):
             position = next(i for i, row in enumerate(rows) if type(row) is kind)
-            unfit = ValueMismatch.of_value(
+            mismatch = ValueMismatch.of_value(
                 position, "", "a dict or a dataclass instance", rows[position]
             )
-            raise unfit.in_write(start)
+            raise mismatch.to_invalid_record(start)
     try:
         arrays = columns(rows, kinds, schema.record, "")
     except ValueMismatch as error:
-        raise error.in_write(start) from error
+        raise error.to_invalid_record(start) from error
     except ArrayOverflow:
         if len(rows) == 1:
-            reason = "it is larger than 2 GiB, which no message can hold; make it smaller"
-            raise ValueMismatch(0, "", reason).in_write(start) from None
+            reason = "it is larger than 2 GiB, the limit of a message; make it smaller"
+            raise ValueMismatch(0, "", reason).to_invalid_record(start) from None
         half = len(rows) // 2
         first = _batches(rows[:half], start, schema)
         return first + _batches(rows[half:], start + half, schema)

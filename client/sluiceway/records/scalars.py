@@ -1,4 +1,4 @@
-"""Columns of single values: Python objects checked and made into Arrow arrays at C speed."""
+"""Conversion of Python scalars to Arrow arrays, at C speed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluiceway.records.validation import ArrayOverflow, ValueMismatch, senseless, shown, wanted
+from sluiceway.records.validation import (
+    ArrayOverflow,
+    ValueMismatch,
+    describe,
+    expected,
+    invalid_values,
+)
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.defaults import symbol
 from sluiceway.schema.types import (
@@ -49,22 +55,22 @@ _ALLOWED: Final[dict[Kind, tuple[type, ...]]] = {
     **dict.fromkeys(INSTANTS | LOCALS, (datetime,)),
 }
 _REFUSED: Final[dict[type, tuple[type, ...]]] = {int: (bool,), date: (datetime,)}
-"""What Python takes for an instance of an allowed type, and we do not."""
+"""Subclasses of allowed types that are not accepted."""
 
 _ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
 def scalars(values: Sequence[Any], kinds: set[type], leaf: Leaf, path: str) -> pa.Array:
-    """Make the array of `values`, whose types other than None's are `kinds`.
+    """Convert `values`, which have the types `kinds` or are None, to an array of `leaf`.
 
-    Raises Unfit for a value that is not of `leaf`, TooMuch where one array is too small.
+    Raises ValueMismatch for a value that does not fit, and ArrayOverflow.
     """
     allowed = _allowed(leaf)
     refused = tuple(chain.from_iterable(_REFUSED.get(type_, ()) for type_ in allowed))
     for type_ in kinds:
         if not issubclass(type_, allowed) or issubclass(type_, refused):
             position = list(map(type, values)).index(type_)
-            raise _unfit(position, path, leaf, values[position])
+            raise _mismatch_of(position, path, leaf, values[position])
     match leaf:
         case Scalar(kind=kind) if kind in TIMES or kind in INSTANTS or kind in LOCALS:
             _check_clocks(values, kinds, leaf, path)
@@ -77,8 +83,8 @@ def scalars(values: Sequence[Any], kinds: set[type], leaf: Leaf, path: str) -> p
     array = _converted(values, leaf, path)
     if leaf == _FLOAT:
         _check_overflow(array, values, path)
-    elif isinstance(leaf, Enum) and len(rows := senseless(array, leaf)):
-        raise _unfit(int(rows[0]), path, leaf, values[int(rows[0])])
+    elif isinstance(leaf, Enum) and len(rows := invalid_values(array, leaf)):
+        raise _mismatch_of(int(rows[0]), path, leaf, values[int(rows[0])])
     return array
 
 
@@ -105,7 +111,7 @@ def _converted(values: Sequence[Any], leaf: Leaf, path: str) -> pa.Array:
             try:
                 pa.array([value], target)
             except _ERRORS:
-                raise _unfit(position, path, leaf, value) from error
+                raise _mismatch_of(position, path, leaf, value) from error
         raise ArrayOverflow from error
     if isinstance(array, pa.ChunkedArray):
         raise ArrayOverflow
@@ -113,12 +119,12 @@ def _converted(values: Sequence[Any], leaf: Leaf, path: str) -> pa.Array:
 
 
 def _uuids(values: Sequence[Any], kinds: set[type], leaf: Uuid, path: str) -> Sequence[Any]:
-    """Give `values` in the form that Arrow is to have them in."""
+    """Return `values` as text or bytes, as `leaf` is stored."""
     if str in kinds or kinds - {UUID}:
         matches = re.compile(UUID_TEXT).fullmatch
         for position, value in enumerate(values):
             if isinstance(value, str) and not matches(value):
-                raise _unfit(position, path, leaf, value)
+                raise _mismatch_of(position, path, leaf, value)
     if leaf.fixed is None:
         return [None if value is None else str(value) for value in values]
     return [
@@ -128,47 +134,47 @@ def _uuids(values: Sequence[Any], kinds: set[type], leaf: Uuid, path: str) -> Se
 
 
 def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: Scalar, path: str) -> None:
-    """Refuse a wrong zone, and what lies between two ticks of the clock."""
+    """Reject a wrong time zone, and values between two ticks."""
     kind = leaf.kind
     present = [value for value in values if value is not None]
     if kinds - {datetime, time}:
-        # pandas has instants of its own, with nanoseconds, and one that is none.
+        # pandas has a timestamp class of its own, with nanoseconds, and NaT.
         finest = TICKS[kind] > TICKS[Kind.TIME]
         for position, value in enumerate(values):
             if value is not None and (
                 value != value or (getattr(value, "nanosecond", 0) and not finest)
             ):
-                raise _unfit(position, path, leaf, value)
+                raise _mismatch_of(position, path, leaf, value)
     zones = set(map(attrgetter("tzinfo"), present))
     if kind in INSTANTS and None in zones:
         position = _first(values, lambda v: v is not None and v.tzinfo is None)
         reason = (
-            "has no time zone, so that it is no certain instant; attach one, for instance "
+            "has no time zone, so it is not an instant; attach one, for instance with "
             "value.replace(tzinfo=datetime.UTC)"
         )
-        told = f"{shown(values[position])} {reason}"
-        raise ValueMismatch(position, path, told, public_reason=f"it {reason}")
+        full_reason = f"{describe(values[position])} {reason}"
+        raise ValueMismatch(position, path, full_reason, public_reason=f"it {reason}")
     if kind not in INSTANTS and zones - {None}:
         position = _first(values, lambda v: v is not None and v.tzinfo is not None)
-        raise _unfit(position, path, leaf, values[position])
+        raise _mismatch_of(position, path, leaf, values[position])
     if TICKS[kind] < TICKS[Kind.TIME]:
         between = TICKS[Kind.TIME] // TICKS[kind]
         for position, value in enumerate(values):
             if value is not None and value.microsecond % between:
-                raise _unfit(position, path, leaf, value)
+                raise _mismatch_of(position, path, leaf, value)
 
 
 def _check_overflow(array: pa.Array, values: Sequence[Any], path: str) -> None:
-    """Refuse what became infinite, and was not, when it was cut down to 32 bits."""
+    """Reject finite values that became infinite in 32 bits."""
     if not pc.any(pc.is_inf(array)).as_py():
         return
     for position in np.flatnonzero(pc.is_inf(array).fill_null(False)).tolist():
         if not math.isinf(values[position]):
-            raise _unfit(position, path, _FLOAT, values[position])
+            raise _mismatch_of(position, path, _FLOAT, values[position])
 
 
-def _unfit(position: int, path: str, leaf: Leaf, value: object) -> ValueMismatch:
-    return ValueMismatch.of_value(position, path, wanted(leaf), value)
+def _mismatch_of(position: int, path: str, leaf: Leaf, value: object) -> ValueMismatch:
+    return ValueMismatch.of_value(position, path, expected(leaf), value)
 
 
 def _first(values: Sequence[Any], condition: Callable[[Any], bool]) -> int:

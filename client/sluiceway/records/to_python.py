@@ -1,4 +1,4 @@
-"""Record batches to Python objects, column by column."""
+"""Conversion of record batches to Python objects, column by column."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from pyarrow import types
 
 from sluiceway.errors import ValueOutOfRange
 from sluiceway.garbage import nothing_to_collect
-from sluiceway.records.validation import contents
-from sluiceway.schema.arrow import noted
-from sluiceway.schema.types import Uuid, below
+from sluiceway.records.validation import list_contents
+from sluiceway.schema.arrow import type_in_metadata
+from sluiceway.schema.types import Uuid, join_path
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAYS: Final = (
     date.min.toordinal() - _EPOCH.toordinal(),
     date.max.toordinal() - _EPOCH.toordinal(),
 )
-_MOST_COMPILED: Final = 200
-"""Records of more fields are rare, and long to compile."""
+_MAX_COMPILED: Final = 200
+"""The most fields of a compiled row: larger ones are rare, and slow to compile."""
 _DAY_US: Final = 86_400_000_000
 _MICROSECONDS: Final = (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1)
 
 
 def to_records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Make each row of `batch` (of a schema's Arrow form) into a dict, in order.
+    """Convert each row of `batch` to a dict.
 
-    Timestamps become aware datetimes in UTC, local timestamps naive ones, maps and nested records
-    dicts, arrays lists, enums their symbols. Raises ValueOutOfRange, naming the field, for a date
-    or an instant outside of the years 1 to 9999 and for one between two microseconds, which only
-    `batches()` can give.
+    Timestamps become aware datetimes in UTC, local timestamps naive ones, maps and records dicts,
+    arrays lists, enums their symbols. Raises ValueOutOfRange with the field for a date or time
+    outside of the years 1 to 9999 or between two microseconds; `batches()` returns these.
     """
     fields = zip(batch.columns, batch.schema, strict=True)
     with nothing_to_collect():
@@ -49,19 +48,19 @@ def _dicts(names: list[str], columns: list[list[Any]]) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=256)
 def _builder(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[dict[str, Any]]]:
-    """Compile what makes dicts with these keys: a dict display is twice as fast as dict(zip())."""
-    if not 0 < len(names) <= _MOST_COMPILED:
+    """Compile a function for dicts with these keys, twice as fast as dict(zip())."""
+    if not 0 < len(names) <= _MAX_COMPILED:
         return lambda columns: [dict(zip(names, row)) for row in zip(*columns, strict=True)]  # noqa: B905 - equal, and hot
     values = [f"v{number}" for number in range(len(names))]
     items = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
     source = f"lambda columns: [{{{items}}} for {', '.join(values)}, in zip(*columns, strict=True)]"
-    built: Callable[[list[list[Any]]], list[dict[str, Any]]] = eval(source)  # noqa: S307 - of string literals
+    built: Callable[[list[list[Any]]], list[dict[str, Any]]] = eval(source)  # noqa: S307 - only `repr`s of names
     return built
 
 
 def _values(array: pa.Array, field: pa.Field, path: str) -> list[Any]:
     type_ = array.type
-    if field.metadata and isinstance(leaf := noted(field, field.name), Uuid):
+    if field.metadata and isinstance(leaf := type_in_metadata(field, field.name), Uuid):
         make = UUID if leaf.fixed is None else _uuid_of_bytes
         return [value and make(value) for value in array.to_pylist()]
     if types.is_string(type_) or types.is_binary(type_):
@@ -84,7 +83,7 @@ def _values(array: pa.Array, field: pa.Field, path: str) -> list[Any]:
 
 
 def _is_flat(type_: pa.DataType) -> bool:
-    """Tell whether 0 stands for a value, so that nulls may be filled with it and put back."""
+    """Return whether nulls can be filled with 0 during the conversion."""
     return bool(types.is_integer(type_) or types.is_floating(type_) or types.is_timestamp(type_))
 
 
@@ -93,7 +92,7 @@ def _uuid_of_bytes(value: bytes) -> UUID:
 
 
 def _present(array: pa.Array, type_: pa.DataType, path: str) -> list[Any]:
-    """Make the values of an array without nulls."""
+    """Convert an array without nulls."""
     if types.is_date32(type_):
         days = array.view(pa.int32()).to_numpy()
         _check_range(days, _DAYS, path)
@@ -103,15 +102,15 @@ def _present(array: pa.Array, type_: pa.DataType, path: str) -> list[Any]:
     if types.is_struct(type_):
         members = list(type_)
         columns = [
-            _values(array.field(number), member, below(path, member.name))
+            _values(array.field(number), member, join_path(path, member.name))
             for number, member in enumerate(members)
         ]
         return _dicts([member.name for member in members], columns)
     if types.is_list(type_):
-        offsets, (items,) = contents(array)
+        offsets, (items,) = list_contents(array)
         return _cut(_values(items, type_.value_field, f"{path}[]"), offsets.tolist())
     if types.is_map(type_):
-        offsets, (keys, items) = contents(array)
+        offsets, (keys, items) = list_contents(array)
         names = _values(keys, type_.key_field, path)
         values = _values(items, type_.item_field, f"{path}{{}}")
         entries = list(zip(names, values, strict=True))
@@ -125,7 +124,7 @@ def _microseconds(array: pa.Array, type_: pa.DataType, path: str) -> Any:
         if (ticks % 1000).any():
             raise ValueOutOfRange(
                 f"field {path!r} has a value between two microseconds, which Python's datetime "
-                "cannot express; read with batches(), which gives Arrow's values as they are"
+                "cannot represent; read it with batches(), which returns Arrow's values"
             )
         return ticks // 1000
     if type_.unit == "ms":
@@ -138,7 +137,7 @@ def _microseconds(array: pa.Array, type_: pa.DataType, path: str) -> Any:
 def _instants(microseconds: Any, aware: bool) -> list[Any]:
     if not aware:
         return microseconds.view("M8[us]").tolist()  # type: ignore[no-any-return]
-    # NumPy makes durations at C speed; adding them to an aware epoch keeps the zone.
+    # NumPy converts durations at C speed; the sum with an aware epoch is aware.
     return list(map(_EPOCH.__add__, microseconds.view("m8[us]").tolist()))
 
 
@@ -146,7 +145,7 @@ def _check_range(values: Any, bounds: tuple[int, int], path: str) -> None:
     if len(values) and (values.min() < bounds[0] or values.max() > bounds[1]):
         raise ValueOutOfRange(
             f"field {path!r} has a value outside of the years 1 to 9999, which Python's datetime "
-            "cannot express; read with batches(), which gives Arrow's values as they are"
+            "cannot represent; read it with batches(), which returns Arrow's values"
         )
 
 

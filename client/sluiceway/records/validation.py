@@ -1,4 +1,4 @@
-"""Constraints beyond Arrow's types: nulls, duplicate keys, values out of range."""
+"""Validation beyond Arrow's types: nulls, duplicate keys, values out of range."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ from sluiceway.schema.types import (
     Scalar,
     Type,
     Uuid,
-    below,
+    join_path,
+    walk,
 )
 
 _SHOWN: Final = 60
 _SYMBOLS: Final = 20
-_WANTED: Final = {
+_EXPECTED: Final = {
     Kind.BOOLEAN: "True or False",
-    Kind.INT: "an integer of 32 bits",
-    Kind.LONG: "an integer of 64 bits",
-    Kind.FLOAT: "a number that a 32-bit float can hold",
-    Kind.DOUBLE: "a number that a 64-bit float can hold",
-    Kind.STRING: "a str of whole characters",
+    Kind.INT: "a 32-bit integer",
+    Kind.LONG: "a 64-bit integer",
+    Kind.FLOAT: "a number in the range of a 32-bit float",
+    Kind.DOUBLE: "a number in the range of a 64-bit float",
+    Kind.STRING: "a str without lone surrogates",
     Kind.BYTES: "bytes",
     Kind.DATE: "a datetime.date (of a datetime, take .date())",
     Kind.TIME_MILLIS: "a datetime.time without a time zone, in whole milliseconds",
@@ -56,11 +57,11 @@ _WANTED: Final = {
 
 
 class ValueMismatch(Exception):
-    """The value at `position` of a column does not fit: `path` names the field, `reason` says why.
+    """The value at `position` of a column does not fit the field at `path`, for this `reason`.
 
-    Raised with positions within the column at hand; each level above turns them into its own.
-    `public_reason` holds no value (without one, the reason holds none), and `schema_path` no name
-    that the schema does not have, as keys of a map are.
+    The position is within the column; each level above translates it. `public_reason` contains no
+    values; without one, neither does the reason. `schema_path` contains only names of the schema,
+    and no keys of maps.
     """
 
     def __init__(
@@ -80,14 +81,14 @@ class ValueMismatch(Exception):
         self.schema_path = path if schema_path is None else schema_path
 
     @classmethod
-    def of_value(cls, position: int, path: str, wanted: str, value: object) -> ValueMismatch:
-        """Return it for a value that is not what is wanted; its type alone is public."""
-        must = f"it must be {wanted}, and is"
+    def of_value(cls, position: int, path: str, expected: str, value: object) -> ValueMismatch:
+        """Return the exception for a value that is not as expected; only its type is public."""
+        must = f"it must be {expected}; it is"
         public = f"{must} {type(value).__name__}"
-        return cls(position, path, f"{must} {shown(value)}", public_reason=public)
+        return cls(position, path, f"{must} {describe(value)}", public_reason=public)
 
-    def moved(self, position: int, path: str | None = None) -> ValueMismatch:
-        """Return the same for the level above: the value's position there, and its path."""
+    def at_position(self, position: int, path: str | None = None) -> ValueMismatch:
+        """Return the exception with the position, and the path, at the level above."""
         return ValueMismatch(
             position,
             self.path if path is None else path,
@@ -96,8 +97,8 @@ class ValueMismatch(Exception):
             schema_path=self.schema_path,
         )
 
-    def in_write(self, start: int = 0) -> InvalidRecord:
-        """Return what to raise to the user; the records of the column begin at `start`."""
+    def to_invalid_record(self, start: int = 0) -> InvalidRecord:
+        """Return the exception for the user; the column's first record has the index `start`."""
         return InvalidRecord(
             index=start + self.position,
             field=self.path,
@@ -108,28 +109,28 @@ class ValueMismatch(Exception):
 
 
 class ArrayOverflow(Exception):
-    """So much text or so many bytes that one Arrow array cannot hold them: halve the records."""
+    """Too much data for one Arrow array; the caller halves the records."""
 
 
-NULL: Final = "it is null, and the schema allows no null there"
+NULL: Final = "it is null, but the field is not nullable"
 
 
-def shown(value: object) -> str:
-    """Write `value` for a message: its type and the beginning of what it looks like."""
+def describe(value: object) -> str:
+    """Return the type of `value` and the beginning of its `repr`, for a message."""
     text = repr(value)
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return f"{type(value).__name__} {text}"
 
 
-def wanted(type_: Type) -> str:
-    """Say what a value of `type_` must be."""
+def expected(type_: Type) -> str:
+    """Describe the values of `type_`."""
     match type_:
         case Nullable(item=item):
-            return wanted(item)
+            return expected(item)
         case Scalar(kind=kind):
-            return _WANTED[kind]
+            return _EXPECTED[kind]
         case Fixed(size=size):
-            return f"bytes, {size} of them"
+            return f"bytes of length {size}"
         case Decimal(precision=precision, scale=scale):
             return f"a decimal.Decimal of at most {precision} digits, {scale} behind the point"
         case Uuid():
@@ -149,48 +150,48 @@ _NOWHERE: Final = np.empty(0, np.int64)
 
 
 def check_column(array: pa.Array, type_: Type, path: str) -> None:
-    """Raise Unfit, with a position in `array`, unless it holds values of `type_` only.
+    """Raise ValueMismatch, with a position in `array`, unless all values are valid for `type_`.
 
-    `array` is of the Arrow type of `type_` (or of its plain form), and valid as Arrow sees it.
+    `array` has the Arrow type of `type_`, or its physical type, and passed Arrow's validation.
     """
-    for positions, child, child_type, child_path in _walk(array, type_, path):
+    for positions, child, child_type, child_path in _walk_arrays(array, type_, path):
         if child.null_count and not isinstance(child_type, Nullable):
             first = int(np.flatnonzero(child.is_null())[0])
             raise ValueMismatch(_outer(positions, first), child_path, NULL)
         if _is_map(child_type) and len(rows := _rows_with_duplicates(child)):
-            reason = "a key is there twice; keep one"
+            reason = "it has a duplicate key; keep one"
             raise ValueMismatch(_outer(positions, int(rows[0])), child_path, reason)
-        if len(rows := senseless(child, child_type)):
+        if len(rows := invalid_values(child, child_type)):
             first = int(rows[0])
             value = child[first].as_py()
             raise ValueMismatch.of_value(
-                _outer(positions, first), child_path, wanted(child_type), value
+                _outer(positions, first), child_path, expected(child_type), value
             )
 
 
-def misfits(batch: pa.RecordBatch, record: Record) -> set[int]:
-    """Find the rows of `batch` that are none of `record`; forbidden nulls are not looked for."""
+def invalid_rows(batch: pa.RecordBatch, record: Record) -> set[int]:
+    """Return the rows of `batch` that are not valid for `record`; nulls are not checked."""
     found: set[int] = set()
     for array, field in zip(batch.columns, record.fields, strict=True):
-        if _free(field.type):
+        if _is_unconstrained(field.type):
             continue
-        for positions, child, type_, _ in _walk(array, field.type, field.name):
-            rows = _rows_with_duplicates(child) if _is_map(type_) else senseless(child, type_)
+        for positions, child, type_, _ in _walk_arrays(array, field.type, field.name):
+            rows = _rows_with_duplicates(child) if _is_map(type_) else invalid_values(child, type_)
             found.update(_outer(positions, row) for row in rows.tolist())
     return found
 
 
-def senseless(array: pa.Array, type_: Type) -> np.ndarray[Any, Any]:
-    """Find where a leaf's array holds what Arrow's type can say and `type_` cannot."""
+def invalid_values(array: pa.Array, type_: Type) -> np.ndarray[Any, Any]:
+    """Return the positions of values that the Arrow type of a leaf allows, but `type_` does not."""
     match type_.item if isinstance(type_, Nullable) else type_:
         case Enum(symbols=symbols):
             good = pc.is_in(array, value_set=pa.array(symbols))
         case Uuid(fixed=None):
             good = pc.match_substring_regex(array, rf"\A{UUID_TEXT}\z")
         case Decimal(precision=precision, scale=scale):
-            most = pa.scalar(Number(f"{10**precision - 1}E-{scale}"), array.type)
-            least = pa.scalar(Number(f"{1 - 10**precision}E-{scale}"), array.type)
-            good = pc.and_(pc.less_equal(array, most), pc.greater_equal(array, least))
+            high = pa.scalar(Number(f"{10**precision - 1}E-{scale}"), array.type)
+            low = pa.scalar(Number(f"{1 - 10**precision}E-{scale}"), array.type)
+            good = pc.and_(pc.less_equal(array, high), pc.greater_equal(array, low))
         case Scalar(kind=kind) if kind in TIMES:
             ticks = array.view(arrow_type(Scalar(kind=LOGICAL[kind])))
             end = 86_400 * TICKS[kind]
@@ -201,13 +202,13 @@ def senseless(array: pa.Array, type_: Type) -> np.ndarray[Any, Any]:
     return _NOWHERE if pc.all(good).as_py() else np.flatnonzero(pc.invert(good))
 
 
-_Walk = Iterator[tuple[Any, pa.Array, Type, str]]
+_ArrayWalk = Iterator[tuple[Any, pa.Array, Type, str]]
 
 
-def _walk(array: pa.Array, type_: Type, path: str, positions: Any = None) -> _Walk:
-    """Visit `array` and all below it: where its values lie in the first array, type and path.
+def _walk_arrays(array: pa.Array, type_: Type, path: str, positions: Any = None) -> _ArrayWalk:
+    """Yield `array` and all arrays within: positions in the outer array, array, type and path.
 
-    Below a null nothing is visited, and nothing outside of what lists and maps refer to.
+    Values below nulls, and items that no list or map refers to, are left out.
     """
     yield positions, array, type_, path
     present = type_.item if isinstance(type_, Nullable) else type_
@@ -221,24 +222,24 @@ def _walk(array: pa.Array, type_: Type, path: str, positions: Any = None) -> _Wa
         case Record(fields=fields):
             for number, field in enumerate(fields):
                 child = array.field(number)
-                yield from _walk(child, field.type, below(path, field.name), positions)
-        case Array(items=items) if not (isinstance(items, Nullable) and _free(items)):
-            offsets, (values,) = contents(array)
+                yield from _walk_arrays(child, field.type, join_path(path, field.name), positions)
+        case Array(items=items) if not (isinstance(items, Nullable) and _is_unconstrained(items)):
+            offsets, (values,) = list_contents(array)
             rows = _repeated(offsets, positions)
-            yield from _walk(values, items, f"{path}[]", rows)
+            yield from _walk_arrays(values, items, f"{path}[]", rows)
         case Map(values=items):
-            offsets, (_, values) = contents(array)
+            offsets, (_, values) = list_contents(array)
             rows = _repeated(offsets, positions)
-            yield from _walk(values, items, f"{path}{{}}", rows)
+            yield from _walk_arrays(values, items, f"{path}{{}}", rows)
 
 
-def contents(array: pa.Array) -> tuple[np.ndarray[Any, Any], list[pa.Array]]:
-    """Give the offsets of a list or map array without nulls, from 0, and its values.
+def list_contents(array: pa.Array) -> tuple[np.ndarray[Any, Any], list[pa.Array]]:
+    """Return the offsets of a list or map array without nulls, from 0, and its contents.
 
-    The values are those the offsets refer to: one array for a list, keys and items for a map.
+    The contents are one array for a list, and keys and items for a map.
     """
     parts = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
-    if not len(array):  # Arrow does not validate the one offset that an empty array has
+    if not len(array):  # Arrow does not validate the offset of an empty array
         return np.zeros(1, np.int32), [part.slice(0, 0) for part in parts]
     offsets = array.offsets.to_numpy()
     begin, end = int(offsets[0]), int(offsets[-1])
@@ -250,7 +251,7 @@ def _rows_with_duplicates(array: pa.Array) -> np.ndarray[Any, Any]:
     if array.null_count:
         valid = np.flatnonzero(array.is_valid())
         array = array.take(pa.array(valid))
-    offsets, (keys, _) = contents(array)
+    offsets, (keys, _) = list_contents(array)
     rows = _repeated(offsets, None)
     if len(rows) == len(array) and len(np.unique(rows)) == len(rows):
         return _NOWHERE  # one key each
@@ -266,7 +267,7 @@ def _rows_with_duplicates(array: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _repeated(offsets: np.ndarray[Any, Any], positions: Any) -> np.ndarray[Any, Any]:
-    """Give the position of its row for every value that `offsets` divide."""
+    """Return the row position of every value in the lists that `offsets` describe."""
     rows = np.arange(len(offsets) - 1) if positions is None else positions
     return np.repeat(rows, np.diff(offsets))
 
@@ -279,16 +280,11 @@ def _is_map(type_: Type) -> bool:
     return isinstance(type_.item if isinstance(type_, Nullable) else type_, Map)
 
 
-def _free(type_: Type) -> bool:
-    """Tell whether every valid array of the type's Arrow form fits it, but for nulls."""
-    match type_:
-        case Nullable(item=item) | Array(items=item):
-            return _free(item)
-        case Record(fields=fields):
-            return all(_free(field.type) for field in fields)
-        case Scalar(kind=kind):
-            return kind not in TIMES
-        case Fixed() | Uuid(fixed=Fixed()):
-            return True
-        case _:
-            return False
+def _is_unconstrained(type_: Type) -> bool:
+    """Return whether every array of the Arrow type is valid for `type_`, except for nulls."""
+    return not any(
+        isinstance(each, Map | Enum | Decimal)
+        or each == Uuid()
+        or (isinstance(each, Scalar) and each.kind in TIMES)
+        for each in walk(type_)
+    )

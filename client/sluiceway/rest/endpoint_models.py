@@ -193,7 +193,7 @@ def _by_id(node: JsonNode) -> dict[str, HeartbeatResult]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeartbeatResponse:
+class HeartbeatReply:
     """The response to a heartbeat: when to send the next one, and the result of each endpoint.
 
     `newest_beat` is the number of the session's newest heartbeat that counted.
@@ -263,7 +263,7 @@ __all__ = [
     "AttachResult",
     "CommitProgress",
     "Endpoint",
-    "HeartbeatResponse",
+    "HeartbeatReply",
     "HeartbeatResult",
     "Membership",
     "Mode",

@@ -9,7 +9,7 @@ from sluiceway.rest.endpoint_models import (
     AttachResult,
     CommitProgress,
     Endpoint,
-    HeartbeatResponse,
+    HeartbeatReply,
     Membership,
     Position,
     Role,
@@ -100,10 +100,10 @@ class EndpointCalls:
         *,
         also: Mapping[str, Any] | None = None,
         timeout_s: float,
-    ) -> HeartbeatResponse:
+    ) -> HeartbeatReply:
         """Report the state of a session's endpoints; `also` are further fields of the body."""
         body = {"session": session, "beat": number, "endpoints": list(reports), **(also or {})}
-        return parse(HeartbeatResponse, self._post("/v1/heartbeats", body, timeout_s=timeout_s))
+        return parse(HeartbeatReply, self._post("/v1/heartbeats", body, timeout_s=timeout_s))
 
     def endpoints(
         self,

@@ -67,7 +67,6 @@ class JsonNode:
         return [JsonNode(item, f"{node.path}[{index}]") for index, item in enumerate(items)]
 
 
-@dataclass(frozen=True)
 class JsonPath:
     """The path of a field in the JSON object; without keys, the object itself.
 
@@ -75,19 +74,12 @@ class JsonPath:
     if the field has a default.
     """
 
-    keys: tuple[str, ...]
-    read: Callable[[JsonNode], Any] | None
-    required: bool
-
     def __init__(
-        self,
-        *keys: str,
-        read: Callable[[JsonNode], Any] | None = None,
-        required: bool = False,
+        self, *keys: str, read: Callable[[JsonNode], Any] | None = None, required: bool = False
     ) -> None:
-        object.__setattr__(self, "keys", keys)
-        object.__setattr__(self, "read", read)
-        object.__setattr__(self, "required", required)
+        self.keys = keys
+        self.read = read
+        self.required = required
 
 
 def parse(kind: type[_T], node: JsonNode, **known: object) -> _T:

@@ -184,7 +184,12 @@ class Transport:
         while True:
             try:
                 response = self._attempt(
-                    method, path, params, headers, body, timeout_s=timeout_s, wait_s=wait_s
+                    method,
+                    path,
+                    params=params,
+                    headers=headers,
+                    json=body,
+                    timeout=httpx.Timeout(timeout_s, read=timeout_s + wait_s),
                 )
             except httpx.TransportError as error:
                 clear_tracebacks(error)
@@ -284,32 +289,15 @@ class Transport:
                 f"no connection to the gateway at {self.url}: {fault}"
             ) from error
 
-    def _attempt(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        headers: Mapping[str, str] | None,
-        body: Any,
-        *,
-        timeout_s: float,
-        wait_s: float,
-    ) -> httpx.Response:
+    def _attempt(self, method: str, path: str, **options: Any) -> httpx.Response:
         if self._fork_guard.forked:
             # After a fork, the connections belong to the parent.
             self._http = self._open()
         while True:
             token = self._token.current()
-            response = self._http.request(
-                method,
-                path,
-                params=params,
-                headers=headers,
-                # Not in `headers`: httpx has these in locals, and masks only its own.
-                auth=None if token is None else token.authorize,
-                json=body,
-                timeout=httpx.Timeout(timeout_s, read=timeout_s + wait_s),
-            )
+            # Not in `headers`: httpx has these in locals, and masks only its own.
+            auth = None if token is None else token.authorize
+            response = self._http.request(method, path, auth=auth, **options)
             if response.status_code != 401 or not self._token.refresh():
                 return response
 

@@ -1,4 +1,4 @@
-"""Schemas: what the records of a channel look like, the same on both sides of the wire."""
+"""Schemas: the types of a channel's records, for clients and gateway."""
 
 from sluiceway.schema.schema import Schema
 

@@ -14,9 +14,8 @@ from sluiceway.schema.rendering import leaf_definition
 from sluiceway.schema.types import (
     MAX_DIGITS,
     MAX_FIXED_BYTES,
-    NAME,
+    ROOT,
     Array,
-    Budget,
     Decimal,
     Enum,
     Field,
@@ -28,11 +27,10 @@ from sluiceway.schema.types import (
     Present,
     Record,
     Scalar,
+    SchemaLimits,
     Type,
     Uuid,
-    at,
-    below,
-    name_advice,
+    checked_field,
 )
 
 _ARROW: Final = {
@@ -55,16 +53,16 @@ _ARROW: Final = {
 }
 _DIGITS_OF_128_BITS: Final = 38
 AVRO: Final = b"sluiceway.avro"
-"""Metadata of Arrow's fields: in Avro JSON, the type that Arrow's own does not tell whole."""
+"""Metadata key of Arrow fields: Avro JSON of a type that Arrow does not fully describe."""
 
 
 def to_arrow(record: Record) -> pa.Schema:
-    """Give the Arrow schema of `record`: not nullable in Avro means not nullable in Arrow."""
+    """Return the Arrow schema of `record`; fields without null are not nullable."""
     return pa.schema([_field(field.name, field.type) for field in record.fields])
 
 
 def arrow_type(type_: Type) -> pa.DataType:
-    """Give the Arrow type of a value of `type_`, null or not."""
+    """Return the Arrow type of the values of `type_`."""
     match type_:
         case Scalar(kind=kind):
             return _ARROW[kind]
@@ -93,10 +91,10 @@ def _field(name: str, type_: Type) -> pa.Field:
     return pa.field(name, arrow_type(type_), nullable=isinstance(type_, Nullable), metadata=note)
 
 
-def noted(field: pa.Field, name: str) -> Leaf | None:
-    """Give the type that the metadata of `field` tell, called `name`; None: Arrow's type is all.
+def type_in_metadata(field: pa.Field, name: str) -> Leaf | None:
+    """Return the type in the metadata of `field`, under the full name `name`, or None.
 
-    What is noted counts only where it goes with Arrow's type, which may have been changed since.
+    Metadata that does not fit the Arrow type is ignored: the type may have been changed since.
     """
     note = (field.metadata or {}).get(AVRO)
     if note is None:
@@ -107,9 +105,6 @@ def noted(field: pa.Field, name: str) -> Leaf | None:
         return None
     return leaf if arrow_type(leaf).equals(field.type) else None
 
-
-ROOT: Final = "Record"
-"""The name of a record that was made from a schema without one."""
 
 _KINDS: Final = {
     pa.bool_(): Kind.BOOLEAN,
@@ -143,40 +138,38 @@ _HINTS: Final = (
 
 
 def from_arrow(schema: pa.Schema) -> Record:
-    """Make the record that carries batches of the Arrow `schema`.
+    """Return the record for batches of the Arrow `schema`.
 
-    Narrow integers widen to int and long, large types to their plain forms, seconds to a unit that
-    Avro has; dictionaries are carried by value. Nullable fields become unions with null as the
-    default. Raises UnsupportedType or InvalidSchema, naming the field's path.
+    Narrow integers widen to int and long, large types become the plain ones, seconds a unit of
+    Avro, and dictionaries their values. Nullable fields become unions with null as the default.
+    Raises UnsupportedType or InvalidSchema with the path of the field.
     """
     if not len(schema):
-        raise InvalidSchema("the Arrow schema has no fields; a channel's records need one")
-    return Record(name=ROOT, fields=_fields(schema, "", ROOT, 0, Budget()))
+        raise InvalidSchema("the Arrow schema has no fields; a channel's records need at least one")
+    return Record(name=ROOT, fields=_fields(schema, "", ROOT, 0, SchemaLimits()))
 
 
-def _fields(members: Any, path: str, name: str, depth: int, budget: Budget) -> tuple[Field, ...]:
+def _fields(
+    members: Any, path: str, name: str, depth: int, limits: SchemaLimits
+) -> tuple[Field, ...]:
     fields: dict[str, Field] = {}
     for member in members:
-        where = below(path, member.name)
-        if not NAME.fullmatch(member.name):
-            raise InvalidSchema(f"{at(where)}: {name_advice(member.name)}")
-        if member.name in fields:
-            raise InvalidSchema(f"{at(where)} is there twice; rename one of the two")
-        type_ = _type(member, where, f"{name}.{member.name}", depth + 1, budget)
+        where = checked_field(path, member.name, fields)
+        type_ = _type(member, where, f"{name}.{member.name}", depth + 1, limits)
         default = "null" if isinstance(type_, Nullable) else None
         fields[member.name] = Field(name=member.name, type=type_, default=default)
-    budget.take(len(fields), depth, path)
+    limits.count(len(fields), depth, path)
     return tuple(fields.values())
 
 
-def _type(field: pa.Field, path: str, name: str, depth: int, budget: Budget) -> Type:
+def _type(field: pa.Field, path: str, name: str, depth: int, limits: SchemaLimits) -> Type:
     depth += field.nullable
-    present = noted(field, name) or _present(field.type, path, name, depth, budget)
+    present = type_in_metadata(field, name) or _present(field.type, path, name, depth, limits)
     return Nullable(item=present) if field.nullable else present
 
 
-def _present(type_: pa.DataType, path: str, name: str, depth: int, budget: Budget) -> Present:
-    budget.take(0, depth, path)
+def _present(type_: pa.DataType, path: str, name: str, depth: int, limits: SchemaLimits) -> Present:
+    limits.count(0, depth, path)
     if kind := _KINDS.get(type_):
         return Scalar(kind=kind)
     if arrow_types.is_timestamp(type_):
@@ -188,18 +181,18 @@ def _present(type_: pa.DataType, path: str, name: str, depth: int, budget: Budge
     if getattr(type_, "extension_name", None) == "arrow.uuid":
         return Uuid(fixed=Fixed(name=name, size=16))
     if arrow_types.is_dictionary(type_):
-        return _present(type_.value_type, path, name, depth, budget)
+        return _present(type_.value_type, path, name, depth, limits)
     if is_list(type_):
-        item = _type(type_.value_field, f"{path}[]", f"{name}.item", depth + 1, budget)
+        item = _type(type_.value_field, f"{path}[]", f"{name}.item", depth + 1, limits)
         return Array(items=item)
     if arrow_types.is_map(type_):
         if _KINDS.get(type_.key_type) is not Kind.STRING:
-            hint = "only string keys can be carried: cast the keys to string"
+            hint = "map keys must be strings: cast them"
             raise UnsupportedType(path=path, type_name=str(type_), hint=hint)
-        item = _type(type_.item_field, f"{path}{{}}", f"{name}.value", depth + 1, budget)
+        item = _type(type_.item_field, f"{path}{{}}", f"{name}.value", depth + 1, limits)
         return Map(values=item)
     if arrow_types.is_struct(type_) and type_.num_fields:
-        return Record(name=name, fields=_fields(type_, path, name, depth, budget))
+        return Record(name=name, fields=_fields(type_, path, name, depth, limits))
     hint = next((hint for applies, hint in _HINTS if applies(type_)), "leave the field out")
     raise UnsupportedType(path=path, type_name=str(type_), hint=hint)
 
@@ -212,7 +205,7 @@ def _decimal(type_: pa.DataType, path: str) -> Decimal:
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Tell whether `type_` is one of Arrow's lists."""
+    """Return whether `type_` is any of Arrow's list types."""
     return bool(
         arrow_types.is_list(type_)
         or arrow_types.is_large_list(type_)

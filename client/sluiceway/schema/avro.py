@@ -1,9 +1,9 @@
-"""Parser of Avro JSON schemas. Refuses what a channel cannot carry."""
+"""Parser for Avro JSON schemas; rejects types that a channel cannot carry."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final, NoReturn
 
 from sluiceway.errors import InvalidSchema, UnsupportedType
@@ -12,7 +12,6 @@ from sluiceway.schema.types import (
     LOGICAL,
     MAX_DEPTH,
     MAX_DIGITS,
-    MAX_FIELDS,
     MAX_FIXED_BYTES,
     NAME,
     Array,
@@ -27,10 +26,11 @@ from sluiceway.schema.types import (
     Present,
     Record,
     Scalar,
+    SchemaLimits,
     Type,
     Uuid,
-    at,
-    below,
+    checked_field,
+    invalid_schema,
     name_advice,
 )
 
@@ -44,9 +44,9 @@ _HINTS: Final = {
 
 
 def parse_leaf(source: Mapping[str, Any], name: str, path: str) -> Leaf:
-    """Read a fixed, an enum or a logical type; `name` is the full name of the first two.
+    """Parse a fixed, an enum or a logical type; `name` is the full name of the first two.
 
-    Raises InvalidSchema for what is no such type, UnsupportedType for one that no channel carries.
+    Raises InvalidSchema, or UnsupportedType for a type that no channel carries.
     """
     inner: object = source["type"]
     logical: Any = source.get("logicalType")
@@ -63,7 +63,7 @@ def parse_leaf(source: Mapping[str, Any], name: str, path: str) -> Leaf:
     if logical == "uuid":
         _require(path, logical, inner, "string", "fixed")
         if bytes_ is not None and bytes_.size != UUID_BYTES:
-            raise InvalidSchema(f"{at(path)}: a uuid takes a fixed of 16 bytes, not {bytes_.size}")
+            raise invalid_schema(path, f"a uuid takes a fixed of 16 bytes, not {bytes_.size}")
         return Uuid(fixed=bytes_)
     kind = _KINDS.get(logical) if isinstance(logical, str) else None
     if kind is None:
@@ -74,11 +74,12 @@ def parse_leaf(source: Mapping[str, Any], name: str, path: str) -> Leaf:
 
 
 def decimal(precision: object, scale: object, path: str, *, fixed: Fixed | None = None) -> Decimal:
-    """Make a decimal type, in the bytes of `fixed` if given; raises as `leaf` does."""
+    """Return a decimal type, stored in `fixed` if given. Raises as `parse_leaf` does."""
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision != 0:
-        raise InvalidSchema(
-            f"{at(path)} is a decimal with the precision {precision!r} and the scale {scale!r}: "
-            "give a precision of 1 or more, and a scale from 0 to the precision"
+        raise invalid_schema(
+            path,
+            f"a decimal with precision {precision!r} and scale {scale!r}: "
+            "give a precision of 1 or more, and a scale from 0 to the precision",
         )
     if precision > MAX_DIGITS:
         raise UnsupportedType(
@@ -87,18 +88,19 @@ def decimal(precision: object, scale: object, path: str, *, fixed: Fixed | None 
             hint=f"a decimal has at most {MAX_DIGITS} digits: use fewer, or a string",
         )
     if fixed is not None and 10**precision > 1 << (8 * fixed.size - 1):
-        raise InvalidSchema(
-            f"{at(path)}: {precision} digits do not fit into a fixed of {fixed.size} bytes: make "
-            "it longer, or the precision smaller"
+        raise invalid_schema(
+            path,
+            f"{precision} digits do not fit into a fixed of {fixed.size} bytes: make "
+            "it longer, or lower the precision",
         )
     return Decimal(precision=precision, scale=scale, fixed=fixed)
 
 
 def fixed(name: str, size: object, path: str) -> Fixed:
-    """Make the type of exactly `size` bytes; raises as `leaf` does."""
+    """Return the type of exactly `size` bytes. Raises as `parse_leaf` does."""
     if type(size) is not int or size < 1:
-        # No bytes at all would let a few bytes say that there are millions of items.
-        raise InvalidSchema(f"{at(path)}: the fixed {name!r} needs a size in bytes, from 1 on")
+        # With a size of 0, a message of a few bytes could have millions of items.
+        raise invalid_schema(path, f"the fixed {name!r} needs a size of at least 1 byte")
     if size > MAX_FIXED_BYTES:
         raise UnsupportedType(
             path=path,
@@ -109,55 +111,53 @@ def fixed(name: str, size: object, path: str) -> Fixed:
 
 
 def enum(name: str, symbols: object, default: object, path: str) -> Enum:
-    """Make the type of one of `symbols`; raises as `leaf` does."""
+    """Return the enum of `symbols`. Raises as `parse_leaf` does."""
     if not isinstance(symbols, list | tuple) or not symbols:
-        raise InvalidSchema(f"{at(path)}: the enum {name!r} needs a list of symbols, not empty")
-    met: set[str] = set()
+        raise invalid_schema(path, f"the enum {name!r} needs a list of symbols, not empty")
+    known: set[str] = set()
     for symbol in symbols:
         if isinstance(symbol, str) and len(symbol) > MAX_FIXED_BYTES:
-            raise InvalidSchema(f"{at(path)} has a symbol of more than {MAX_FIXED_BYTES} letters")
+            raise invalid_schema(path, f"a symbol has more than {MAX_FIXED_BYTES} letters")
         if not isinstance(symbol, str) or not NAME.fullmatch(symbol):
-            raise InvalidSchema(f"{at(path)}: the symbol {name_advice(str(symbol))}")
-        if symbol in met:
-            raise InvalidSchema(f"{at(path)}: the enum {name!r} has the symbol {symbol!r} twice")
-        met.add(symbol)
-    if default is not None and not (isinstance(default, str) and default in met):
-        raise InvalidSchema(
-            f"{at(path)}: the default {default!r} of the enum {name!r} is none of its symbols: "
-            f"give one of {', '.join(symbols)}"
+            raise invalid_schema(path, f"the symbol {name_advice(str(symbol))}")
+        if symbol in known:
+            raise invalid_schema(path, f"the enum {name!r} has the symbol {symbol!r} twice")
+        known.add(symbol)
+    if default is not None and not (isinstance(default, str) and default in known):
+        raise invalid_schema(
+            path,
+            f"the default {default!r} of the enum {name!r} is not one of its symbols: "
+            f"give one of {', '.join(symbols)}",
         )
     return Enum(name=name, symbols=tuple(symbols), default=default)
 
 
 def _require(path: str, logical: str, inner: object, *allowed: str) -> None:
     if inner not in allowed:
-        raise InvalidSchema(
-            f"{at(path)}: the logical type {logical} belongs on {' or '.join(allowed)}"
-        )
+        raise invalid_schema(path, f"the logical type {logical} belongs on {' or '.join(allowed)}")
 
 
 _PLAIN: Final = {kind.value: kind for kind in Kind if kind not in LOGICAL}
 _COMPLEX: Final = frozenset({"record", "error", "enum", "fixed", "array", "map", "union", "null"})
-_NULL_HINT: Final = "only a union of null and one other type can be null"
+_NULL_HINT: Final = "only a union of null and one other type may contain null"
 
 
 def parse(source: str | Mapping[str, Any]) -> Record:
-    """Read the record that an Avro schema describes (JSON text, or what `json.loads` makes of it).
+    """Parse an Avro record schema, given as JSON text or as the object.
 
-    Raises InvalidSchema where it is no Avro schema, and UnsupportedType where it is one that
-    a channel cannot carry; both name the path of the field. Documentation, aliases and unknown
-    attributes are dropped: they decide neither bytes nor values.
+    Documentation, aliases and unknown attributes are dropped: they affect neither bytes nor
+    values. Raises InvalidSchema, or UnsupportedType for types that a channel cannot carry, with
+    the path of the field.
     """
     definition = _loaded(source) if isinstance(source, str) else source
     if not isinstance(definition, Mapping):
-        raise InvalidSchema("the schema must be a JSON object that describes an Avro record")
-    reading = _Reading()
-    root = reading.type(definition, "", "", 0)
+        raise InvalidSchema("the schema must be a JSON object with an Avro record")
+    root = _Parser().type(definition, "", "", 0)
     if not isinstance(root, Record):
         raise UnsupportedType(
             path="",
             type_name=str(definition.get("type")),
-            hint="a channel's records are Avro records: put it into a field of one",
+            hint="a channel needs an Avro record: make it a field of one",
         )
     return root
 
@@ -172,28 +172,25 @@ def _loaded(text: str) -> object:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
-class _Reading:
-    """One pass over a definition: the types named so far, and what was counted."""
+class _Parser:
+    """One parse of a definition: the named types, and the size of the schema so far."""
 
     def __init__(self) -> None:
-        self.named: dict[str, Record | Leaf | None] = {}  # None: still being read
-        self.weights: dict[str, tuple[int, int]] = {}  # fields within, levels below
-        self.fields = 0
-        self.deepest = 0
+        self.named: dict[str, Record | Leaf | None] = {}  # None: being parsed
+        self.sizes: dict[str, tuple[int, int]] = {}  # fields within, levels below
+        self.limits = SchemaLimits()
 
     def type(self, source: object, path: str, namespace: str, depth: int) -> Type:
-        if depth > MAX_DEPTH:
-            raise InvalidSchema(f"{at(path)} is nested deeper than {MAX_DEPTH} levels")
-        self.deepest = max(self.deepest, depth)
+        self.limits.count(0, depth, path)
         if isinstance(source, str):
             return self._named(source, path, namespace, depth)
         if isinstance(source, list):
             return self._union(source, path, namespace, depth)
         if not isinstance(source, Mapping) or "type" not in source:
-            raise InvalidSchema(f"{at(path)} has no Avro type: give a name, a list or an object")
+            raise invalid_schema(path, "has no Avro type: give a name, a list or an object")
         if source.get("logicalType") and isinstance(inner := source["type"], Mapping):
             # {"type": {"type": "int"}, "logicalType": "date"} is one type, not two.
             source = {**inner, **source, "type": inner.get("type")}
@@ -219,20 +216,17 @@ class _Reading:
         if name in _COMPLEX:
             if name in ("null", "union", "error"):
                 raise UnsupportedType(path=path, type_name=name, hint=_NULL_HINT)
-            raise InvalidSchema(f'{at(path)}: {name!r} must be an object {{"type": "{name}"}}')
+            raise invalid_schema(path, f'{name!r} must be an object {{"type": "{name}"}}')
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         if full not in self.named:
-            raise InvalidSchema(f"{at(path)} has the unknown type {name!r}")
+            raise invalid_schema(path, f"unknown type {name!r}")
         type_ = self.named[full]
         if type_ is None:
             raise UnsupportedType(
                 path=path, type_name=f"{full} (recursive)", hint="records cannot hold themselves"
             )
-        fields, levels = self.weights.get(full, (0, 0))
-        self._count(fields)
-        if depth + levels > MAX_DEPTH:
-            raise InvalidSchema(f"{at(path)} is nested deeper than {MAX_DEPTH} levels")
-        self.deepest = max(self.deepest, depth + levels)
+        fields, levels = self.sizes.get(full, (0, 0))
+        self.limits.count(fields, depth + levels, path)
         return type_
 
     def _leaf(self, source: Mapping[str, Any], path: str, namespace: str) -> Leaf:
@@ -243,80 +237,72 @@ class _Reading:
         return leaf
 
     def _claimed(self, source: Mapping[str, Any], path: str, namespace: str) -> str:
-        """Give the full name of the type that `source` names; nothing else has it."""
+        """Return the full name of the type in `source`, which must be unique."""
         full = _full_name(source, path, namespace)
         if full in self.named or full in _PLAIN or full in _COMPLEX:
-            raise InvalidSchema(f"{at(path)}: the name {full!r} is taken; name each type once")
+            raise invalid_schema(path, f"the name {full!r} is taken; name each type once")
         return full
 
     def _union(self, branches: list[object], path: str, namespace: str, depth: int) -> Type:
         if len(branches) != 2 or branches.count("null") != 1:
-            shown = json.dumps([b if isinstance(b, str) else "…" for b in branches])
+            names = json.dumps([b if isinstance(b, str) else "…" for b in branches])
             raise UnsupportedType(
                 path=path,
-                type_name=f"union {shown}",
-                hint="a union may only be of null and one other type",
+                type_name=f"union {names}",
+                hint="a union may only have null and one other type",
             )
         null_first = branches[0] == "null"
         item = self.type(branches[1 if null_first else 0], path, namespace, depth + 1)
         if isinstance(item, Nullable):
-            raise InvalidSchema(f"{at(path)} has a union directly inside a union")
+            raise invalid_schema(path, "a union cannot be a branch of a union")
         return Nullable(item=item, null_first=null_first)
 
     def _record(self, source: Mapping[str, Any], path: str, namespace: str, depth: int) -> Present:
         full = self._claimed(source, path, namespace)
         members = source.get("fields")
         if not isinstance(members, list) or not members:
-            # An empty record takes no bytes, so that a few bytes could say there are millions.
-            raise InvalidSchema(
-                f"{at(path)}: the record {full!r} needs a list of fields, not empty"
-            )
+            # An empty record takes no bytes: a message of a few bytes could have millions.
+            raise invalid_schema(path, f"the record {full!r} needs a list of fields, not empty")
         self.named[full] = None
-        before, deepest, self.deepest = self.fields, self.deepest, depth
-        self._count(len(members))
+        limits = self.limits
+        fields_before, depth_before, limits.depth = limits.fields, limits.depth, depth
+        limits.count(len(members), depth, path)
         inside = full.rpartition(".")[0]
         fields: dict[str, Field] = {}
         for member in members:
-            field = self._field(member, path, inside, depth)
-            if field.name in fields:
-                raise InvalidSchema(f"{at(below(path, field.name))} is there twice")
+            field = self._field(member, path, inside, depth, fields)
             fields[field.name] = field
         record = Record(name=full, fields=tuple(fields.values()))
         self.named[full] = record
-        self.weights[full] = (self.fields - before, self.deepest - depth)
-        self.deepest = max(self.deepest, deepest)
+        self.sizes[full] = (limits.fields - fields_before, limits.depth - depth)
+        limits.depth = max(limits.depth, depth_before)
         return record
 
-    def _field(self, member: object, path: str, namespace: str, depth: int) -> Field:
+    def _field(
+        self, member: object, path: str, namespace: str, depth: int, taken: Container[str]
+    ) -> Field:
         if not isinstance(member, Mapping) or not isinstance(name := member.get("name"), str):
-            raise InvalidSchema(f"{at(path)}: every field must be an object with a name")
-        where = below(path, name)
-        if not NAME.fullmatch(name):
-            raise InvalidSchema(f"{at(where)}: {name_advice(name)}")
+            raise invalid_schema(path, "every field must be an object with a name")
+        where = checked_field(path, name, taken)
         type_ = self.type(member.get("type"), where, namespace, depth + 1)
         if "default" not in member:
             return Field(name=name, type=type_)
         return Field(name=name, type=type_, default=default_text(member["default"], type_, where))
 
-    def _count(self, fields: int) -> None:
-        self.fields += fields
-        if self.fields > MAX_FIELDS:
-            raise InvalidSchema(f"the schema has more than {MAX_FIELDS} fields")
-
 
 def _full_name(source: Mapping[str, Any], path: str, namespace: str) -> str:
     name, own = source.get("name"), source.get("namespace", namespace)
     if not isinstance(name, str) or not isinstance(own, str):
-        raise InvalidSchema(
-            f"{at(path)}: the {source['type']} needs a name, and its namespace must be text"
+        raise invalid_schema(
+            path, f"the {source['type']} needs a name, and its namespace must be text"
         )
     full = name if "." in name or not own else f"{own}.{name}"
     for part in full.split("."):
         if not NAME.fullmatch(part):
-            raise InvalidSchema(f"{at(path)}: {name_advice(part)}")
+            raise invalid_schema(path, name_advice(part))
     if namespace and "." not in full:
-        # Its name, written again, would be read as one of the enclosing namespace.
-        raise InvalidSchema(
-            f"{at(path)}: give the {source['type']} {full!r} a namespace, as its parent has"
+        # Rendered again, its name would be taken for one of the enclosing namespace.
+        raise invalid_schema(
+            path, f"give the {source['type']} {full!r} a namespace, as its parent has one"
         )
     return full

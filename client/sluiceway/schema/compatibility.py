@@ -1,13 +1,13 @@
-"""Compatibility of two schemas by Avro's schema resolution, and their differences.
+"""Compatibility of schemas by the rules of Avro's schema resolution, and their differences.
 
-The rules are those of the specification of Avro 1.12 ("Schema Resolution"), and a little stricter:
+The rules are those of Avro 1.12 ("Schema Resolution"), with two additions:
 
-- Null that may be written must be allowed where it is read. Avro would fail at the first null.
-- A logical type is read as itself only. Avro leaves it open what a date read as an int is, and
-  would take milliseconds for microseconds.
+- A nullable type can only be read as a nullable type. Avro would fail at the first null.
+- A logical type can only be read as itself. Avro leaves undefined what a date read as an int is,
+  and would take milliseconds for microseconds.
 
-Names of records, enums and fixed do not count here, as they never do in a channel: with unions of
-null and one type alone, the place of a type in the schema says which one it is.
+Names of records, enums and fixed are ignored: with unions of null and one other type only, the
+path of a type identifies it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sluiceway.schema.types import (
     Scalar,
     Type,
     Uuid,
-    at,
-    below,
+    field_at,
+    join_path,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def differences(ours: Record, theirs: Record) -> tuple[str, ...]:
-    """Say where the records of `theirs` differ from those of `ours`, a sentence each."""
+    """Return the differences between two records, one message each."""
     return tuple(_compare(ours, theirs, ""))
 
 
@@ -49,37 +49,45 @@ def _compare(ours: Type, theirs: Type, path: str) -> list[str]:
             return _compare(ours.items, theirs.items, f"{path}[]")
         case Map(), Map():
             return _compare(ours.values, theirs.values, f"{path}{{}}")
-        case Fixed(), Fixed() if ours.size == theirs.size:
-            return []
-        case Decimal(), Decimal() if (ours.precision, ours.scale) == (
-            theirs.precision,
-            theirs.scale,
-        ):
-            return []
-        case Uuid(), Uuid() if (ours.fixed is None) is (theirs.fixed is None):
-            return []
         case Enum(), Enum() if ours.symbols == theirs.symbols:
             return []
-        case Scalar(), Scalar() if ours == theirs:
-            return []
-    return [f"{at(path)} is {shown(ours)} here and {shown(theirs)} there"]
+    if _same_leaf(ours, theirs):
+        return []
+    return [f"{field_at(path)} is {shown(ours)} here and {shown(theirs)} there"]
 
 
 def _compare_fields(ours: Record, theirs: Record, path: str) -> list[str]:
     here = {field.name: field.type for field in ours.fields}
     there = {field.name: field.type for field in theirs.fields}
-    found = [f"{at(below(path, name))} is missing there" for name in here if name not in there]
-    found += [f"{at(below(path, name))} is not known here" for name in there if name not in here]
-    for name in here:
-        if name in there:
-            found += _compare(here[name], there[name], below(path, name))
+    found = []
+    for name in [*here, *(name for name in there if name not in here)]:
+        where = join_path(path, name)
+        if name not in there:
+            found.append(f"{field_at(where)} is missing there")
+        elif name not in here:
+            found.append(f"{field_at(where)} is unknown here")
+        else:
+            found += _compare(here[name], there[name], where)
     if not found and list(here) != list(there):
-        found.append(f"{at(path)} has its fields in another order: {', '.join(here)} here")
+        found.append(f"{field_at(path)} has its fields in another order: {', '.join(here)} here")
     return found
 
 
+def _same_leaf(one: Type, other: Type) -> bool:
+    match one, other:
+        case Scalar(), Scalar():
+            return one == other
+        case Fixed(), Fixed():
+            return one.size == other.size
+        case Decimal(), Decimal():
+            return (one.precision, one.scale) == (other.precision, other.scale)
+        case Uuid(), Uuid():
+            return (one.fixed is None) is (other.fixed is None)
+    return False
+
+
 def shown(type_: Type) -> str:
-    """Name `type_` in a message."""
+    """Name a type in a message."""
     match type_:
         case Scalar(kind=kind):
             return kind.value
@@ -108,14 +116,13 @@ PROMOTIONS: Final = {
     Kind.STRING: (Kind.BYTES,),
     Kind.BYTES: (Kind.STRING,),
 }
-"""What values of a kind may be read as, besides their own kind."""
+"""The kinds that values may be read as, besides their own."""
 
 
 def incompatibilities(reader: Schema, writer: Schema) -> tuple[str, ...]:
-    """Say why `reader` cannot read all that `writer` may have written, a sentence for each reason.
+    """Return why `reader` cannot read the records of `writer`, with the field and a remedy each.
 
-    Each names the field and what to do. None: it can, but for bytes read as a string that are no
-    UTF-8, which only the values tell.
+    If there are none, only bytes read as a string may still fail: those that are not UTF-8.
     """
     return tuple(_broken(reader.record, writer.record, ""))
 
@@ -128,8 +135,8 @@ def _broken(reader: Type, writer: Type, path: str) -> list[str]:
             return _broken(reader.item, writer, path)
         case _, Nullable():
             found = [
-                f"{at(path)} may be null where it is written and not where it is read: "
-                "let it be null in both"
+                f"{field_at(path)} is nullable where it is written, but not where it is read: "
+                "make it nullable in both"
             ]
             return found + _broken(reader, writer.item, path)
         case Record(), Record():
@@ -140,25 +147,17 @@ def _broken(reader: Type, writer: Type, path: str) -> list[str]:
             return _broken(reader.values, writer.values, f"{path}{{}}")
         case Enum(), Enum():
             return _broken_symbols(reader, writer, path)
-    if _readable(reader, writer):
+    promoted = (
+        isinstance(reader, Scalar)
+        and isinstance(writer, Scalar)
+        and reader.kind in PROMOTIONS.get(writer.kind, ())
+    )
+    if promoted or _same_leaf(reader, writer):
         return []
     return [
-        f"{at(path)} is written as {shown(writer)} and cannot be read as {shown(reader)}: "
+        f"{field_at(path)} is written as {shown(writer)} and cannot be read as {shown(reader)}: "
         f"{_advice(writer)}"
     ]
-
-
-def _readable(reader: Type, writer: Type) -> bool:
-    match reader, writer:
-        case Scalar(), Scalar():
-            return reader == writer or reader.kind in PROMOTIONS.get(writer.kind, ())
-        case Fixed(), Fixed():
-            return reader.size == writer.size
-        case Decimal(), Decimal():
-            return (reader.precision, reader.scale) == (writer.precision, writer.scale)
-        case Uuid(), Uuid():
-            return (reader.fixed is None) is (writer.fixed is None)
-    return False
 
 
 def _broken_symbols(reader: Enum, writer: Enum, path: str) -> list[str]:
@@ -166,8 +165,8 @@ def _broken_symbols(reader: Enum, writer: Enum, path: str) -> list[str]:
     if not unknown or reader.default is not None:
         return []
     return [
-        f"{at(path)} is written with symbols that its reader does not know, {', '.join(unknown)}: "
-        "add them to the reader's, or give its enum a default"
+        f"{field_at(path)} is written with symbols unknown to the reader, {', '.join(unknown)}: "
+        "add them to the reader's enum, or give it a default"
     ]
 
 
@@ -175,12 +174,12 @@ def _broken_fields(reader: Record, writer: Record, path: str) -> list[str]:
     written = {field.name: field.type for field in writer.fields}
     found: list[str] = []
     for field in reader.fields:
-        where = below(path, field.name)
+        where = join_path(path, field.name)
         if field.name in written:
             found += _broken(field.type, written[field.name], where)
         elif field.default is None:
             found.append(
-                f"{at(where)} is needed where it is read and missing where it is written: "
+                f"{field_at(where)} is read but not written, and has no default: "
                 "give it a default, or write it"
             )
     return found
@@ -189,5 +188,5 @@ def _broken_fields(reader: Record, writer: Record, path: str) -> list[str]:
 def _advice(writer: Type) -> str:
     if isinstance(writer, Scalar) and (kinds := PROMOTIONS.get(writer.kind)):
         others = " or ".join(kind.value for kind in kinds)
-        return f"leave its type as it is, make it {others}, or take a new name for the new type"
-    return "leave its type as it is, or take a new name for the new type"
+        return f"leave its type as it is, make it {others}, or use a new name for the new type"
+    return "leave its type as it is, or use a new name for the new type"

@@ -1,4 +1,4 @@
-"""Avro default values: validation, normal form, conversion from and to Python."""
+"""Avro defaults: validation, normal form, conversion from and to Python."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from sluiceway.schema.types import (
     Scalar,
     Type,
     Uuid,
-    at,
-    below,
+    invalid_schema,
+    join_path,
 )
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +39,7 @@ _FIRST: Final = -62_135_596_800
 _AFTER: Final = 253_402_300_800
 _DAY: Final = 86_400
 _LONG: Final = (-(1 << 63), (1 << 63) - 1)
-_RANGES: Final = {  # the years 1 to 9999, which is what Python can say
+_RANGES: Final = {  # the years 1 to 9999, as in Python
     Kind.INT: (-(1 << 31), (1 << 31) - 1),
     Kind.DATE: (_FIRST // _DAY, _AFTER // _DAY - 1),
     **{kind: (0, _DAY * TICKS[kind] - 1) for kind in TIMES},
@@ -51,17 +51,17 @@ _RANGES: Final = {  # the years 1 to 9999, which is what Python can say
 _FLOAT_MAX: Final = 3.4028234663852886e38
 
 
-class NoLiteral(ValueError):
-    """The JSON value is none of its type's values; the text says why."""
+class _InvalidLiteral(ValueError):
+    """The JSON value is not one of its type; the text says why."""
 
 
-def normal_literal(value: object, leaf: Leaf) -> object:
-    """`value` (parsed JSON) as a literal of `leaf`, in its one normal form; or raise NoLiteral."""
+def _normal_literal(value: object, leaf: Leaf) -> object:
+    """Return the JSON value in the normal form of `leaf`. Raises _InvalidLiteral."""
     match leaf:
         case Scalar(kind=Kind.BOOLEAN):
             if isinstance(value, bool):
                 return value
-            raise NoLiteral("it must be true or false")
+            raise _InvalidLiteral("it must be true or false")
         case Scalar(kind=Kind.FLOAT | Kind.DOUBLE as kind):
             return _number(value, kind)
         case Scalar(kind=Kind.STRING):
@@ -77,60 +77,60 @@ def normal_literal(value: object, leaf: Leaf) -> object:
         case Uuid(fixed=None):
             if isinstance(value, str) and re.fullmatch(UUID_TEXT, value):
                 return value
-            raise NoLiteral("it must be the text of a UUID, such as that of uuid.uuid4()")
+            raise _InvalidLiteral("it must be the text of a UUID, such as that of uuid.uuid4()")
         case Uuid():
             return _sized(value, 16)
         case Enum(symbols=symbols):
             if value in symbols:
                 return value
-            raise NoLiteral(f"it must be one of the symbols {', '.join(symbols)}")
+            raise _InvalidLiteral(f"it must be one of the symbols {', '.join(symbols)}")
 
 
 def _whole(value: object, kind: Kind) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise NoLiteral("it must be a whole number")
+        raise _InvalidLiteral("it must be a whole number")
     low, high = _RANGES.get(kind, _LONG)
     if not low <= value <= high:
-        raise NoLiteral(f"it must lie between {low} and {high}")
+        raise _InvalidLiteral(f"it must lie between {low} and {high}")
     if TICKS.get(kind, 0) > TICKS[Kind.TIME] and value % 1000:
-        raise NoLiteral("it must be whole microseconds, a multiple of 1000")
+        raise _InvalidLiteral("it must be whole microseconds, a multiple of 1000")
     return value
 
 
 def _number(value: object, kind: Kind) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise NoLiteral("it must be a number")
+        raise _InvalidLiteral("it must be a number")
     try:
         number = float(value)
     except OverflowError as error:
-        raise NoLiteral("it is too large") from error
+        raise _InvalidLiteral("it is too large") from error
     if not math.isfinite(number):
-        raise NoLiteral("it must be finite: JSON knows no other numbers")
+        raise _InvalidLiteral("it must be finite, as JSON numbers are")
     if kind is Kind.FLOAT and abs(number) > _FLOAT_MAX:
-        raise NoLiteral("it is too large for a float")
+        raise _InvalidLiteral("it is too large for a float")
     return number
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise NoLiteral("it must be a JSON string")
+        raise _InvalidLiteral("it must be a JSON string")
     if any("\ud800" <= char <= "\udfff" for char in value):
-        raise NoLiteral("half a surrogate pair is no character")
+        raise _InvalidLiteral("it has a lone surrogate, which is not a character")
     return value
 
 
 def _bytes(value: object) -> bytes:
     if not isinstance(value, str):
-        raise NoLiteral("it must be a JSON string")
+        raise _InvalidLiteral("it must be a JSON string")
     try:
         return value.encode("latin-1")
     except UnicodeEncodeError as error:
-        raise NoLiteral("bytes are written as characters up to U+00FF, one each") from error
+        raise _InvalidLiteral("bytes must be characters up to U+00FF, one each") from error
 
 
 def _sized(value: object, size: int) -> str:
     if len(data := _bytes(value)) != size:
-        raise NoLiteral(f"it must have {size} bytes, and has {len(data)}")
+        raise _InvalidLiteral(f"it must have {size} bytes, and has {len(data)}")
     return data.decode("latin-1")
 
 
@@ -140,7 +140,7 @@ def _decimal(value: object, leaf: Decimal) -> str:
         _sized(value, leaf.fixed.size)
     unscaled = int.from_bytes(data, signed=True)
     if not data or abs(unscaled) >= 10**leaf.precision:
-        raise NoLiteral(
+        raise _InvalidLiteral(
             f"it must be the bytes of a whole number of at most {leaf.precision} digits"
         )
     return _unscaled_bytes(unscaled, leaf).decode("latin-1")
@@ -152,12 +152,12 @@ def _unscaled_bytes(unscaled: int, leaf: Decimal) -> bytes:
 
 
 def unscaled_size(unscaled: int) -> int:
-    """Count the bytes of the shortest two's complement of `unscaled`."""
+    """Return the size of the shortest two's complement of `unscaled`."""
     return (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
 
 
-def from_python(value: Any, leaf: Leaf) -> object:
-    """Turn a Python value into its literal; values of other types come back as they are."""
+def _from_python(value: Any, leaf: Leaf) -> object:
+    """Return the JSON of a Python value; values of other types are returned as they are."""
     match leaf:
         case Scalar(kind=Kind.BYTES) | Fixed() if isinstance(value, bytes):
             return value.decode("latin-1")
@@ -179,7 +179,7 @@ def from_python(value: Any, leaf: Leaf) -> object:
 
 
 def _unscaled(value: Number, leaf: Decimal) -> tuple[int] | None:
-    """Give the whole number that stands for `value`, exactly; None: there is none."""
+    """Return the exact unscaled number of `value` as a tuple, or None if there is none."""
     if not value.is_finite() or value.adjusted() >= leaf.precision - leaf.scale:
         return None
     sign, digits, exponent = value.as_tuple()
@@ -192,24 +192,24 @@ def _unscaled(value: Number, leaf: Decimal) -> tuple[int] | None:
 
 
 def symbol(member: enum.Enum) -> str:
-    """Give the Avro symbol of an enum's member: its value if that is text, or else its name."""
+    """Return the Avro symbol of an enum member: its value if that is text, else its name."""
     return member.value if isinstance(member.value, str) else member.name
 
 
 def _is_aware(value: Any, kind: type[time] | type[datetime]) -> bool | None:
-    """Tell whether a `kind` knows its time zone; None: `value` is no such thing."""
+    """Return whether `value` has a time zone; None if it is not a `kind`."""
     return value.tzinfo is not None if isinstance(value, kind) else None
 
 
 def _ticks(length: timedelta, kind: Kind) -> object:
-    """Count the ticks of `length`; what is between two ticks comes back as text, to be refused."""
+    """Return the ticks of `length`, or text, which is rejected, if it is between two ticks."""
     microseconds = length // timedelta(microseconds=1)
     ticks, between = divmod(microseconds * TICKS[kind], TICKS[Kind.TIME])
     return str(length) if between else ticks
 
 
-def to_python(literal: Any, leaf: Leaf) -> object:
-    """Turn a literal in normal form into the Python value that a record would hold."""
+def _to_python(literal: Any, leaf: Leaf) -> object:
+    """Return the Python value of JSON in normal form."""
     match leaf:
         case Scalar(kind=Kind.BYTES) | Fixed():
             return literal.encode("latin-1")
@@ -233,102 +233,93 @@ def _length(ticks: int, kind: Kind) -> timedelta:
     return timedelta(microseconds=ticks * TICKS[Kind.TIME] // TICKS[kind])
 
 
-class DefaultDoesNotFit(ValueError):
-    """The default at `path` is none of its type's values; `reason` says why."""
+def _normal(value: object, type_: Type, path: str) -> object:
+    """Return the JSON default of a field in normal form. Raises InvalidSchema.
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-
-def normal(value: object, type_: Type, path: str) -> object:
-    """`value` (parsed JSON) as the default of a field of type `type_`, in its one normal form.
-
-    Raises DefaultDoesNotFit. The default of a nullable field belongs to the first branch, as Avro
-    wants it.
+    The default of a nullable field belongs to the first branch of the union.
     """
     match type_:
         case Nullable(null_first=True):
             if value is not None:
-                raise DefaultDoesNotFit(path, "only null can be the default where null comes first")
+                raise _bad_default(path, "only null can be the default where null comes first")
             return None
         case Nullable(item=item):
-            return normal(value, item, path)
+            return _normal(value, item, path)
         case Array(items=items):
             if not isinstance(value, list):
-                raise DefaultDoesNotFit(path, "it must be a JSON array")
-            return [normal(item, items, f"{path}[]") for item in value]
+                raise _bad_default(path, "it must be a JSON array")
+            return [_normal(item, items, f"{path}[]") for item in value]
         case Map(values=values):
             if not isinstance(value, dict):
-                raise DefaultDoesNotFit(path, "it must be a JSON object")
-            return {key: normal(value[key], values, f"{path}{{}}") for key in sorted(value)}
+                raise _bad_default(path, "it must be a JSON object")
+            return {key: _normal(value[key], values, f"{path}{{}}") for key in sorted(value)}
         case Record(fields=fields):
             return _normal_record(value, fields, path)
         case leaf:
             try:
-                return normal_literal(value, leaf)
-            except NoLiteral as error:
-                raise DefaultDoesNotFit(path, str(error)) from error
+                return _normal_literal(value, leaf)
+            except _InvalidLiteral as error:
+                raise _bad_default(path, str(error)) from error
 
 
 def _normal_record(value: object, fields: tuple[Any, ...], path: str) -> object:
     if not isinstance(value, dict):
-        raise DefaultDoesNotFit(path, "it must be a JSON object")
+        raise _bad_default(path, "it must be a JSON object")
     if unknown := sorted(set(value) - {field.name for field in fields}):
-        raise DefaultDoesNotFit(path, f"the record has no field {unknown[0]!r}")
+        raise _bad_default(path, f"the record has no field {unknown[0]!r}")
     whole: dict[str, object] = {}
     for field in fields:
         if field.name in value:
-            whole[field.name] = normal(value[field.name], field.type, below(path, field.name))
+            whole[field.name] = _normal(value[field.name], field.type, join_path(path, field.name))
         elif field.default is not None:
             whole[field.name] = json.loads(field.default)
         else:
-            raise DefaultDoesNotFit(below(path, field.name), "the default leaves this field out")
+            where = join_path(path, field.name)
+            raise _bad_default(where, "the default leaves this field out")
     return whole
 
 
+def _bad_default(path: str, reason: str) -> InvalidSchema:
+    return invalid_schema(path, f"the default does not fit: {reason}")
+
+
 def default_text(value: object, type_: Type, path: str) -> str:
-    """Write the default `value` (parsed JSON) as canonical text; raise InvalidSchema."""
-    try:
-        whole = normal(value, type_, path)
-    except DefaultDoesNotFit as error:
-        raise InvalidSchema(
-            f"{at(error.path)} has a default that does not fit: {error.reason}"
-        ) from error
-    return json.dumps(whole, separators=(",", ":"))
+    """Return the canonical JSON text of the default `value`. Raises InvalidSchema."""
+    return json.dumps(_normal(value, type_, path), separators=(",", ":"))
 
 
-def as_json(value: Any, type_: Type) -> object:
-    """Turn a Python value into the JSON form of a default; the inverse of `as_python`.
+def default_from_python(value: Any, type_: Type) -> object:
+    """Return the JSON default of a Python value; the inverse of `default_to_python`.
 
-    Values of other types come back as they are, for `normal` to judge.
+    Values of other types are returned as they are, to be rejected by `default_text`.
     """
     match type_:
         case Nullable(item=item):
-            return None if value is None else as_json(value, item)
+            return None if value is None else default_from_python(value, item)
         case Array(items=items):
-            return [as_json(item, items) for item in value] if isinstance(value, list) else value
+            if not isinstance(value, list):
+                return value
+            return [default_from_python(item, items) for item in value]
         case Map(values=values):
             if not isinstance(value, dict):
                 return value
-            return {key: as_json(item, values) for key, item in value.items()}
+            return {key: default_from_python(item, values) for key, item in value.items()}
         case Record():
             return value
         case leaf:
-            return from_python(value, leaf)
+            return _from_python(value, leaf)
 
 
-def as_python(default: Any, type_: Type) -> object:
-    """Turn a default in normal form into the Python value that a record would hold."""
+def default_to_python(default: Any, type_: Type) -> object:
+    """Return the Python value of a default in normal form."""
     match type_:
         case Nullable(item=item):
-            return None if default is None else as_python(default, item)
+            return None if default is None else default_to_python(default, item)
         case Array(items=items):
-            return [as_python(item, items) for item in default]
+            return [default_to_python(item, items) for item in default]
         case Map(values=values):
-            return {key: as_python(item, values) for key, item in default.items()}
+            return {key: default_to_python(item, values) for key, item in default.items()}
         case Record(fields=fields):
-            return {f.name: as_python(default[f.name], f.type) for f in fields}
+            return {f.name: default_to_python(default[f.name], f.type) for f in fields}
         case leaf:
-            return to_python(default, leaf)
+            return _to_python(default, leaf)

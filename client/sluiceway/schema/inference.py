@@ -1,4 +1,4 @@
-"""Schema inference from dataclasses and from Spark's StructType."""
+"""Schemas from dataclasses and from Spark's StructType."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from uuid import UUID
 
 from sluiceway.errors import InvalidSchema, UnsupportedType
 from sluiceway.schema import avro, defaults
-from sluiceway.schema import defaults as literals
 from sluiceway.schema.types import (
     INSTANTS,
     LOCALS,
     MAX_DEPTH,
     NAME,
+    ROOT,
     Array,
-    Budget,
     Decimal,
     Field,
     Kind,
@@ -32,10 +31,11 @@ from sluiceway.schema.types import (
     Present,
     Record,
     Scalar,
+    SchemaLimits,
     Type,
     Uuid,
-    at,
-    below,
+    checked_field,
+    invalid_schema,
     name_advice,
 )
 
@@ -56,7 +56,7 @@ _WORDS: Final[dict[object, frozenset[Kind]]] = {
     time: frozenset({Kind.TIME_MILLIS}),
     datetime: INSTANTS | LOCALS,
 }
-"""What `Annotated[..., "int"]` may say instead of the annotation's own kind."""
+"""The words that `Annotated[..., "int"]` may have, by annotation."""
 
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,9})(?:, ?(\d{1,9}))?\)")
 _FIXED: Final = re.compile(r"fixed\((\d{1,9})\)")
@@ -67,28 +67,27 @@ _ADVICE: Final = (
 
 
 def from_class(cls: type) -> Record:
-    """Make the record whose instances are those of the dataclass `cls`.
+    """Return the record for instances of the dataclass `cls`.
 
-    int is Avro's long, float its double, times and instants are in microseconds, unless
-    `Annotated` says otherwise with Avro's name of the type: `Annotated[int, "int"]`,
-    `Annotated[datetime, "local-timestamp-micros"]`. A Decimal must say how many digits it has in
-    all and behind the point, `Annotated[Decimal, "decimal(10, 2)"]`; bytes may have a length,
-    `Annotated[bytes, "fixed(20)"]`, and so may a UUID, `"fixed(16)"`. The symbols of an Enum are
-    its members' values where they are text, and else their names. A field's default is Avro's
-    default where it is a value that Avro can express.
+    An int is a long, a float a double, and times and timestamps have microseconds, unless
+    `Annotated` gives Avro's name of another type: `Annotated[int, "int"]`,
+    `Annotated[datetime, "local-timestamp-micros"]`. A Decimal needs its precision and scale,
+    `Annotated[Decimal, "decimal(10, 2)"]`. Bytes and UUIDs may have a length,
+    `Annotated[bytes, "fixed(20)"]`. The symbols of an Enum are its members' values if they are
+    text, else their names. A field's default becomes the Avro default if Avro can express it.
 
-    Raises UnsupportedType or InvalidSchema, naming the field's path.
+    Raises UnsupportedType or InvalidSchema with the path of the field.
     """
-    record = _Reading().record(cls, "", 0)
+    record = _DataclassParser().record(cls, "", 0)
     if not record.fields:
-        raise InvalidSchema(f"the dataclass {cls.__name__} has no fields; records need one")
+        raise InvalidSchema(f"the dataclass {cls.__name__} has no fields; give it one")
     return record
 
 
-class _Reading:
+class _DataclassParser:
     def __init__(self) -> None:
         self.classes: dict[str, type] = {}
-        self.records: dict[str, Record | None] = {}  # None: still being read
+        self.records: dict[str, Record | None] = {}  # None: being parsed
 
     def record(self, cls: type, path: str, depth: int) -> Record:
         name = self.name(cls, path)
@@ -104,49 +103,41 @@ class _Reading:
             raise InvalidSchema(f"the annotations of {name} cannot be read: {error}") from error
         fields = []
         for member in dataclasses.fields(cls):
-            where = below(path, member.name)
-            if not NAME.fullmatch(member.name):
-                raise InvalidSchema(f"{at(where)}: {name_advice(member.name)}")
+            where = checked_field(path, member.name, ())
             type_ = self.type(hints[member.name], where, f"{name}.{member.name}", depth + 1)
             fields.append(_field(member, type_, where))
         if not fields and path:
-            raise InvalidSchema(f"{at(path)}: the dataclass {name} has no fields; records need one")
+            raise invalid_schema(path, f"the dataclass {name} has no fields; give it one")
         self.records[name] = record = Record(name=name, fields=tuple(fields))
         return record
 
     def name(self, cls: type, path: str) -> str:
         name = cls.__name__
         if not NAME.fullmatch(name):
-            raise InvalidSchema(f"{at(path)}: the class name {name_advice(name)}")
+            raise invalid_schema(path, f"the class name {name_advice(name)}")
         if self.classes.setdefault(name, cls) is not cls:
-            raise InvalidSchema(f"{at(path)}: two classes are called {name!r}; rename one")
+            raise invalid_schema(path, f"two classes are called {name!r}; rename one")
         return name
 
     def type(self, hint: object, path: str, name: str, depth: int) -> Type:
-        """Read an annotation; `name` is for a type that has none of its own."""
-        extras: tuple[object, ...] = ()
-        if get_origin(hint) is Annotated:
-            hint, *rest = get_args(hint)
-            extras = tuple(extra for extra in rest if isinstance(extra, str))
+        """Parse an annotation; `name` is for a type without a name of its own."""
+        hint, words = _unwrapped(hint)
         if get_origin(hint) not in (Union, types.UnionType):
-            return self.present(hint, extras, path, name, depth)
+            return self.present(hint, words, path, name, depth)
         branches = [branch for branch in get_args(hint) if branch is not type(None)]
         if len(branches) != 1:
-            advice = "a field may be of one type, or of one type or None"
+            advice = "a field may have one type, or one type and None"
             raise UnsupportedType(path=path, type_name=str(hint), hint=advice)
-        hint = branches[0]
-        if get_origin(hint) is Annotated:
-            hint, *rest = get_args(hint)
-            extras += tuple(extra for extra in rest if isinstance(extra, str))
-        return Nullable(item=self.present(hint, extras, path, name, depth + 1))
+        hint, inner_words = _unwrapped(branches[0])
+        return Nullable(item=self.present(hint, words + inner_words, path, name, depth + 1))
 
     def present(
-        self, hint: object, extras: tuple[object, ...], path: str, name: str, depth: int
+        self, hint: object, words: tuple[str, ...], path: str, name: str, depth: int
     ) -> Present:
         if depth > MAX_DEPTH:
-            raise InvalidSchema(f"{at(path)} is nested deeper than {MAX_DEPTH} levels")
-        if extras or hint is decimal.Decimal:
-            return _annotated(hint, extras, path, name)
+            raise invalid_schema(path, f"is nested deeper than {MAX_DEPTH} levels")
+        if words or hint is decimal.Decimal:
+            return _annotated(hint, words, path, name)
         if isinstance(hint, Hashable) and (leaf := _TYPES.get(hint)):
             return leaf
         match get_origin(hint), get_args(hint):
@@ -159,18 +150,26 @@ class _Reading:
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             return self.record(hint, path, depth)
         if isinstance(hint, type) and issubclass(hint, Enum):
-            known = tuple(literals.symbol(member) for member in hint)
+            known = tuple(defaults.symbol(member) for member in hint)
             return avro.enum(self.name(hint, path), known, None, path)
         shown = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
         raise UnsupportedType(path=path, type_name=shown, hint=_ADVICE)
 
 
-def _annotated(hint: object, words: tuple[object, ...], path: str, name: str) -> Leaf:
-    """Read the type that a plain annotation and Avro's word for it make together."""
+def _unwrapped(hint: object) -> tuple[object, tuple[str, ...]]:
+    """Split `Annotated` into the annotation and its words."""
+    if get_origin(hint) is not Annotated:
+        return hint, ()
+    inner, *extras = get_args(hint)
+    return inner, tuple(extra for extra in extras if isinstance(extra, str))
+
+
+def _annotated(hint: object, words: tuple[str, ...], path: str, name: str) -> Leaf:
+    """Return the type of an annotation with an Avro name."""
     if hint is decimal.Decimal and not words:
-        hint_ = 'say how many digits it has, as in Annotated[Decimal, "decimal(38, 18)"]'
+        hint_ = 'give its precision and scale, as in Annotated[Decimal, "decimal(38, 18)"]'
         raise UnsupportedType(path=path, type_name="Decimal", hint=hint_)
-    word = str(words[0])
+    word = words[0]
     if hint is decimal.Decimal and (found := _DECIMAL.fullmatch(word)):
         return avro.decimal(int(found[1]), int(found[2] or 0), path)
     if hint in (bytes, UUID) and (found := _FIXED.fullmatch(word)):
@@ -183,10 +182,11 @@ def _annotated(hint: object, words: tuple[object, ...], path: str, name: str) ->
         for kind in kinds:
             if kind.value == word:
                 return Scalar(kind=kind)
-    raise InvalidSchema(
-        f"{at(path)}: Annotated[…, {word!r}] does not go with its type; the words allowed are "
-        "'int' on int, 'float' on float, 'decimal(10, 2)' on Decimal, 'fixed(16)' on bytes and "
-        "UUID, and Avro's names of times and timestamps on time and datetime"
+    raise invalid_schema(
+        path,
+        f"Annotated[…, {word!r}] does not fit its type; allowed are 'int' on int, "
+        "'float' on float, 'decimal(10, 2)' on Decimal, 'fixed(16)' on bytes and "
+        "UUID, and Avro's names of times and timestamps on time and datetime",
     )
 
 
@@ -197,15 +197,14 @@ def _field(member: dataclasses.Field[Any], type_: Type, path: str) -> Field:
     if value is dataclasses.MISSING or dataclasses.is_dataclass(value):
         return Field(name=member.name, type=type_)
     if isinstance(type_, Nullable) and value is not None:
-        type_ = Nullable(item=type_.item, null_first=False)  # the default's branch comes first
-    text = defaults.default_text(defaults.as_json(value, type_), type_, path)
+        type_ = Nullable(item=type_.item, null_first=False)  # Avro wants the default's branch first
+    text = defaults.default_text(defaults.default_from_python(value, type_), type_, path)
     return Field(name=member.name, type=type_, default=text)
 
 
-ROOT: Final = "Record"
 _KINDS: Final = {
     "boolean": Kind.BOOLEAN,
-    # Avro has no narrower integers: these widen.
+    # Avro has no narrower integers.
     "byte": Kind.INT,
     "short": Kind.INT,
     "integer": Kind.INT,
@@ -222,7 +221,7 @@ _TEXT: Final = re.compile(r"(?:string collate \w+|(?:var)?char\(\d+\))")
 _TIME: Final = re.compile(r"time\(([0-6])\)")
 _SPARK_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _HINTS: Final = (
-    ("void", 'it has no value in any row: give it a type, as in lit(None).cast("string")'),
+    ("void", 'it is always null: give it a type, as in lit(None).cast("string")'),
     ("interval year", "write its length as a number, such as months in an int"),
     ("interval month", "write its length as a number, such as months in an int"),
     ("interval", "write its length as a number, such as seconds in a long"),
@@ -234,7 +233,7 @@ _HINTS: Final = (
 
 
 def is_struct_type(source: object) -> bool:
-    """Tell whether `source` is Spark's StructType, without importing it."""
+    """Return whether `source` is a StructType, without importing Spark."""
     return any(
         (base.__module__, base.__name__) == ("pyspark.sql.types", "StructType")
         for base in type(source).__mro__
@@ -242,62 +241,62 @@ def is_struct_type(source: object) -> bool:
 
 
 def from_struct_type(struct: Any) -> Record:
-    """Make the record that carries rows of the StructType `struct`.
+    """Return the record for rows of the StructType `struct`.
 
-    Byte and short widen to int; char, varchar and strings of any collation become strings;
-    nullable columns become unions with null as the default. Raises UnsupportedType or
-    InvalidSchema, naming the column's path.
+    Byte and short widen to int; char, varchar and collated strings become strings; nullable
+    columns become unions with null as the default. Raises UnsupportedType or InvalidSchema with
+    the path of the column.
     """
     source = struct.jsonValue()
     if not source["fields"]:
-        raise InvalidSchema("the dataframe has no columns; a channel's records need a field")
-    return _record(source, "", ROOT, 0, Budget())
+        raise InvalidSchema("the dataframe has no columns; records need a field")
+    return _record(source, "", ROOT, 0, SchemaLimits())
 
 
-def _record(source: Mapping[str, Any], path: str, name: str, depth: int, budget: Budget) -> Record:
+def _record(
+    source: Mapping[str, Any], path: str, name: str, depth: int, limits: SchemaLimits
+) -> Record:
     members = source["fields"]
-    budget.take(len(members), depth, path)
+    limits.count(len(members), depth, path)
     if not members:
         raise UnsupportedType(path=path, type_name="struct<>", hint="drop the column")
     fields: dict[str, Field] = {}
     for member in members:
         column = member["name"]
-        where = below(path, column)
-        if not NAME.fullmatch(column):
-            raise InvalidSchema(f"{at(where)}: {name_advice(column)}")
-        if column in fields:
-            raise InvalidSchema(f"{at(where)} is there twice; rename one of the two")
+        where = checked_field(path, column, fields)
         nullable = member["nullable"]
-        type_ = _type(member["type"], nullable, where, f"{name}.{column}", depth + 1, budget)
+        type_ = _type(member["type"], nullable, where, f"{name}.{column}", depth + 1, limits)
         fields[column] = Field(name=column, type=type_, default="null" if nullable else None)
     return Record(name=name, fields=tuple(fields.values()))
 
 
-def _type(source: Any, nullable: bool, path: str, name: str, depth: int, budget: Budget) -> Type:
+def _type(
+    source: Any, nullable: bool, path: str, name: str, depth: int, limits: SchemaLimits
+) -> Type:
     depth += nullable
-    budget.take(0, depth, path)
-    present = _present(source, path, name, depth, budget)
+    limits.count(0, depth, path)
+    present = _present(source, path, name, depth, limits)
     return Nullable(item=present) if nullable else present
 
 
-def _present(source: Any, path: str, name: str, depth: int, budget: Budget) -> Present:
+def _present(source: Any, path: str, name: str, depth: int, limits: SchemaLimits) -> Present:
     if isinstance(source, str):
         return _leaf(source, path)
     match source["type"]:
         case "struct":
-            return _record(source, path, name, depth, budget)
+            return _record(source, path, name, depth, limits)
         case "array":
-            below_ = (f"{path}[]", f"{name}.item", depth + 1, budget)
-            return Array(items=_type(source["elementType"], source["containsNull"], *below_))
+            inner = (f"{path}[]", f"{name}.item", depth + 1, limits)
+            return Array(items=_type(source["elementType"], source["containsNull"], *inner))
         case "map":
             if not isinstance(key := source["keyType"], str) or (
                 key != "string" and not _TEXT.fullmatch(key)
             ):
-                hint = "keys of a map are strings: cast them, as in transform_keys"
+                hint = "map keys must be strings: cast them, as with transform_keys"
                 name = key if isinstance(key, str) else str(key["type"])
                 raise UnsupportedType(path=path, type_name=f"map with keys of {name}", hint=hint)
-            below_ = (f"{path}{{}}", f"{name}.value", depth + 1, budget)
-            return Map(values=_type(source["valueType"], source["valueContainsNull"], *below_))
+            inner = (f"{path}{{}}", f"{name}.value", depth + 1, limits)
+            return Map(values=_type(source["valueType"], source["valueContainsNull"], *inner))
     raise _unsupported(str(source["type"]), path)
 
 

@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Schema:
-    """What the records of a channel look like: an Avro record schema.
+    """An Avro record schema: the type of a channel's records.
 
-    Made by `Schema.parse` and `Schema.of`, never changed, comparable, hashable and picklable.
+    Created by `Schema.parse` or `Schema.of`; immutable, comparable, hashable and picklable.
     """
 
     record: Record
 
     @classmethod
     def parse(cls, avro: str | Mapping[str, Any]) -> Self:
-        """Read the schema that Avro JSON describes: text, or what `json.loads` makes of it.
+        """Parse Avro JSON, given as text or as an object.
 
-        Raises InvalidSchema or UnsupportedType, naming the path of the field at fault.
+        Raises InvalidSchema or UnsupportedType with the path of the field.
         """
         return cls(parse(avro))
 
     @classmethod
     def of(cls, source: object) -> Schema:
-        """Make the schema of `source`: a dataclass, Arrow's or Spark's schema, Avro JSON, a Schema.
+        """Return the schema of a dataclass, a pyarrow.Schema, a StructType, Avro JSON or a Schema.
 
-        Raises InvalidSchema or UnsupportedType, naming the path of the field at fault.
+        Raises InvalidSchema or UnsupportedType with the path of the field.
         """
         if isinstance(source, Schema):
             return source
@@ -59,8 +59,8 @@ class Schema:
 
             return cls(from_arrow(source))
         raise InvalidSchema(
-            f"a schema cannot be made from {type(source).__name__}: give a dataclass, a "
-            "pyarrow.Schema, a StructType of Spark, or an Avro record schema as a dict or JSON text"
+            f"{type(source).__name__} cannot be made into a schema: give a dataclass, a "
+            "pyarrow.Schema, a StructType, or an Avro record schema as a dict or JSON text"
         )
 
     @property
@@ -70,12 +70,12 @@ class Schema:
 
     @cached_property
     def definition(self) -> dict[str, Any]:
-        """The canonical form as a dict; not to be changed."""
+        """The canonical form as a dict; do not modify it."""
         return rendering.definition(self.record)
 
     @cached_property
     def canonical(self) -> str:
-        """The schema as JSON text in one fixed form: full names, defaults, no documentation.
+        """The canonical form as JSON text: full names, defaults, no documentation.
 
         Equal schemas have equal texts, and `Schema.parse` of the text gives an equal schema.
         """
@@ -88,16 +88,16 @@ class Schema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema of the channel's batches; a non-null Avro field is not nullable."""
+        """The Arrow schema of the channel's batches; fields without null are not nullable."""
         from sluiceway.schema.arrow import to_arrow
 
         return to_arrow(self.record)
 
     def differences(self, other: Schema) -> tuple[str, ...]:
-        """Say where the records of `other` are not those of this schema, a sentence each.
+        """Return the differences between this schema and `other`, one message each.
 
-        Names of records, the order of a union's branches and defaults do not count: they decide
-        nothing about what a record may hold. The order of fields does, as the bytes follow it.
+        Names of records, the order of a union's branches and defaults do not count, as they do not
+        affect the values. The order of fields does, as it is that of the bytes.
         """
         return differences(self.record, other.record)
 
@@ -109,18 +109,18 @@ class Schema:
 
 
 FIELD: Final = "value"
-"""The one field of each record: the message's value as it is."""
+"""The only field of records of the format `bytes`: the message value."""
 
 
 @lru_cache(maxsize=1)
 def bytes_schema() -> Schema:
-    """Return the schema that such a channel has where none is given; null is a tombstone."""
+    """Return the default schema of the format `bytes`; null is a tombstone."""
     field = {"name": FIELD, "type": ["null", "bytes"], "default": None}
     return Schema.parse({"type": "record", "name": "Message", "fields": [field]})
 
 
 def holds_messages(schema: Schema) -> bool:
-    """Whether each record of `schema` is a message: its one field is `value`, bytes or null."""
+    """Return whether records of `schema` are messages of the format `bytes`."""
     return len(schema.record.fields) == 1 and (
         schema.record.fields[0].name == FIELD
         and schema.record.fields[0].type in (_BYTES, Nullable(item=_BYTES), _BYTES_OR_NULL)

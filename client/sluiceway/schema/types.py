@@ -1,12 +1,13 @@
 """The types that a channel can carry, and their limits.
 
-A schema is a tree of these nodes with a `Record` at the top. It is the one form that Avro JSON,
-Arrow schemas and dataclasses are read into, and that everything else is made from.
+A schema is a tree of these nodes with a `Record` at the root. Avro JSON, Arrow schemas, Spark's
+StructTypes and dataclasses are parsed into this form.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -14,23 +15,23 @@ from typing import Final, TypeAlias
 from sluiceway.errors import InvalidSchema
 
 MAX_DEPTH: Final = 32
-"""How deep types may nest; deeper ones serve to exhaust a reader's stack."""
+"""The nesting limit: deeper schemas could exhaust a reader's stack."""
 
 MAX_FIELDS: Final = 10_000
-"""How many fields a schema may have, those of nested records included."""
+"""The most fields of a schema, including those of nested records."""
 
 MAX_FIXED_BYTES: Final = 1024
-"""How long a fixed may be; a null of one byte takes that much memory in Arrow."""
+"""The longest fixed: in Arrow, even a null of one byte takes that much memory."""
 
 MAX_DIGITS: Final = 76
-"""How many digits a decimal may have: what Arrow's widest holds."""
+"""The most digits of a decimal: those of Arrow's widest."""
 
 UUID_TEXT: Final = "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"
-"""What the text of a UUID looks like, as a regular expression."""
+"""The regular expression of a UUID's text."""
 
 
 class Kind(StrEnum):
-    """What a single value without parameters can be; the text is Avro's name for it."""
+    """The types without parameters, by their Avro names."""
 
     BOOLEAN = "boolean"
     INT = "int"
@@ -61,7 +62,7 @@ LOGICAL: Final = {
     Kind.LOCAL_TIMESTAMP: Kind.LONG,
     Kind.LOCAL_TIMESTAMP_NANOS: Kind.LONG,
 }
-"""The logical types without parameters, each with the plain kind it is stored as."""
+"""The logical types without parameters, and their physical types."""
 
 TICKS: Final = {  # per second
     Kind.TIME_MILLIS: 1_000,
@@ -73,23 +74,23 @@ TICKS: Final = {  # per second
     Kind.LOCAL_TIMESTAMP: 1_000_000,
     Kind.LOCAL_TIMESTAMP_NANOS: 1_000_000_000,
 }
-"""What the times and timestamps count: so many ticks a second."""
+"""The ticks per second of times and timestamps."""
 
 INSTANTS: Final = frozenset({Kind.TIMESTAMP_MILLIS, Kind.TIMESTAMP, Kind.TIMESTAMP_NANOS})
-"""The timestamps that are certain instants, counted from 1970 in UTC."""
+"""The timestamps that are instants, counted from 1970 in UTC."""
 
 LOCALS: Final = frozenset(
     {Kind.LOCAL_TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP, Kind.LOCAL_TIMESTAMP_NANOS}
 )
-"""The timestamps of some calendar and clock, nobody says where."""
+"""The timestamps of a calendar and clock in an unknown time zone."""
 
 TIMES: Final = frozenset({Kind.TIME_MILLIS, Kind.TIME})
-"""The times of a day, from midnight on."""
+"""The times of day, counted from midnight."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scalar:
-    """A single value of a kind that has no parameters."""
+    """A value of a type without parameters."""
 
     kind: Kind
 
@@ -106,8 +107,7 @@ class Fixed:
 class Decimal:
     """An exact number of at most `precision` digits, `scale` of them behind the point.
 
-    Stored as bytes, or in the bytes of `fixed`: the unscaled number in two's complement, the
-    highest byte first.
+    Stored as bytes or `fixed`: the unscaled number in two's complement, big-endian.
     """
 
     precision: int
@@ -124,7 +124,7 @@ class Uuid:
 
 @dataclass(frozen=True, kw_only=True)
 class Enum:
-    """One of `symbols`. `default`: what a reader takes for a symbol that it does not know."""
+    """One of `symbols`; readers replace unknown symbols by `default`."""
 
     name: str
     symbols: tuple[str, ...]
@@ -133,7 +133,7 @@ class Enum:
 
 @dataclass(frozen=True, kw_only=True)
 class Nullable:
-    """A value or null: Avro's union of two branches. `null_first` is the order of the branches."""
+    """A value or null: an Avro union of two branches; `null_first` is their order."""
 
     item: Present
     null_first: bool = True
@@ -155,7 +155,7 @@ class Map:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field of a record. `default` is JSON text as Avro writes it; None: there is none."""
+    """A field of a record; `default` is the JSON text of Avro, or None."""
 
     name: str
     type: Type
@@ -171,46 +171,105 @@ class Record:
 
 
 Leaf: TypeAlias = Scalar | Fixed | Decimal | Uuid | Enum
-"""What has no types within."""
+"""The types that contain no others."""
 
 Present: TypeAlias = Leaf | Array | Map | Record
 Type: TypeAlias = Present | Nullable
 
 
-def at(path: str) -> str:
-    """Name the place `path` in a message."""
+def walk(type_: Type) -> Iterator[Type]:
+    """Yield `type_` and all types within it."""
+    yield type_
+    match type_:
+        case Nullable(item=inner) | Array(items=inner) | Map(values=inner):
+            yield from walk(inner)
+        case Record(fields=fields):
+            for field in fields:
+                yield from walk(field.type)
+
+
+def map_leaves(
+    record: Record, convert: Callable[[Leaf], Present], name: Callable[[str], str] = str
+) -> Record:
+    """Return `record` with converted leaves, without defaults, and with records renamed."""
+
+    def mapped(type_: Type) -> Type:
+        match type_:
+            case Nullable(item=item, null_first=null_first):
+                return Nullable(item=present(item), null_first=null_first)
+            case _:
+                return present(type_)
+
+    def present(type_: Present) -> Present:
+        match type_:
+            case Array(items=items):
+                return Array(items=mapped(items))
+            case Map(values=values):
+                return Map(values=mapped(values))
+            case Record():
+                return map_leaves(type_, convert, name)
+            case leaf:
+                return convert(leaf)
+
+    own_name = name(record.name)  # before the names of the records within
+    fields = tuple(Field(name=f.name, type=mapped(f.type)) for f in record.fields)
+    return Record(name=own_name, fields=fields)
+
+
+def field_at(path: str) -> str:
+    """Describe the field at `path` in a message."""
     return f"field {path!r}" if path else "the schema"
 
 
-def below(path: str, name: str) -> str:
+def invalid_schema(path: str, problem: str) -> InvalidSchema:
+    """Return the exception for a problem of the field at `path`."""
+    return InvalidSchema(f"{field_at(path)}: {problem}")
+
+
+def join_path(path: str, name: str) -> str:
     """Give the path of the field `name` of the record at `path`."""
     return f"{path}.{name}" if path else name
 
 
-class Budget:
-    """What is counted while a schema is made: fields, levels."""
+class SchemaLimits:
+    """The limits of a schema under construction, and its size so far."""
 
     def __init__(self) -> None:
-        self._left = MAX_FIELDS
+        self.fields = 0
+        self.depth = 0
 
-    def take(self, fields: int, depth: int, path: str) -> None:
-        """Count `fields` that lie `depth` levels deep; raise InvalidSchema past the limits."""
-        self._left -= fields
-        if self._left < 0:
+    def count(self, fields: int, depth: int, path: str) -> None:
+        """Count `fields` at `depth` levels. Raises InvalidSchema beyond the limits."""
+        self.fields += fields
+        self.depth = max(self.depth, depth)
+        if self.fields > MAX_FIELDS:
             raise InvalidSchema(f"the schema has more than {MAX_FIELDS} fields")
         if depth > MAX_DEPTH:
-            raise InvalidSchema(f"{at(path)} is nested deeper than {MAX_DEPTH} levels")
+            raise invalid_schema(path, f"nested deeper than {MAX_DEPTH} levels")
 
+
+ROOT: Final = "Record"
+"""The name of a record made from a schema without names."""
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-"""An Avro name without its namespace."""
+"""An Avro name without a namespace."""
 
 
 def name_advice(name: str) -> str:
-    """Say what is wrong with `name`, and give a name like it that Avro allows."""
+    """Return that `name` is not an Avro name, and suggest a similar one."""
     better = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "field"
     better = f"_{better}" if better[0].isdigit() else better
     return (
         f"{name!r} is not an Avro name (letters, digits and _, no digit first); "
         f"rename it, for instance to {better!r}"
     )
+
+
+def checked_field(path: str, name: str, taken: Container[str]) -> str:
+    """Return the path of a new field. Raises InvalidSchema for an invalid or repeated name."""
+    where = join_path(path, name)
+    if not NAME.fullmatch(name):
+        raise invalid_schema(where, name_advice(name))
+    if name in taken:
+        raise invalid_schema(where, "is there twice; rename one of the two")
+    return where

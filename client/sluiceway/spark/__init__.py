@@ -5,7 +5,7 @@
     df.write.format("channel").mode("append").save("flights")
     spark.read.format("channel").load("flights")
 
-PySpark is imported by this package only.
+Only this package imports PySpark.
 """
 
 from sluiceway.spark.datasource import register

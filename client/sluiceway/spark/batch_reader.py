@@ -2,10 +2,9 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final, NoReturn
+from typing import Final
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -13,120 +12,103 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sluiceway.codecs import Corrupt
-from sluiceway.codecs.decoder import decoder_for, refusal
+from sluiceway.codecs.decoder import corrupt_error, decoder_for
 from sluiceway.errors import GatewayUnavailable, KafkaUnavailable, OffsetOutOfRange
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import MessageStream, OwnStream, Taken
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway.spark.connections import Known, Link
+from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
-from sluiceway.spark.metadata_columns import MessageColumns
+from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.offsets import (
     DEFAULT_MAX_MESSAGES,
-    AtTime,
-    Bound,
+    LossHandler,
     OffsetRange,
-    OnLoss,
-    refuse_loss,
-    resolve,
-    split,
+    resolve_ranges,
+    split_ranges,
 )
-from sluiceway.spark.options import ReadOptions, SourceOptions
-from sluiceway.spark.shipping import Shipped
+from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.task_heartbeats import reporting
-from sluiceway.spark.types import chosen, held
-from sluiceway.spark.worker import ClientPool, prepare_worker
+from sluiceway.spark.types import select_columns, spark_transform
+from sluiceway.spark.worker import ClientPool, Shipped, prepare_worker
 
-_ASK_TIMEOUT_S: Final = 30.0
+LOGGER = logging.getLogger(__name__)
+
+_REQUEST_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputSplit:
-    """What one task reads, and what is known of the channel.
+    """The offsets that one task reads, and the channel's Connection.
 
-    Where that is current, it is younger than the offsets' end, so it has the schema of every
-    message in them. Where it is not, a message of another schema is no stranger's for sure.
+    A `current` Connection is younger than the end of the offsets, so it has the schema of each of
+    their messages. Otherwise a message with an unknown schema may still be the channel's own.
     """
 
-    known: Known
+    connection: Connection
+    current: bool
     offsets: OffsetRange
-    part: TaskSlice | None = None
-    """Of a read that others see."""
+    task: TaskSlice | None = None
+    """Set if the read is an endpoint, to which tasks report."""
 
 
-def plan(link: Link, options: ReadOptions) -> list[InputSplit]:
-    """Return the pieces to read, one a task; none where there is nothing to read.
+def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[InputSplit]:
+    """Plan a batch read, one split per task; messages that arrive later are not read.
 
-    The end is fixed here: messages that arrive later are not read. Raises TopicGone,
-    KafkaUnavailable, OffsetOutOfRange, OptionError.
+    Raises TopicGone, KafkaUnavailable, OffsetOutOfRange, OptionError.
     """
-    connection = link.last
-    timeout_s = min(_ASK_TIMEOUT_S, options.poll_timeout_ms / 1000)
+    connection = source.connection
+    timeout_s = min(_REQUEST_TIMEOUT_S, options.poll_timeout_ms / 1000)
     stream = OwnStream(connection, options.kafka, timeout_s=timeout_s)
     try:
         stream.verify()
         partitions = range(connection.partitions)
-        ranges = resolve(
-            starting=options.starting,
-            ending=options.ending,
-            watermarks=stream.watermarks(partitions),
-            starting_at_time=at_time(stream, options.starting, partitions),
-            ending_at_time=at_time(stream, options.ending, partitions),
-            on_loss=loss_handler(options),
+        ranges = resolve_ranges(
+            options.starting,
+            options.ending,
+            stream.watermarks(partitions),
+            lambda timestamp_ms: stream.offsets_at(timestamp_ms, partitions),
+            loss_handler(options),
         )
     finally:
         stream.close()
     try:
-        return shares(link.known(), ranges, options)
+        return input_splits(source, ranges, options)
     finally:
-        link.close()
+        source.close()
 
 
-def seen(shares: list[InputSplit], job: Job | None, gateway_url: str | None) -> list[InputSplit]:
-    """Return the pieces as parts of a read that others see; as they are where nobody does."""
-    if not shares or gateway_url is None:
-        return shares
-    work = JobEndpoint.attach(job, gateway_url, shares[0].known.connection, "reader")
-    if work is None:
-        return shares
-    return [
-        replace(share, part=TaskSlice(work=work, number=number, parts=len(shares)))
-        for number, share in enumerate(shares)
-    ]
-
-
-def shares(
-    known: Known, ranges: tuple[OffsetRange, ...], options: SourceOptions
+def input_splits(
+    source: RefreshableConnection, ranges: tuple[OffsetRange, ...], options: ReadOptions
 ) -> list[InputSplit]:
-    """Cut ranges into what tasks read; `known` was asked for when their ends were there."""
-    max_messages = options.max_messages or DEFAULT_MAX_MESSAGES[known.connection.format]
+    """Split ranges for tasks, with a Connection that is requested after their ends."""
+    current = source.refresh()
+    connection = source.connection
+    max_messages = options.max_messages or DEFAULT_MAX_MESSAGES[connection.format]
     return [
-        InputSplit(known=known, offsets=piece)
-        for piece in split(ranges, max_messages=max_messages, min_splits=options.min_splits)
+        InputSplit(connection=connection, current=current, offsets=offsets)
+        for offsets in split_ranges(
+            ranges, max_messages=max_messages, min_splits=options.min_splits
+        )
     ]
 
 
-def loss_handler(options: SourceOptions) -> OnLoss:
-    """Return what meets offsets that Kafka does not hold: an error, or a line in the log."""
-    return _log_loss if not options.fail_on_data_loss else _refuse_loss
+def loss_handler(options: ReadOptions) -> LossHandler:
+    """Return the handler of offsets that Kafka does not hold, by `fail_on_data_loss`."""
 
+    def handle(error: OffsetOutOfRange) -> None:
+        if options.fail_on_data_loss:
+            error.add_note(
+                "To skip the lost messages and read from the earliest retained offset, set "
+                '.option("failOnDataLoss", "false").'
+            )
+            raise error
+        LOGGER.warning(
+            "failOnDataLoss is false, so the read continues without lost data: %s", error
+        )
 
-def at_time(stream: MessageStream, bound: Bound, partitions: range) -> Mapping[int, int]:
-    """Return the offsets of a bound that is a time, nothing for the others."""
-    return stream.offsets_at(bound.timestamp_ms, partitions) if isinstance(bound, AtTime) else {}
-
-
-def _refuse_loss(error: OffsetOutOfRange) -> None:
-    error.add_note(
-        "To read on without what is lost, from the earliest offset that is kept, set "
-        '.option("failOnDataLoss", "false").'
-    )
-    refuse_loss(error)
-
-
-def _log_loss(error: OffsetOutOfRange) -> None:
-    LOGGER.warning("failOnDataLoss is false, so the read goes on with what there is: %s", error)
+    return handle
 
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -136,61 +118,63 @@ _WAIT_S: Final = 0.5
 _VERIFY_EVERY_S: Final = 5.0
 
 
-class Chunks:
-    """The messages of a piece in chunks whose bytes are bounded, whatever their size.
+class RangeFetcher:
+    """Fetches the messages of an offset range in chunks of about 8 MB at most.
 
-    Offsets without a message (compacted away, or taken by Kafka itself) are passed over. Fails
-    when nothing came for `timeout_s`, and earlier when the topic is found to be gone. Offsets
-    that Kafka no longer keeps raise OffsetOutOfRange, or are passed over and logged where
-    `fail_on_data_loss` is false.
+    Skips offsets without a message, such as compacted ones and transaction markers. Raises
+    KafkaUnavailable when nothing arrives for `timeout_s`, and TopicGone. Offsets that Kafka no
+    longer holds raise OffsetOutOfRange; without `fail_on_data_loss` they are skipped and logged.
     """
 
     def __init__(
         self,
         stream: MessageStream,
-        piece: OffsetRange,
+        offsets: OffsetRange,
         connection: Connection,
         *,
         timeout_s: float,
         fail_on_data_loss: bool,
     ) -> None:
         self._stream = stream
-        self._piece = piece
+        self._offsets = offsets
         self._topic = connection.topic_name
         self._timeout_s = timeout_s
         self._fail_on_data_loss = fail_on_data_loss
-        self._next = piece.start
-        self._size = max(1, min(_CHUNK_MESSAGES, _CHUNK_BYTES // connection.max_message_bytes))
+        self._next = offsets.start
+        self._limit = max(1, min(_CHUNK_MESSAGES, _CHUNK_BYTES // connection.max_message_bytes))
 
     def __iter__(self) -> Iterator[list[Message]]:
-        piece, stream = self._piece, self._stream
-        stream.assign({piece.partition: piece.start})
-        last_s = time.monotonic()
-        while self._next < piece.end:
-            taken = stream.take(min(self._size, piece.end - self._next), _WAIT_S)
-            if self._advance(taken):
-                if taken.messages:
-                    yield self._within(taken.messages)
-                last_s = time.monotonic()
+        offsets, stream = self._offsets, self._stream
+        stream.assign({offsets.partition: offsets.start})
+        progress_s = time.monotonic()
+        while self._next < offsets.end:
+            before = self._next
+            taken = stream.take(min(self._limit, offsets.end - before), _WAIT_S)
+            self._advance(taken)
+            if self._next > before:
+                messages = taken.messages
+                if self._next > offsets.end:
+                    # Gaps in the range let messages after its end into the last chunk.
+                    messages = [each for each in messages if each.offset() < offsets.end]
+                if messages:
+                    yield messages
+                progress_s = time.monotonic()
             else:
-                self._look_for_the_cause(time.monotonic() - last_s)
+                self._check_topic(time.monotonic() - progress_s)
 
-    def _advance(self, taken: Taken) -> bool:
-        """Move on to what comes after `taken`; tell whether there was anything."""
-        before = self._next
+    def _advance(self, taken: Taken) -> None:
         if taken.messages:
             self._next = taken.messages[-1].offset() + 1
             self._resize(taken.messages)
-        self._next = max(self._next, taken.ends.get(self._piece.partition, 0))
+        self._next = max(self._next, taken.ends.get(self._offsets.partition, 0))
         if taken.refused is not None:
-            self._pass_over_what_is_lost()
-        return self._next > before
+            self._skip_lost()
 
-    def _pass_over_what_is_lost(self) -> None:
-        partition = self._piece.partition
+    def _skip_lost(self) -> None:
+        partition = self._offsets.partition
         marks = self._stream.watermarks([partition])[partition]
         if marks.begin <= self._next <= marks.end:
-            # Said of a place that was left since: a late word, but fetching stopped over it.
+            # Stale error for an offset before this one. librdkafka stopped fetching: reassign.
             self._stream.assign({partition: self._next})
             return
         if self._fail_on_data_loss or self._next > marks.end:
@@ -198,30 +182,24 @@ class Chunks:
                 partition=partition, offset=self._next, begin=marks.begin, end=marks.end
             )
         LOGGER.warning(
-            "topic %s, partition %d: the messages from offset %d up to %d are no longer kept; "
-            "failOnDataLoss is false, so they are passed over",
+            "topic %s, partition %d: Kafka no longer holds the messages from offset %d to %d; "
+            "failOnDataLoss is false, so they are skipped",
             self._topic,
             partition,
             self._next,
-            min(marks.begin, self._piece.end),
+            min(marks.begin, self._offsets.end),
         )
         self._next = marks.begin
         self._stream.assign({partition: marks.begin})
 
-    def _within(self, messages: list[Message]) -> list[Message]:
-        """Leave out what lies behind the piece's end, which gaps let through."""
-        if self._next <= self._piece.end:
-            return messages
-        return [message for message in messages if message.offset() < self._piece.end]
-
     def _resize(self, messages: list[Message]) -> None:
-        """Ask for as many messages as the largest of a sample lets into a chunk."""
+        """Limit the next chunk by the largest message of a sample."""
         sample = messages[:: max(1, len(messages) // 16)]
         largest = max(len(message) for message in sample)
         fitting = _CHUNK_BYTES // max(1, largest)
-        self._size = max(1, min(_CHUNK_MESSAGES, self._size * _GROWTH, fitting))
+        self._limit = max(1, min(_CHUNK_MESSAGES, self._limit * _GROWTH, fitting))
 
-    def _look_for_the_cause(self, idle_s: float) -> None:
+    def _check_topic(self, idle_s: float) -> None:
         try:
             self._stream.verify(max_age_s=_VERIFY_EVERY_S)
         except KafkaUnavailable:
@@ -229,113 +207,125 @@ class Chunks:
                 raise
         if idle_s >= self._timeout_s:
             raise KafkaUnavailable(
-                f"Kafka sent nothing of partition {self._piece.partition} of topic {self._topic} "
-                f"from offset {self._next} for {self._timeout_s:g} s, though messages up to "
-                f"{self._piece.end} are to be there. Run the job again; if it stays so, look at "
-                "the brokers' logs"
+                f"no message of topic {self._topic}, partition {self._offsets.partition}, arrived "
+                f"from offset {self._next} for {self._timeout_s:g} s, although messages up to "
+                f"{self._offsets.end} exist. Run the job again; if it fails again, check the "
+                "brokers' logs"
             )
 
 
-LOGGER = logging.getLogger(__name__)
 STREAMS: ClientPool[OwnStream] = ClientPool(close=OwnStream.close)
 
 _TUNING: Final[dict[str, object]] = {
-    # What is fetched ahead of a task; together with a chunk, this is a task's memory.
+    # Limits the fetch queue, which with a chunk makes up a task's memory.
     "queued.max.messages.kbytes": 32 * 1024,
-    # At a partition's end a fetch waits for more at the broker, and the next task's behind it.
+    # At a partition's end, the broker holds a fetch back and the next task's fetch behind it.
     "fetch.wait.max.ms": 10,
 }
 
 
 class ChannelDataReader(Shipped, DataSourceReader):
-    """Plans in the driver, reads in tasks; what tasks need is pickled with it.
+    """Plans a batch read in the driver and reads it in tasks.
 
-    `columns` are the columns to give, in that order.
+    `columns` are the columns to return, in order.
     """
 
     def __init__(
-        self, link: Link, options: ReadOptions, columns: StructType, job: Job | None = None
+        self,
+        source: RefreshableConnection,
+        options: ReadOptions,
+        columns: StructType,
+        job: Job | None = None,
     ) -> None:
-        self._link = link
+        self._source = source
         self._options = options
         self._columns = columns
         self._job = job
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one partition a task."""
-        shares = plan(self._link, self._options)
-        return [InputPartition(share) for share in seen(shares, self._job, self._link.gateway_url)]
+        """Plan one partition per task, and attach the read as an endpoint of the channel."""
+        splits = plan_splits(self._source, self._options)
+        source = self._source
+        if not splits:
+            return []
+        endpoint = JobEndpoint.attach(self._job, source.gateway_url, source.connection, "reader")
+        if endpoint is not None:
+            splits = [
+                replace(split, task=TaskSlice(endpoint=endpoint, number=number, of=len(splits)))
+                for number, split in enumerate(splits)
+            ]
+        return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Give the records of one piece, in order; what `records` raises fails the task."""
-        if partition is not None:  # Spark's word for a plan without pieces
-            share: InputSplit = partition.value
-            with reporting(share.part) as report:
-                yield from report.counted(records(share, self._options, self._columns))
+        """Return a split's records in order. Raises the errors of `read_split`."""
+        if partition is not None:  # Spark passes None for a plan without partitions
+            split: InputSplit = partition.value
+            with reporting(split.task) as report:
+                yield from report.counted(read_split(split, self._options, self._columns))
 
 
-def records(
-    share: InputSplit, options: SourceOptions, columns: StructType
+def read_split(
+    split: InputSplit, options: ReadOptions, columns: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """Give the records of a task's share, in order, with `columns`.
+    """Return a split's records in order, with `columns`.
 
-    Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for messages of a schema that may have
-    come while the gateway was away, GatewayUnavailable. Runs in a Python worker, whose Kafka
-    clients it uses.
+    Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for a message with an unknown schema
+    if the split's Connection is not current, GatewayUnavailable.
     """
     prepare_worker()
-    connection = share.known.connection
-    # Tasks never ask the gateway: the driver did, after it took the watermarks, or could not.
-    known = share.known
-    refresh = (lambda: connection) if known.current else partial(_refuse_unknown, known.connection)
-    decoding = decoder_for(connection, refresh=refresh)
-    as_held = held(Schema.parse(connection.schema_definition))
-    beside = MessageColumns(options)
+    connection = split.connection
+
+    def refresh() -> Connection:
+        # Tasks do not ask the gateway for schemas: planning did, after it took the watermarks.
+        if split.current:
+            return connection
+        raise GatewayUnavailable(
+            f"channel {connection.channel_name!r}: a message has a schema that was unknown when "
+            "this batch was planned, since the gateway did not answer then. No message was "
+            "skipped: run the job or restart the query when the gateway answers"
+        )
+
+    decoder = decoder_for(connection, refresh=refresh)
+    transform = spark_transform(Schema.parse(connection.schema_definition))
+    metadata = MetadataColumns(options)
     config = {**_TUNING, **options.kafka}
     properties = MaskedProperties(connection.kafka).over(config)
     key = (connection.topic_name, connection.topic_id, properties)
     timeout_s = options.poll_timeout_ms / 1000
+    stream_timeout_s = min(_REQUEST_TIMEOUT_S, timeout_s)
     with STREAMS.borrow(
-        key, lambda: OwnStream(connection, config, timeout_s=min(30.0, timeout_s))
+        key, lambda: OwnStream(connection, config, timeout_s=stream_timeout_s)
     ) as stream:
-        chunks = Chunks(
+        chunks = RangeFetcher(
             stream,
-            share.offsets,
+            split.offsets,
             connection,
             timeout_s=timeout_s,
             fail_on_data_loss=options.fail_on_data_loss,
         )
         for messages in chunks:
-            decoded = decoding.decode([message.value() for message in messages])
+            decoded = decoder.decode([message.value() for message in messages])
             if decoded.corrupt:
-                _judge(decoded.corrupt, messages, connection.channel_name, options)
-            batches = [as_held(batch) for batch in decoded.batches]
-            for batch in beside.attached(batches, messages, decoded.counts):
-                yield chosen(batch, columns)
-        stream.drop([share.offsets.partition])
+                _handle_corrupt(decoded.corrupt, messages, connection.channel_name, options)
+            batches = [transform(batch) for batch in decoded.batches]
+            for batch in metadata.append_to(batches, messages, decoded.counts):
+                yield select_columns(batch, columns)
+        stream.drop([split.offsets.partition])
 
 
-def _refuse_unknown(connection: Connection) -> NoReturn:
-    raise GatewayUnavailable(
-        f"channel {connection.channel_name!r}: there are messages of a schema that was not known "
-        "when this batch was planned, since the gateway did not answer then. None was passed over: "
-        "run the job again, or start the query again, when the gateway answers"
-    )
-
-
-def _judge(
-    corrupt: Sequence[Corrupt], messages: list[Message], channel: str, options: SourceOptions
+def _handle_corrupt(
+    corrupt: Sequence[Corrupt], messages: list[Message], channel: str, options: ReadOptions
 ) -> None:
     skip = options.on_corrupt == "skip"
     first = next((each for each in corrupt if not (skip and each.skippable)), corrupt[0])
-    where = messages[first.index]
+    message = messages[first.index]
     if not (skip and first.skippable):
-        raise refusal(channel, where, first)
+        raise corrupt_error(channel, message, first)
     LOGGER.warning(
         "channel %r, partition %d: %d corrupt messages skipped, the first at offset %d: %s",
         channel,
-        where.partition(),
+        message.partition(),
         len(corrupt),
-        where.offset(),
+        message.offset(),
         first.reason,
     )

@@ -3,55 +3,97 @@
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
 from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import AttachResult, HeartbeatResult, Membership, Role
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
 
+__all__ = [
+    "EndpointSpec",
+    "Job",
+    "JobEndpoint",
+    "QueryEndpoint",
+    "TaskSlice",
+    "control",
+    "heartbeat_session",
+]
+
 LOGGER = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 5.0
-_MAX_TITLE_CHARACTERS: Final = 200
+_GRACE_S: Final = 60.0
 _MAX_CAUSE_CHARACTERS: Final = 1000
+
+
+def control(gateway_url: str) -> Control:
+    """Return calls to a gateway with a short timeout, for work that must not delay a job."""
+    return Control(
+        Transport(gateway_url, timeout_s=_TIMEOUT_S), listener=os.environ.get("SLUICEWAY_LISTENER")
+    )
+
+
+def heartbeat_session(gateway_url: str) -> HeartbeatSession:
+    """Return this process's heartbeat session with a gateway."""
+    return HeartbeatSession.of(control(gateway_url).endpoints, grace_s=_GRACE_S)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What endpoints of a Spark application have in common; plain data, nothing of it secret.
+    """What the endpoints of a Spark application share; picklable, no secrets.
 
-    They live by the beats of `session`, which is that of the user's driver.
+    The heartbeats of `session`, in the user's driver process, keep them alive.
     """
 
     session: str
     title: str
 
-    @classmethod
-    def of(cls, session: str, name: str, id_: str) -> "Job":
-        """Return that of the application `name`."""
-        return cls(session=session, title=f"{name} ({id_})"[:_MAX_TITLE_CHARACTERS])
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointSpec:
+    """A place at a channel for a job or query: the only member of `group`, or without a group."""
+
+    channel: str
+    uid: str
+    role: Role
+    group: str | None
+    job: Job
+
+    def __str__(self) -> str:
+        return f"the {self.role} {self.job.title!r} of the channel {self.channel!r}"
+
+    def attach(self, calls: EndpointCalls, instance: str) -> AttachResult:
+        """Attach an instance, which takes the place of the group's previous one."""
+        group = self.group
+        return calls.attach(
+            self.channel,
+            uid=self.uid,
+            instance=instance,
+            session=self.job.session,
+            role=self.role,
+            membership=None if group is None else Membership(group=group, index=0, size=1),
+            title=self.job.title,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobEndpoint:
-    """An endpoint as those know it that work for it; plain data, shipped to tasks.
+    """Endpoint of a batch read or write; picklable, shared by planning, tasks and commit.
 
-    That the gateway does not hear of something is written to the log, and is no failure of the
-    job: its records do not depend on who knows of it.
+    A failure to report is logged and never fails the job.
     """
 
+    spec: EndpointSpec
     gateway_url: str
-    channel: str
-    uid: str
-    role: Role
-    endpoint: str
+    id: str
     epoch: int
     heartbeat_interval_ms: int
     took_over: bool
@@ -60,234 +102,170 @@ class JobEndpoint:
     def attach(
         cls,
         job: Job | None,
-        gateway_url: str,
+        gateway_url: str | None,
         connection: Connection,
         role: Role,
         group: str | None = None,
     ) -> "JobEndpoint | None":
-        """Attach an endpoint for a job; None where nobody sees it, for the reason in the log.
-
-        A writer with a `group` has the place of the one before that had it.
-        """
-        if job is None:
+        """Attach an endpoint for a job; None without a job, or if the gateway rejects it."""
+        if job is None or gateway_url is None:
             return None
         channel, uid = connection.channel_name, connection.channel_uid
+        spec = EndpointSpec(channel=channel, uid=uid, role=role, group=group, job=job)
         instance = uuid.uuid4().hex
-        member = None if group is None else Membership(group=group, index=0, size=1)
         try:
-            with _calls(gateway_url) as calls:
-                attached = calls.attach(
-                    channel,
-                    uid=uid,
-                    instance=instance,
-                    session=job.session,
-                    role=role,
-                    membership=member,
-                    title=job.title,
-                )
+            with closing(control(gateway_url).endpoints) as calls:
+                attached = spec.attach(calls, instance)
         except SluicewayError as error:
-            LOGGER.warning(
-                "channel %r: this %s is not seen by others, the gateway did not take it: %s",
-                channel,
-                "read" if role == "reader" else "write",
-                error,
-            )
+            LOGGER.warning("%s is not listed as an endpoint: %s", spec, error)
             return None
         return cls(
+            spec=spec,
             gateway_url=gateway_url,
-            channel=channel,
-            uid=uid,
-            role=role,
-            endpoint=instance,
+            id=instance,
             epoch=attached.epoch,
             heartbeat_interval_ms=attached.heartbeat_interval_ms,
             took_over=attached.took_over,
         )
 
     def close(self, *, records: int, tasks: int, ends: Callable[[], Mapping[int, int]]) -> None:
-        """Report that a write ended well, with what it wrote, and where that `ends`.
+        """Report a successful write with the end offsets after it.
 
-        Where Kafka does not tell the ends it is reported as failed: readers that wait for the end
-        would take it for one that wrote nothing.
+        Reports a failure if `ends` raises SluicewayError: readers that wait for the end would
+        take a write without end offsets for an empty one.
         """
-        found: Mapping[int, int] | None = None
-        if records or self.took_over:
-            try:
-                found = {partition: end for partition, end in ends().items() if end}
-            except SluicewayError as error:
-                self.fail(f"all is written, but where it ends is not known: {cause_of(error)}")
-                return
         counters = {"records": records, "tasks_done": tasks, "tasks_running": 0}
-        told = None if found is None else {str(p): end for p, end in found.items()}
-        self._detach({"state": "closed", "ends": told, "counters": counters})
+        body = _end_json(None, ends if records or self.took_over else None)
+        self._detach(body | {"counters": counters})
 
     def fail(self, cause: str) -> None:
-        """Report that it failed."""
-        self._detach({"state": "error", "cause": cause[:_MAX_CAUSE_CHARACTERS]})
+        """Report a failure."""
+        self._detach(_end_json(cause, None))
 
-    def _detach(self, how: Mapping[str, Any]) -> None:
-        body = {"uid": self.uid, "epoch": self.epoch, **how}
+    def _detach(self, body: Mapping[str, Any]) -> None:
+        body = {"uid": self.spec.uid, "epoch": self.epoch, **body}
         try:
-            with _calls(self.gateway_url) as calls:
-                calls.detach(self.channel, self.endpoint, body, timeout_s=_TIMEOUT_S)
+            with closing(control(self.gateway_url).endpoints) as calls:
+                calls.detach(self.spec.channel, self.id, body, timeout_s=_TIMEOUT_S)
         except GatewayError as error:
-            LOGGER.warning(
-                "channel %r: the gateway was not told of the write's end: %s", self.channel, error
-            )
+            LOGGER.warning("the end of %s was not reported: %s", self.spec, error)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSlice:
-    """A part of an endpoint's work; plain data. `parts`: of how many, where that is planned."""
+    """One task's part of an endpoint's work; picklable. `of`: how many there are, if planned."""
 
-    work: JobEndpoint
+    endpoint: JobEndpoint
     number: int
-    parts: int | None = None
-
-
-@contextmanager
-def _calls(gateway_url: str) -> Iterator[EndpointCalls]:
-    """Give the calls to a gateway for a moment."""
-    listener = os.environ.get("SLUICEWAY_LISTENER")
-    calls = EndpointCalls(Transport(gateway_url, timeout_s=_TIMEOUT_S), listener=listener)
-    try:
-        yield calls
-    finally:
-        calls.close()
+    of: int | None = None
 
 
 class QueryEndpoint:
-    """A query at a channel that it reads or writes; a member of the driver's session.
+    """A streaming query as a reader or writer of one channel, in the driver's session.
 
-    It observes: nothing of the query depends on it. Where another query has taken its place, it
-    says so in the log and tells the gateway no more.
+    It only observes the query. When another query takes its place, it logs that and stops
+    reporting.
     """
 
-    def __init__(
-        self,
-        session: HeartbeatSession,
-        calls: EndpointCalls,
-        *,
-        channel: str,
-        uid: str,
-        role: Role,
-        group: str,
-        title: str,
-    ) -> None:
+    def __init__(self, spec: EndpointSpec, session: HeartbeatSession, calls: EndpointCalls) -> None:
         self.id = uuid.uuid4().hex
         self.records = 0
         self.offsets: Mapping[int, int] = {}
+        self._spec = spec
         self._session = session
         self._calls = calls
-        self._channel = channel
-        self._uid = uid
-        self._role: Role = role
-        self._group = group
-        self._title = title
         self._attached: AttachResult | None = None
-        self._over = self._silent = False
-        self._reported: Mapping[int, int] = {}
-        self._telling: Mapping[int, int] = {}
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the gateway knows it, or has no more to hear of it."""
-        return self._over or self._attached is not None
+        self._ended = self._closing = False
+        self._acknowledged: Mapping[int, int] = {}
+        self._reporting: Mapping[int, int] = {}
 
     def attach(self) -> None:
-        """Take the query's place. Raises GatewayUnavailable; may be repeated."""
+        """Attach unless it is attached or ended. Raises GatewayUnavailable; repeatable."""
+        if self._ended or self._attached is not None:
+            return
         try:
-            attached = self._calls.attach(
-                self._channel,
-                uid=self._uid,
-                instance=self.id,
-                session=self._session.id,
-                role=self._role,
-                membership=Membership(group=self._group, index=0, size=1),
-                title=self._title,
-            )
+            self._attached = self._spec.attach(self._calls, self.id)
         except GatewayUnavailable:
             raise
         except GatewayError as error:
-            self._over = True
-            LOGGER.warning(
-                "%s of the channel %r goes on, but is not seen by others: %s",
-                *(self._title, self._channel, error),
-            )
+            self._ended = True
+            LOGGER.warning("%s is not listed as an endpoint: %s", self._spec, error)
             return
-        self._attached = attached
         self._session.enter(self)
-        self._session.expect(attached.heartbeat_interval_ms)
+        self._session.expect(self._attached.heartbeat_interval_ms)
 
     def report(self) -> dict[str, Any] | None:
-        """Return what a beat says of it."""
+        """Return the endpoint's fields of a heartbeat."""
         attached = self._attached
-        if attached is None or self._over or self._silent:
+        if attached is None or self._ended or self._closing:
             return None
-        told: dict[str, Any] = {
+        self._reporting = self.offsets
+        return {
             "id": self.id,
             "epoch": attached.epoch,
             "state": "started",
             "counters": {"records": self.records},
-        }
-        self._telling = self.offsets
-        if self._telling != self._reported:
-            told |= self._positions(attached)
-        return told
+        } | (self._positions(attached) if self._reporting != self._acknowledged else {})
 
-    def hear(self, heard: HeartbeatResult) -> None:
-        """Take the answer to a beat."""
-        if heard.status in ("fenced", "gone") and not self._over:
+    def hear(self, result: HeartbeatResult) -> None:
+        """Process the answer to a heartbeat."""
+        if result.status in ("fenced", "gone") and not self._ended:
             LOGGER.warning(
-                "%s of the channel %r in the group %r goes on, but is not seen any more: %s",
-                *(self._title, self._channel, self._group, heard.reason),
+                "%s in the group %r is no longer listed as an endpoint: %s",
+                *(self._spec, self._spec.group, result.reason),
             )
-            self._over = True
-            self._session.leave(self)
+            self._end()
         else:
-            self._reported = self._telling
+            self._acknowledged = self._reporting
 
     def close(self, *, cause: str | None, kafka: Mapping[str, str]) -> None:
-        """Report that the query ended, well or for a `cause`. Raises GatewayUnavailable.
+        """Report the query's end, in error if there is a `cause`.
 
-        May be repeated then. What it wrote ends, at the latest, where its channel's topic does.
+        A successful writer ends at its topic's end offsets, which are read with the properties
+        `kafka`. Raises GatewayUnavailable; repeatable.
         """
         attached = self._attached
-        if attached is None or self._over:
+        if attached is None or self._ended:
             return
-        body: dict[str, Any] = {"state": "closed", "cause": None}
-        if cause is None and self._role == "writer":
-            try:
-                identity = TopicIdentity(attached.connection, kafka)
-                ends = identity.ends(range(attached.connection.partitions), timeout_s=_TIMEOUT_S)
-                body["ends"] = {str(p): end for p, end in ends.items() if end}
-            except SluicewayError as error:
-                unknown = "it ended well, but where its records end is not known"
-                cause = f"{unknown}: {cause_of(error)}"
-        if cause is not None:
-            body = {"state": "error", "cause": cause[:_MAX_CAUSE_CHARACTERS]}
-        body |= {"uid": self._uid, "epoch": attached.epoch}
+        connection = attached.connection
+
+        def ends() -> Mapping[int, int]:
+            identity = TopicIdentity(connection, kafka)
+            return identity.ends(range(connection.partitions), timeout_s=_TIMEOUT_S)
+
+        body = _end_json(cause, ends if self._spec.role == "writer" else None)
+        body |= {"uid": self._spec.uid, "epoch": attached.epoch}
         body |= {"counters": {"records": self.records}} | self._positions(attached)
-        # A beat on its way that tells of a state before would undo an error.
-        self._silent = True
+        # A heartbeat in flight with an earlier state would undo the error.
+        self._closing = True
         self._session.settle(_TIMEOUT_S)
         try:
-            self._calls.detach(self._channel, self.id, body, timeout_s=_TIMEOUT_S)
+            self._calls.detach(self._spec.channel, self.id, body, timeout_s=_TIMEOUT_S)
         except GatewayUnavailable:
             raise
         except GatewayError as error:
-            LOGGER.warning(
-                "the gateway did not take it that %s of the channel %r ended: %s",
-                *(self._title, self._channel, error),
-            )
-        self._over = True
+            LOGGER.warning("the gateway rejected the end of %s: %s", self._spec, error)
+        self._end()
+
+    def _end(self) -> None:
+        self._ended = True
         self._session.leave(self)
 
     def _positions(self, attached: AttachResult) -> dict[str, Any]:
-        """Return how far a reader has come, for a gateway that takes it."""
+        """Return a reader's positions, if the gateway accepts them."""
         if not self.offsets or "positions" not in attached.takes:
             return {}
         return {"positions": {str(p): [offset, 0] for p, offset in self.offsets.items()}}
 
 
-__all__ = ["Job", "JobEndpoint", "QueryEndpoint", "TaskSlice"]
+def _end_json(cause: str | None, ends: Callable[[], Mapping[int, int]] | None) -> dict[str, Any]:
+    """Return the fields of an endpoint's end, in error if there is a cause or `ends` raises."""
+    found = None
+    if cause is None and ends is not None:
+        try:
+            found = {str(partition): end for partition, end in ends().items() if end}
+        except SluicewayError as error:
+            cause = f"all records are written, but the end offsets are unknown: {cause_of(error)}"
+    if cause is not None:
+        return {"state": "error", "cause": cause[:_MAX_CAUSE_CHARACTERS]}
+    return {"state": "closed", "cause": None, "ends": found}

@@ -1,4 +1,4 @@
-"""Streaming queries as endpoints: progress, end, and the query listener."""
+"""Streaming queries as endpoints: Spark's listener for start, progress and end."""
 
 import contextlib
 import json
@@ -6,11 +6,11 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -18,310 +18,256 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CheckpointMismatch, GatewayError
+from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import Role
-from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.spark.endpoints import QueryEndpoint
+from sluiceway.rest.models import ChannelResource
+from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
+from sluiceway.spark.internals import QueryNotPlanned, sink_options
 from sluiceway.spark.offsets import StreamOffset
+from sluiceway.spark.options import WriteOptions
+
+__all__ = ["Queries", "public_cause"]
 
 LOGGER = logging.getLogger(__name__)
 
-_TIMEOUT_S: Final = 5.0
 _PAUSE_AFTER_FAILURE_S: Final = 10.0
-_MAX_CAUSE_CHARACTERS: Final = 1000
 _JAVA_CLASS: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*(?=:|\s|$)")
-"""With which the text of an exception of the JVM begins."""
+"""Matches the class at the start of a JVM exception's text."""
 _ERROR_CLASS: Final = re.compile(r"[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*")
 _GROUP: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sink:
-    """The channel that a query writes to, with options of Kafka's client."""
-
-    channel: str
-    uid: str
-    group: str | None
-    kafka: Mapping[str, str]
-
-
-class NotYet(Exception):
-    """Spark has not planned the query yet."""
-
-
-class Inside(Protocol):
-    """What is asked of Spark."""
-
-    def query(self, id_: str) -> Any:
-        """Return Spark's handle of a query that runs; None if none does."""
-
-    def progress(self, handle: Any) -> Mapping[str, Any] | None:
-        """Return what a query last told, in events or not."""
-
-    def sink(self, handle: Any) -> Sink | None:
-        """Return the channel that a query writes to. Raises NotYet, GatewayError."""
-
-
 @dataclass(kw_only=True, eq=False)
-class _Query:
-    """One run of a query; `told` and what came with it are written by the listener's thread."""
+class _QueryRun:
+    """One run of a query. The listener's thread writes progress, records and causes."""
 
     id: str
     name: str | None
-    handle: Any = None
-    told: Mapping[str, Any] | None = None
-    read: dict[int, int] = field(default_factory=dict)
-    written: int = 0
-    ended: bool = False
-    cause: str | None = None
-    given_up: str | None = None
-    endpoints: dict[tuple[str, Role, str], QueryEndpoint] = field(default_factory=dict)
-    sink: Sink | None = None
-    sink_known: bool = False
+    query: StreamingQuery | None
+    progress: Mapping[str, Any] | None = None
+    records_read: dict[int, int] = field(default_factory=dict)
+    """Records by the number of the source."""
+    records_written: int = 0
+    causes: Mapping[Role, str | None] | None = None
+    """Set when the run ends: why it failed, as a reader and as a writer."""
+    endpoints: dict[EndpointSpec, QueryEndpoint] = field(default_factory=dict)
+    planned: bool = False
+    sink: tuple[ChannelResource, WriteOptions] | None = None
+    """The channel it writes to, once it is planned."""
 
     @property
-    def group(self) -> str:
-        """The group where no option names one."""
+    def default_group(self) -> str:
+        """The group if no option sets one."""
         name = self.name
         return name if name is not None and _GROUP.fullmatch(name) else self.id
 
+    @property
+    def title(self) -> str:
+        """The title of its endpoints."""
+        name = "" if self.name is None else f"{self.name} "
+        return f"Spark query {name}({self.id})"[:200]
 
-class Queries:
-    """The streaming queries of an application.
 
-    A listener tells of them and returns at once; `advance`, in the thread of the beats, tells
-    the gateway. `spark` knows of a query what its progress does not tell.
+class Queries(StreamingQueryListener):
+    """The streaming queries of an application, as endpoints.
+
+    Spark calls the listener's methods, which return at once. `advance`, called by the heartbeat
+    thread, reports to the gateway.
     """
 
-    def __init__(
-        self,
-        session: HeartbeatSession,
-        calls: EndpointCalls,
-        *,
-        spark: "Inside",
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._session = session
-        self._calls = calls
+    def __init__(self, spark: SparkSession, session: HeartbeatSession, control: Control) -> None:
         self._spark = spark
-        self._monotonic = monotonic
+        self._session = session
+        self._control = control
         self._lock = threading.Lock()
-        self._queries: dict[str, _Query] = {}
-        self._not_before_s = float("-inf")
+        self._runs: dict[str, _QueryRun] = {}
+        self._retired = False
+        self._retry_at_s = float("-inf")
         self._failing = False
-        self._turn = threading.Lock()
+        self._advancing = threading.Lock()
 
     @property
-    def are_over(self) -> bool:
-        """Whether none is at work."""
+    def all_ended(self) -> bool:
+        """Whether no query is running or left to report."""
         with self._lock:
-            return not self._queries
+            return not self._runs
 
-    def started(self, run: str, id_: str, name: str | None) -> None:
-        """Note that a run of a query began."""
-        handle = self._spark.query(id_)
+    def listen(self) -> None:
+        """Follow the queries that start from now on, if Spark accepts the listener."""
+        try:
+            self._spark.streams.addListener(self)
+        except Exception:
+            LOGGER.warning(
+                "streaming queries are not listed as endpoints: Spark rejected the listener",
+                exc_info=True,
+            )
+
+    def retire(self) -> None:
+        """Follow no query that starts from now on."""
+        self._retired = True
+
+    def stop_listening(self) -> None:
+        """Remove the listener from Spark."""
+        try:
+            self._spark.streams.removeListener(self)
+        except Exception:
+            LOGGER.debug("Spark did not remove the listener", exc_info=True)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Record the start of a run; Spark waits for this method."""
+        if self._retired:
+            return
+        query = None
+        try:
+            query = self._spark.streams.get(str(event.id))
+        except Exception:
+            LOGGER.debug("Spark does not return the query %s", event.id, exc_info=True)
         with self._lock:
-            self._queries[run] = _Query(id=id_, name=name, handle=handle)
+            run = _QueryRun(id=str(event.id), name=event.name, query=query)
+            self._runs[str(event.runId)] = run
         self._session.hurry()
 
-    def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Note a batch that a query has done."""
-        run = progress["runId"]
-        if run not in self._queries:
-            # It was started before there was a listener.
-            self.started(run, progress["id"], progress.get("name"))
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Record a completed micro-batch."""
+        progress = json.loads(event.progress.json)
         with self._lock:
-            query = self._queries.get(run)
-            if query is None:
-                return  # its application ended meanwhile
-            fresh = query.told is None
-            query.told = progress
+            run = self._runs.get(progress["runId"])
+            if run is None:
+                return
+            is_first = run.progress is None
+            run.progress = progress
             for number, source in enumerate(progress["sources"]):
-                query.read[number] = query.read.get(number, 0) + source.get("numInputRows", 0)
-            query.written += max(0, progress["sink"].get("numOutputRows", 0))
-        if fresh:
+                rows = source.get("numInputRows", 0)
+                run.records_read[number] = run.records_read.get(number, 0) + rows
+            run.records_written += max(0, progress["sink"].get("numOutputRows", 0))
+        if is_first:
             self._session.hurry()
 
-    def terminated(self, run: str, exception: str | None, error_class: str | None = None) -> None:
-        """Note that a run ended; with the text and Spark's error class of an exception that did it.
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing: heartbeats keep the endpoints alive."""
 
-        The gateway is told the exception's type and the error class: the text may quote records.
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Record the end of a run.
+
+        The gateway gets an exception's type and error class, since its text may quote records.
         """
+        cause = None
+        if event.exception is not None:
+            cause = public_cause(event.exception, event.errorClassOnException)
         with self._lock:
-            query = self._queries.get(run)
-            if query is not None:
-                query.ended = True
-                query.cause = None if exception is None else public_cause(exception, error_class)
+            run = self._runs.get(str(event.runId))
+            if run is not None:
+                run.causes = {"reader": cause, "writer": cause}
         self._session.hurry()
 
     def end(self, cause: str) -> None:
-        """Note that all queries end with their application, and tell the gateway.
+        """Report the end of all queries.
 
-        Those that write are in error then: nobody knows whether they had come to their end.
+        Writers end in error with `cause`, since their queries may have been unfinished.
         """
         with self._lock:
-            for query in self._queries.values():
-                if not query.ended:
-                    query.ended, query.given_up = True, cause
-        self._not_before_s = float("-inf")
+            for run in self._runs.values():
+                if run.causes is None:
+                    run.causes = {"reader": None, "writer": cause}
+        self._retry_at_s = float("-inf")
         self.advance()
 
     def advance(self) -> None:
-        """Tell the gateway of queries that came, moved on and ended; later where it is away."""
-        with self._turn:
-            if self._monotonic() >= self._not_before_s:
-                self._advance_all()
-
-    def _advance_all(self) -> None:
-        with self._lock:
-            queries = dict(self._queries)
-        for run, query in queries.items():
-            try:
-                self._advance(query)
-            except GatewayError as error:
-                # The first time; that the gateway is away is said by the session.
-                level = logging.DEBUG if self._failing else logging.WARNING
-                LOGGER.log(
-                    level, "the query %s is not seen by others as it is: %s", query.group, error
-                )
-                self._failing = True
-                self._not_before_s = self._monotonic() + _PAUSE_AFTER_FAILURE_S
+        """Report all changes to the gateway; retries 10 s after a failure."""
+        with self._advancing:
+            if time.monotonic() < self._retry_at_s:
                 return
-            self._failing = False
-            if query.ended:
-                with self._lock:
-                    self._queries.pop(run, None)
+            with self._lock:
+                runs = dict(self._runs)
+            for run_id, run in runs.items():
+                try:
+                    ended = self._advance(run)
+                except GatewayError as error:
+                    level = logging.DEBUG if self._failing else logging.WARNING
+                    LOGGER.log(level, "the query %s is not reported: %s", run.default_group, error)
+                    self._failing = True
+                    self._retry_at_s = time.monotonic() + _PAUSE_AFTER_FAILURE_S
+                    return
+                self._failing = False
+                if ended:
+                    with self._lock:
+                        self._runs.pop(run_id, None)
 
-    def _advance(self, query: _Query) -> None:
-        self._observe(query, query.told or self._spark.progress(query.handle) or {})
-        if query.ended:
-            for key, endpoint in list(query.endpoints.items()):
-                writes = key[1] == "writer"
-                endpoint.close(
-                    cause=query.cause or (query.given_up if writes else None),
-                    kafka=query.sink.kafka if query.sink and writes else {},
-                )
-                del query.endpoints[key]
+    def _advance(self, run: _QueryRun) -> bool:
+        """Report a run's changes; return whether its end is reported."""
+        causes = run.causes
+        self._update_endpoints(run)
+        if causes is None:
+            return False
+        for spec, endpoint in list(run.endpoints.items()):
+            kafka = run.sink[1].kafka if run.sink and spec.role == "writer" else {}
+            endpoint.close(cause=causes[spec.role], kafka=kafka)
+            del run.endpoints[spec]
+        return True
 
-    def _observe(self, query: _Query, told: Mapping[str, Any]) -> None:
-        if not query.sink_known:
-            with contextlib.suppress(NotYet):
-                query.sink, query.sink_known = self._spark.sink(query.handle), True
-        seen: dict[tuple[str, Role, str], tuple[str, int, Mapping[int, int]]] = {}
-        for number, source in enumerate(told.get("sources", ())):
+    def _update_endpoints(self, run: _QueryRun) -> None:
+        self._find_sink(run)
+        job = Job(session=self._session.id, title=run.title)
+        found: dict[EndpointSpec, tuple[int, Mapping[int, int]]] = {}
+        progress = run.progress or _last_progress(run.query) or {}
+        for number, source in enumerate(progress.get("sources", ())):
             try:
                 offset = StreamOffset.parse(source.get("endOffset"))
             except CheckpointMismatch:
                 continue  # not a channel
-            key: tuple[str, Role, str] = (offset.uid, "reader", offset.group or query.group)
-            _, records, others = seen.get(key, ("", 0, offset.next_offsets))
-            seen[key] = (
-                offset.channel,
-                records + query.read.get(number, 0),
+            group = offset.group or run.default_group
+            spec = EndpointSpec(
+                channel=offset.channel, uid=offset.uid, role="reader", group=group, job=job
+            )
+            # A query that reads a channel twice has read up to the lower offset.
+            records, others = found.get(spec, (0, offset.next_offsets))
+            found[spec] = (
+                records + run.records_read.get(number, 0),
                 {p: min(o, others.get(p, o)) for p, o in offset.next_offsets.items()},
             )
-        sink = query.sink
-        if sink is not None:
-            seen[sink.uid, "writer", sink.group or query.group] = (sink.channel, query.written, {})
-        for (uid, role, group), (channel, records, offsets) in seen.items():
-            endpoint = query.endpoints.get((uid, role, group))
+        if run.sink is not None:
+            channel, options = run.sink
+            group = options.group or run.default_group
+            spec = EndpointSpec(
+                channel=channel.name, uid=channel.uid, role="writer", group=group, job=job
+            )
+            found[spec] = (run.records_written, {})
+        for spec, (records, offsets) in found.items():
+            endpoint = run.endpoints.get(spec)
             if endpoint is None:
-                endpoint = query.endpoints[uid, role, group] = QueryEndpoint(
-                    self._session,
-                    self._calls,
-                    channel=channel,
-                    uid=uid,
-                    role=role,
-                    group=group,
-                    title=_title(query),
-                )
+                endpoint = QueryEndpoint(spec, self._session, self._control.endpoints)
+                run.endpoints[spec] = endpoint
             endpoint.records, endpoint.offsets = records, offsets
-            if not endpoint.is_there:
-                endpoint.attach()
+            endpoint.attach()
+
+    def _find_sink(self, run: _QueryRun) -> None:
+        if run.planned:
+            return
+        with contextlib.suppress(QueryNotPlanned):
+            options = None if run.query is None else sink_options(run.query)
+            if options is not None:
+                run.sink = (self._control.channel(options.channel), options)
+            run.planned = True
+
+
+def _last_progress(query: StreamingQuery | None) -> Mapping[str, Any] | None:
+    """Return the last progress of a query, which an idle query has without an event."""
+    try:
+        last = None if query is None else query.lastProgress
+        progress: Mapping[str, Any] | None = None if last is None else json.loads(last.json)
+    except Exception:
+        LOGGER.debug("Spark does not return a query's progress", exc_info=True)
+        return None
+    return progress
 
 
 def public_cause(exception: str, error_class: str | None) -> str:
-    """Return the cause that everybody may read, of an exception's text and its error class."""
-    found = _JAVA_CLASS.match(exception.strip())
-    type_ = "the query failed" if found is None else found[0]
+    """Return the type and error class of a JVM exception, without its message."""
+    match = _JAVA_CLASS.match(exception.strip())
+    type_ = "the query failed" if match is None else match[0]
     known = error_class is not None and _ERROR_CLASS.fullmatch(error_class)
     return f"{type_}: {error_class}" if known else type_
-
-
-def _title(query: _Query) -> str:
-    name = "" if query.name is None else f"{query.name} "
-    return f"Spark query {name}({query.id})"[:200]
-
-
-class QueryListener(StreamingQueryListener):
-    """Tells `queries` what becomes of an application's streaming queries; never waits.
-
-    `queries` may be changed at any time, for the queries that start afterwards.
-    """
-
-    def __init__(self, queries: Queries) -> None:
-        self.queries = queries
-        self._runs: dict[str, Queries] = {}
-        self._java: Any = None
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Note a query that starts; Spark waits for this."""
-        run = str(event.runId)
-        self._runs[run] = self.queries
-        self.queries.started(run, str(event.id), event.name)
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Note a batch that was done."""
-        self.progressed(json.loads(event.progress.json))
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Do nothing: the session's beats say that the query lives."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Note that a query ended."""
-        run = str(event.runId)
-        self._runs.pop(run, self.queries).terminated(
-            run, event.exception, event.errorClassOnException
-        )
-
-    def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Note a batch that was done, by the JSON of its progress."""
-        self._runs.get(progress["runId"], self.queries).progressed(progress)
-
-    @property
-    def _jlistener(self) -> Any:
-        # Not for Spark Connect, which has no JVM here.
-        if self._java is None:
-            jvm: Any = SparkContext._jvm  # noqa: SLF001 - as PySpark's own listeners are made
-            self._java = jvm.PythonStreamingQueryListenerWrapper(_Called(self))
-        return self._java
-
-
-class _Called:
-    """What the JVM calls. PySpark's own asks it for every field of a progress, one by one.
-
-    That takes 17 ms of the driver's time for each micro-batch; its JSON takes a tenth of one.
-    """
-
-    def __init__(self, listener: QueryListener) -> None:
-        self._listener = listener
-
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        self._listener.onQueryStarted(QueryStartedEvent.fromJObject(event))
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        self._listener.progressed(json.loads(event.progress().json()))
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        pass
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        self._listener.onQueryTerminated(QueryTerminatedEvent.fromJObject(event))
-
-    class Java:
-        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
-
-
-__all__ = ["Inside", "NotYet", "Queries", "QueryListener", "Sink", "public_cause"]

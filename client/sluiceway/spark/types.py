@@ -1,10 +1,10 @@
-"""Spark types for a channel's schema, and the checks between the two.
+"""Spark types of a channel's schema, and checks of dataframes against it.
 
-How a StructType becomes a schema is in `sluiceway.schema.inference`; here is the way back, from
-a schema's Arrow form (`Schema.arrow`).
+The other direction, from a StructType to a schema, is in `sluiceway.schema.inference`.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 
 import pyarrow as pa
 from pyspark.sql import types as spark
@@ -38,67 +38,58 @@ _WIDENINGS = {
     (spark.CharType, spark.StringType),
     (spark.VarcharType, spark.StringType),
 }
-_MOST_DIGITS = 38
-_NO_NUMBER = 1_000
+_MAX_PRECISION = 38
 _DIGITS: dict[type[spark.DataType], int] = {
     spark.ByteType: 3,
     spark.ShortType: 5,
     spark.IntegerType: 10,
     spark.LongType: 19,
 }
-"""How many digits the numbers of a type may have."""
+"""Maximum number of digits of integer types."""
 
 
 def struct_of(schema: pa.Schema) -> spark.StructType:
     """Return the dataframe schema of a channel: the same columns, order and nullability.
 
-    A fixed is binary, a UUID a string (or binary of 16 bytes), an enum a string. Raises
-    SchemaMismatch for a column that Spark has no type for, with its path and what to do.
+    A fixed becomes binary, a UUID a string (or 16 bytes), an enum a string. Raises SchemaMismatch
+    with the path of a column that Spark has no type for.
     """
     for field in schema:
-        _require_held(field.type, field.name)
+        _require_supported(field.type, field.name)
     return spark.StructType([_field(field) for field in schema])
 
 
-def _require_held(type_: pa.DataType, path: str) -> None:
-    """Raise SchemaMismatch for a channel's type that Spark has no type for."""
+def _require_supported(type_: pa.DataType, path: str) -> None:
     if pa.types.is_struct(type_):
         for field in type_.fields:
-            _require_held(field.type, f"{path}.{field.name}")
+            _require_supported(field.type, f"{path}.{field.name}")
     elif pa.types.is_list(type_):
-        _require_held(type_.value_type, f"{path}[]")
+        _require_supported(type_.value_type, f"{path}[]")
     elif pa.types.is_map(type_):
-        _require_held(type_.item_type, f"{path}{{}}")
+        _require_supported(type_.item_type, f"{path}{{}}")
     reason = None
-    if pa.types.is_decimal(type_) and type_.precision > _MOST_DIGITS:
-        reason = f"a decimal of {type_.precision} digits, and Spark's have at most {_MOST_DIGITS}"
+    if pa.types.is_decimal(type_) and type_.precision > _MAX_PRECISION:
+        reason = f"a decimal of {type_.precision} digits; Spark's have at most {_MAX_PRECISION}"
     elif pa.types.is_timestamp(type_) and type_.unit == "ns":
-        reason = "a timestamp in nanoseconds, and Spark's are in microseconds"
+        reason = "a timestamp in nanoseconds; Spark's are in microseconds"
     if reason:
         raise SchemaMismatch(
-            f"the column {path!r} is {reason}: name the other columns in .schema(...), or read "
-            "the channel in Python"
+            f"the column {path!r} is {reason}: select the other columns with .schema(...), or "
+            "read the channel in Python"
         )
 
 
 def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> None:
-    """Check that rows of a dataframe fit a channel, but for what only rows can show.
+    """Check that a dataframe's columns fit a channel.
 
-    Columns go by name, in any order. A narrower number may go into a wider column (int to long,
-    float to double), a nullable column into a non-null one (a null fails the write then). A
-    column that the dataframe lacks must have a default in the channel's schema, which is written
-    then; null is the default of every nullable column of a channel that was made from Spark.
-    Raises SchemaMismatch, UnsupportedType.
+    Columns are matched by name, in any order. A narrower number may go into a wider column (int
+    to long, float to double), a nullable column into a non-null one (the write fails on a null).
+    A missing column needs a default in the channel's schema; null is the default of every nullable
+    column of a channel created by Spark. Raises SchemaMismatch, UnsupportedType.
     """
-    theirs = {field.name: _field(field) for field in schema.arrow}
-    for name in _doubled(struct):
-        raise SchemaMismatch(f"the dataframe has the column {name!r} twice: rename or drop one")
+    theirs = _columns_of(schema)
+    _require_columns(struct, theirs, "the dataframe", channel, "drop or rename the column")
     for field in struct.fields:
-        if field.name not in theirs:
-            raise SchemaMismatch(
-                f"the channel {channel!r} has no column {field.name!r}, only "
-                f"{', '.join(theirs)}: drop or rename the column"
-            )
         Schema.of(spark.StructType([field]))
         _require_fits(field.dataType, theirs[field.name].dataType, field.name, channel)
     for wanted in schema.record.fields:
@@ -111,32 +102,45 @@ def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> 
 
 
 def require_readable(struct: spark.StructType, channel: str, schema: Schema) -> None:
-    """Check that a schema given by the user is a choice of the channel's columns.
+    """Check that a user's schema selects columns of the channel.
 
-    Columns may be left out and reordered, with the channel's own types; a nullable one cannot be
-    asked for as non-null. Raises SchemaMismatch.
+    Columns may be omitted and reordered. They keep the channel's types, and a nullable column
+    stays nullable. Raises SchemaMismatch.
     """
-    theirs = {field.name: _field(field) for field in schema.arrow}
-    for name in _doubled(struct):
-        raise SchemaMismatch(f"the schema has the column {name!r} twice: leave one out")
+    theirs = _columns_of(schema)
+    nullable = spark.StructType(list(theirs.values())).toNullable()
+    _require_columns(struct, theirs, "the schema", channel, "remove it from .schema(...)")
     for field in struct.fields:
-        if field.name not in theirs:
-            raise SchemaMismatch(
-                f"the channel {channel!r} has no column {field.name!r}, only "
-                f"{', '.join(theirs)}: leave it out of .schema(...)"
-            )
         their = theirs[field.name]
-        _require_held(schema.arrow.field(field.name).type, field.name)
-        if field.dataType not in (their.dataType, _nullable(their.dataType)):
+        _require_supported(schema.arrow.field(field.name).type, field.name)
+        if field.dataType not in (their.dataType, nullable[field.name].dataType):
             raise SchemaMismatch(
                 f"the column {field.name!r} is {their.dataType.simpleString()} in the channel "
-                f"{channel!r}, not {field.dataType.simpleString()}: read it as it is and cast it "
-                "afterwards"
+                f"{channel!r}, not {field.dataType.simpleString()}: read it with the channel's "
+                "type and cast it"
             )
         if their.nullable and not field.nullable:
             raise SchemaMismatch(
                 f"the column {field.name!r} may be null in the channel {channel!r}: make it "
                 "nullable in .schema(...)"
+            )
+
+
+def _columns_of(schema: Schema) -> dict[str, spark.StructField]:
+    return {field.name: _field(field) for field in schema.arrow}
+
+
+def _require_columns(
+    struct: spark.StructType, theirs: Collection[str], given: str, channel: str, advice: str
+) -> None:
+    """Raise SchemaMismatch for a duplicate column and for one that the channel lacks."""
+    for name in struct.names:
+        if struct.names.count(name) > 1:
+            raise SchemaMismatch(f"{given} has the column {name!r} twice: rename or drop one")
+        if name not in theirs:
+            raise SchemaMismatch(
+                f"the channel {channel!r} has no column {name!r}, only {', '.join(theirs)}: "
+                f"{advice}"
             )
 
 
@@ -173,138 +177,113 @@ def _require_fits(mine: spark.DataType, their: spark.DataType, path: str, channe
         case _, spark.DecimalType() if _digits(mine, their.scale) <= their.precision - their.scale:
             pass
         case spark.DecimalType(), spark.DecimalType():
-            raise _misfit(mine, their, path, channel)
+            raise _mismatch(mine, their, path, channel)
         case _ if type(mine) is type(their) and not isinstance(mine, spark.StructType):
             pass
         case _ if (type(mine), type(their)) in _WIDENINGS:
             pass
         case _:
-            raise _misfit(mine, their, path, channel)
+            raise _mismatch(mine, their, path, channel)
 
 
-def _misfit(mine: spark.DataType, their: spark.DataType, path: str, channel: str) -> SchemaMismatch:
+def _mismatch(
+    mine: spark.DataType, their: spark.DataType, path: str, channel: str
+) -> SchemaMismatch:
     return SchemaMismatch(
         f"the column {path!r} is {mine.simpleString()} in the dataframe and "
         f"{their.simpleString()} in the channel {channel!r}: cast it to the channel's type"
     )
 
 
-def _digits(kind: spark.DataType, scale: int) -> int:
-    """Count the digits before the point; too many where `scale` digits behind it are too few."""
+def _digits(kind: spark.DataType, scale: int) -> float:
+    """Return the number of digits before the point; infinite if `scale` cuts digits after it."""
     if isinstance(kind, spark.DecimalType) and kind.scale <= scale:
         return kind.precision - kind.scale
-    return _DIGITS.get(type(kind), _NO_NUMBER)
+    return _DIGITS.get(type(kind), math.inf)
 
 
-def _nullable(kind: spark.DataType) -> spark.DataType:
-    """Return the type with everything inside it nullable, to compare by."""
-    match kind:
-        case spark.StructType():
-            return spark.StructType(
-                [spark.StructField(f.name, _nullable(f.dataType)) for f in kind.fields]
-            )
-        case spark.ArrayType():
-            return spark.ArrayType(_nullable(kind.elementType))
-        case spark.MapType():
-            return spark.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
-    return kind
-
-
-def _doubled(struct: spark.StructType) -> list[str]:
-    return sorted({name for name in struct.names if struct.names.count(name) > 1})
-
-
-_HELD: dict[pa.DataType, pa.DataType] = {
+_ARROW_FOR_SPARK: dict[pa.DataType, pa.DataType] = {
     pa.time32("ms"): pa.time64("ns"),
     pa.time64("us"): pa.time64("ns"),
     pa.timestamp("ms", tz="UTC"): pa.timestamp("us", tz="UTC"),
     pa.timestamp("ms"): pa.timestamp("us"),
 }
-"""The Arrow types that Spark wants instead of a channel's."""
+_CAST_KINDS = {
+    Kind.TIME,
+    Kind.TIME_MILLIS,
+    Kind.TIMESTAMP_MILLIS,
+    Kind.LOCAL_TIMESTAMP_MILLIS,
+}
 
 
-def held(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return what turns batches of `schema.arrow` into the form that Spark takes.
+def spark_transform(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return the function that casts batches of `schema.arrow` to the Arrow types Spark takes.
 
-    It raises ValueOutOfRange for an instant that Spark's timestamps cannot hold.
+    The function raises ValueOutOfRange for an instant beyond the range of Spark's timestamps.
     """
     arrow = schema.arrow
-    wanted = pa.schema([_held_field(field) for field in arrow])
+    wanted = pa.schema([_field_for_spark(field) for field in arrow])
     if wanted.equals(arrow):
         return lambda batch: batch
-    return BatchTransform(schema.record, wanted, _is_cast, _cast).of
+    return BatchTransform(schema.record, wanted, _is_cast, _cast).apply
 
 
 def _is_cast(leaf: Leaf) -> bool:
-    match leaf:
-        case Fixed() | Uuid(fixed=Fixed()):
-            return True
-        case Scalar(kind=kind):
-            return kind in (
-                Kind.TIME,
-                Kind.TIME_MILLIS,
-                Kind.TIMESTAMP_MILLIS,
-                Kind.LOCAL_TIMESTAMP_MILLIS,
-            )
-    return False
+    if isinstance(leaf, Scalar):
+        return leaf.kind in _CAST_KINDS
+    return isinstance(leaf.fixed if isinstance(leaf, Uuid) else leaf, Fixed)
 
 
 def _cast(array: pa.Array, leaf: Leaf) -> pa.Array:
     del leaf
     try:
-        return array.cast(_held_type(array.type))
+        return array.cast(_type_for_spark(array.type))
     except pa.ArrowInvalid as error:
         raise ValueOutOfRange(
-            "an instant cannot be held by Spark's timestamps, which count microseconds in 64 "
-            f"bits: {error}. Read the other columns, with .schema(...), or read it in Python"
+            "an instant is out of range of Spark's timestamps, which are microseconds in 64 "
+            f"bits: {error}. Select the other columns with .schema(...), or read it in Python"
         ) from error
 
 
-def _held_type(type_: pa.DataType) -> pa.DataType:
+def _type_for_spark(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_fixed_size_binary(type_):
         return pa.binary()
     if pa.types.is_struct(type_):
-        return pa.struct([_held_field(field) for field in type_.fields])
+        return pa.struct([_field_for_spark(field) for field in type_.fields])
     if pa.types.is_list(type_):
-        return pa.list_(_held_field(type_.value_field))
+        return pa.list_(_field_for_spark(type_.value_field))
     if pa.types.is_map(type_):
-        return pa.map_(type_.key_type, _held_field(type_.item_field))
-    return _HELD.get(type_, type_)
+        return pa.map_(type_.key_type, _field_for_spark(type_.item_field))
+    return _ARROW_FOR_SPARK.get(type_, type_)
 
 
-def _held_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _held_type(field.type), field.nullable)
+def _field_for_spark(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _type_for_spark(field.type), field.nullable)
 
 
-def chosen(batch: pa.RecordBatch, struct: spark.StructType) -> pa.RecordBatch:
-    """Return the columns of `struct`, in its order; values are shared.
+def select_columns(batch: pa.RecordBatch, struct: spark.StructType) -> pa.RecordBatch:
+    """Return the columns of `struct`, in its order, as nullable as there; values are shared.
 
-    Types are those of the batch but for what may be null: Spark 4.3 takes no other than it
-    planned with, and `.schema(...)` may have made columns nullable.
+    Spark 4.3 only takes the schema it planned with, where `.schema(...)` may have made columns
+    nullable.
     """
-    picked = batch.select(struct.names)
-    wanted = pa.schema(
-        [_relaxed(field, struct[field.name]) for field in picked.schema],
-    )
-    return picked if wanted.equals(picked.schema) else picked.cast(wanted)
+    selected = batch.select(struct.names)
+    wanted = pa.schema([_with_nullability(field, struct[field.name]) for field in selected.schema])
+    return selected if wanted.equals(selected.schema) else selected.cast(wanted)
 
 
-def _relaxed(field: pa.Field, like: spark.StructField) -> pa.Field:
-    return pa.field(field.name, _type(field.type, like.dataType), like.nullable)
+def _with_nullability(field: pa.Field, like: spark.StructField) -> pa.Field:
+    return pa.field(field.name, _nested_nullability(field.type, like.dataType), like.nullable)
 
 
-def _type(arrow: pa.DataType, like: spark.DataType) -> pa.DataType:
+def _nested_nullability(arrow: pa.DataType, like: spark.DataType) -> pa.DataType:
     match like:
         case spark.StructType():
-            return pa.struct([_relaxed(field, like[field.name]) for field in arrow.fields])
+            return pa.struct([_with_nullability(field, like[field.name]) for field in arrow.fields])
         case spark.ArrayType():
-            items = arrow.value_field
-            inner = pa.field(items.name, _type(items.type, like.elementType), like.containsNull)
-            return pa.list_(inner)
+            element = spark.StructField("", like.elementType, like.containsNull)
+            return pa.list_(_with_nullability(arrow.value_field, element))
         case spark.MapType():
-            values = arrow.item_field
-            inner = pa.field(
-                values.name, _type(values.type, like.valueType), like.valueContainsNull
-            )
-            return pa.map_(arrow.key_type, inner)
+            value = spark.StructField("", like.valueType, like.valueContainsNull)
+            return pa.map_(arrow.key_type, _with_nullability(arrow.item_field, value))
     return arrow

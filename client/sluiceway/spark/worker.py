@@ -1,13 +1,9 @@
-"""What a Python worker process keeps from task to task: Kafka clients, and its own quickness.
-
-Connecting anew costs a task 100 ms or more. Spark's daemon forks its workers, and librdkafka
-does not survive a fork: nothing is made at import, and what a parent process kept is never
-touched by a child.
-"""
+"""Spark's Python workers: pickled client objects, pooled Kafka clients, faster reuse."""
 
 import ctypes
 import gc
 import os
+import pickle
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterator
@@ -17,68 +13,109 @@ from typing import Generic, TypeVar
 from zipimport import zipimporter
 
 import pyarrow as pa
+from pyspark import cloudpickle
+
+from sluiceway._version import __version__
+from sluiceway.fork_guard import ForkGuard
+
+__all__ = ["ClientPool", "Shipped", "prepare_worker"]
 
 C = TypeVar("C")
 
-_REUSED = "SPARK_REUSE_WORKER"
-"""Set by Spark in Python workers that do one task after another."""
+_SPARK_ARCHIVE = re.compile(r"(pyspark|py4j-.*-src)\.zip|spark-core_.*\.jar")
+"""File names of the archives that Spark puts on the import path of its workers."""
 
-_SPARKS_ARCHIVE = re.compile(r"(pyspark|py4j-.*-src)\.zip|spark-core_.*\.jar")
-"""The archives that Spark puts on the import path of its workers, by their file names."""
-
-_trim: Callable[[int], int] | None = (
+_malloc_trim: Callable[[int], int] | None = (
     getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
 )
-"""What makes the C library give memory back, where it is glibc: librdkafka's lies there."""
+"""Returns free memory of glibc's heap, where librdkafka allocates, to the system."""
 
-_settled_pid: int | None = None
+_frozen_in: ForkGuard | None = None
+
+
+class Shipped:
+    """Base of the data sources, readers and writers that Spark pickles.
+
+    They travel as bytes with the code of `_unpickle`, because Python environments differ. A worker
+    without the client, or with another major or minor version, raises ImportError with the command
+    that installs it, instead of Spark's ModuleNotFoundError.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle as a call of `_unpickle`."""
+        # By value: the worker may not be able to import this module.
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+        return _unpickle, (__version__, pickle.dumps((type(self), vars(self))))
+
+
+def _unpickle(version: str, pickled: bytes) -> object:
+    """Return the object of a pickled class and attributes; raise ImportError.
+
+    Only uses the standard library until the client of `version` is found.
+    """
+    import pickle
+    import platform
+    import sys
+
+    worker = f"Spark's Python worker {sys.executable} on {platform.node()}"
+    advice = (
+        f"install sluiceway {version} there, from a checkout by `pip install .`, or ship an "
+        "environment that has it: spark-submit --archives environment.tar.gz#environment "
+        "--conf spark.pyspark.python=./environment/bin/python"
+    )
+    try:
+        from sluiceway._version import __version__ as found
+
+        if found.split(".")[:2] == version.split(".")[:2]:
+            kind, attributes = pickle.loads(pickled)  # noqa: S301 - pickled by Spark's driver
+            made: object = kind.__new__(kind)
+            vars(made).update(attributes)
+            return made
+    except ImportError as error:
+        raise ImportError(f"{worker} cannot load sluiceway: {error}; {advice}") from error
+    raise ImportError(f"{worker} has sluiceway {found}, the driver has {version}: {advice}")
 
 
 def prepare_worker() -> None:
-    """Spare this worker process, before its next task, what Spark's worker does between tasks.
+    """Prepare a reused Python worker of Spark for its next task; a no-op in other processes.
 
-    Before each task, Spark invalidates Python's import caches: the index of an archive is read
-    again for every folder in it that a module came from, which for Spark's own archives takes a
-    tenth of a second. They do not change while Spark runs, so they are left out of those caches.
-    After each task, Spark collects garbage, which walks all that was ever imported; modules are
-    no garbage. What the task before freed goes back to the system here: a worker that did many
-    kinds of work would hold the most that each of them took. Processes that Spark does not reuse
-    are left as they are.
+    Before each task, Spark invalidates the import caches, and Python reads the indexes of Spark's
+    own archives again, which takes 0.1 s. These archives do not change, so this removes them from
+    the caches. After each task, Spark runs the garbage collector, so this excludes the imported
+    modules from collection. Memory freed by the previous task is returned to the system.
     """
-    global _settled_pid
-    if _REUSED not in os.environ:
+    global _frozen_in
+    if "SPARK_REUSE_WORKER" not in os.environ:
         return
     for path, importer in list(sys.path_importer_cache.items()):
-        if isinstance(importer, zipimporter) and _is_sparks(importer.archive):
+        if isinstance(importer, zipimporter) and _SPARK_ARCHIVE.fullmatch(
+            Path(importer.archive).name
+        ):
             del sys.path_importer_cache[path]
     pa.default_memory_pool().release_unused()
-    if _trim is not None:
-        _trim(0)
-    if _settled_pid != os.getpid():
-        _settled_pid = os.getpid()
+    if _malloc_trim is not None:
+        _malloc_trim(0)
+    if _frozen_in is None or _frozen_in.forked:
+        _frozen_in = ForkGuard()
         gc.freeze()
 
 
-def _is_sparks(archive: str) -> bool:
-    return _SPARKS_ARCHIVE.fullmatch(Path(archive).name) is not None
-
-
 class ClientPool(Generic[C]):
-    """Idle clients of this process by a key; a borrowed one has one borrower.
+    """Idle Kafka clients of this process by key; a borrowed client has one borrower.
 
-    `make` opens a client for a key, `close` ends one. A client is kept when its borrower is
-    done, and closed when the borrower failed or was given up, since nobody knows what such a
-    client still has in hand.
+    Connecting a new client costs a task 100 ms or more. A client is kept when its borrower
+    succeeds and closed when it fails, since its state is unknown then. Spark forks its workers
+    and librdkafka does not survive a fork, so a child never touches its parent's clients.
     """
 
     def __init__(self, *, close: Callable[[C], object]) -> None:
         self._close = close
-        self._idle: dict[tuple[int, Hashable], list[C]] = {}
+        self._idle: dict[tuple[ForkGuard, Hashable], list[C]] = {}
 
     @contextmanager
     def borrow(self, key: Hashable, make: Callable[[], C]) -> Iterator[C]:
-        """Lend the idle client of this key, or a new one."""
-        idle = self._idle.setdefault((os.getpid(), key), [])
+        """Lend the idle client of `key`, or a new one."""
+        idle = self._idle.setdefault((ForkGuard(), key), [])
         client = idle.pop() if idle else make()
         try:
             yield client
@@ -86,9 +123,3 @@ class ClientPool(Generic[C]):
             self._close(client)
             raise
         idle.append(client)
-
-    def close(self) -> None:
-        """Close the idle clients of this process."""
-        for (pid, _), idle in self._idle.items():
-            while pid == os.getpid() and idle:
-                self._close(idle.pop())

@@ -4,6 +4,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +16,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from sluiceway.codecs import Envelope, codec
+from sluiceway.codecs import codec
 from sluiceway.errors import DeliveryFailed, RecordError, SluicewayError
 from sluiceway.kafka.accumulator import Messages, RecordAccumulator, record_accumulator
 from sluiceway.kafka.config import MaskedProperties, producer_config
@@ -25,100 +26,102 @@ from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.records import to_batches
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
+from sluiceway.spark.endpoints import JobEndpoint, TaskSlice
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.provenance import STAMP_BYTES, ProvenanceMarker, batch_key
-from sluiceway.spark.shipping import Shipped
+from sluiceway.spark.provenance import MARKER_BYTES, ProvenanceMarker, provenance_batch_id
 from sluiceway.spark.task_heartbeats import reporting
-from sluiceway.spark.worker import ClientPool, prepare_worker
+from sluiceway.spark.worker import ClientPool, Shipped, prepare_worker
+
+LOGGER = logging.getLogger(__name__)
 
 _VERIFY_TIMEOUT_S: Final = 30.0
 _VERIFY_EVERY_S: Final = 30.0
 _ENDS_TIMEOUT_S: Final = 10.0
 _TUNING: Final[dict[str, object]] = {
-    # What waits for Kafka; together with a batch of Spark's, this is a task's memory.
+    # Limits the producer's queue, which with one of Spark's batches makes up a task's memory.
     "queue.buffering.max.kbytes": 64 * 1024,
 }
 _BATCH_RECORDS: Final = 10_000
-"""Rows of an `arrow` message: as many as Spark hands over at once by default."""
+"""Records per `arrow` message, the default size of Spark's Arrow batches."""
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+"""Spark's local properties that identify a task's micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PooledProducer:
-    """What a worker process keeps of a topic that it writes to."""
+    """A worker's producer for one topic."""
 
-    delivery: IdempotentProducer
+    producer: IdempotentProducer
     identity: TopicIdentity
 
     def close(self) -> None:
-        """Throw away what was not sent."""
-        self.delivery.discard()
+        """Discard unsent messages."""
+        self.producer.discard()
 
 
-SINKS: ClientPool[PooledProducer] = ClientPool(close=PooledProducer.close)
+PRODUCERS: ClientPool[PooledProducer] = ClientPool(close=PooledProducer.close)
 
 
 class TaskWriter:
-    """Writes the batches of a task; plain data, pickled with what Spark sends to tasks.
+    """Writes the batches of a task to the channel; picklable.
 
-    A task writes to one Kafka partition, its own number modulo the channel's, in the order of
-    its rows; with a key each record goes where its key belongs.
+    Without a key, a task writes its rows in order to one partition, its own number modulo the
+    number of partitions. Raises OptionError for a key that is not a field of the channel.
     """
 
     def __init__(self, connection: Connection, options: WriteOptions) -> None:
         self.connection = connection
-        self._options = options
+        self.options = options
+        self._schema = Schema.parse(connection.schema_definition)
+        self._accumulator(marked=False)
 
-    def check(self) -> None:
-        """Raise OptionError for a key that the channel's records do not have."""
-        self._outgoing(Schema.parse(self.connection.schema_definition), stamped=False)
-
-    def ends(self) -> Mapping[int, int]:
-        """Return where each partition of the topic ends. Raises KafkaFailure."""
-        with SINKS.borrow(self._key(), self._open) as sink:
-            return sink.identity.ends(range(self.connection.partitions), timeout_s=_ENDS_TIMEOUT_S)
+    def end_offsets(self) -> Mapping[int, int]:
+        """Return the end offset of each partition. Raises KafkaFailure."""
+        with self._borrow() as pooled:
+            partitions = range(self.connection.partitions)
+            return pooled.identity.ends(partitions, timeout_s=_ENDS_TIMEOUT_S)
 
     def write(
-        self, iterator: Iterator[pa.RecordBatch], stamp: ProvenanceMarker | None = None
+        self, batches: Iterator[pa.RecordBatch], marker: ProvenanceMarker | None = None
     ) -> int:
-        """Write a task's batches, wait for their acknowledgement, and return how many records.
+        """Write batches, wait for their acknowledgement, and return the number of records.
 
-        With a `stamp` each message tells who wrote it. Raises InvalidRecord, RecordTooLarge,
-        DeliveryFailed, TopicGone, KafkaUnavailable; the task fails with each of them.
+        `marker` adds provenance to each message. Raises InvalidRecord, RecordTooLarge,
+        DeliveryFailed, TopicGone, KafkaUnavailable.
         """
         prepare_worker()
-        first = next(iterator, None)
-        if first is None:  # Spark runs a task without rows where there is nothing else
+        first = next(batches, None)
+        if first is None:
             return 0
-        schema = Schema.parse(self.connection.schema_definition)
-        messages = self._outgoing(schema, stamped=stamp is not None)
-        mark = stamp.mark if stamp is not None else _unmarked
-        with SINKS.borrow(self._key(), self._open) as sink:
-            sink.identity.verify(timeout_s=_VERIFY_TIMEOUT_S, max_age_s=_VERIFY_EVERY_S)
-            before = sink.delivery.accepted_records
+        accumulator = self._accumulator(marked=marker is not None)
+        with self._borrow() as pooled:
+            pooled.identity.verify(timeout_s=_VERIFY_TIMEOUT_S, max_age_s=_VERIFY_EVERY_S)
+            producer = pooled.producer
+            accepted = producer.accepted_records
             records = 0
             try:
-                for batch in itertools.chain((first,), iterator):
-                    sink.delivery.send(mark(_made(messages, batch, schema, before=records)))
+                for batch in itertools.chain((first,), batches):
+                    messages = _encode(accumulator, batch, self._schema, written=records)
+                    producer.send(marker.mark(messages) if marker else messages)
                     records += batch.num_rows
-                sink.delivery.send(mark(messages.rest()))
-                sink.delivery.flush()
+                rest = accumulator.rest()
+                producer.send(marker.mark(rest) if marker else rest)
+                producer.flush()
             except DeliveryFailed as error:
                 raise DeliveryFailed(
                     partition=error.partition,
                     reason=error.reason,
-                    written_records=error.written_records - before,
+                    written_records=error.written_records - accepted,
                     failed_records=error.failed_records,
                 ) from error
         return records
 
-    def _outgoing(self, schema: Schema, *, stamped: bool) -> RecordAccumulator:
-        connection, key = self.connection, self._options.key
-        task = TaskContext.get()
-        number = 0 if task is None else task.partitionId()
-        partition = None if key else number % connection.partitions
-        if stamped:
-            room_bytes = connection.max_message_bytes - STAMP_BYTES
+    def _accumulator(self, *, marked: bool) -> RecordAccumulator:
+        connection, schema, key = self.connection, self._schema, self.options.key
+        partition = None if key else _task_number() % connection.partitions
+        if marked:
+            room_bytes = connection.max_message_bytes - MARKER_BYTES
             connection = replace(connection, max_message_bytes=room_bytes)
         return record_accumulator(
             codec(connection.format, schema, connection.schema_id),
@@ -129,22 +132,23 @@ class TaskWriter:
             batch_records=_BATCH_RECORDS,
         )
 
-    def _key(self) -> tuple[object, ...]:
-        connection, options = self.connection, self._options
+    def _borrow(self) -> AbstractContextManager[PooledProducer]:
+        connection, options = self.connection, self.options
         properties = MaskedProperties(connection.kafka).over(options.kafka)
-        return (
+        key = (
             *(connection.topic_name, connection.topic_id, connection.max_message_bytes),
             *(connection.format, options.delivery_timeout_ms, properties),
         )
+        return PRODUCERS.borrow(key, self._open)
 
     def _open(self) -> PooledProducer:
-        connection, options = self.connection, self._options
+        connection, options = self.connection, self.options
         identity = TopicIdentity(connection, options.kafka)
-        # Before there is a producer, which says of a wrong password that nobody answers.
+        # Before the producer connects, which reports a wrong password as a timeout.
         identity.verify(timeout_s=_VERIFY_TIMEOUT_S)
         return PooledProducer(
             identity=identity,
-            delivery=IdempotentProducer(
+            producer=IdempotentProducer(
                 connection.topic_name,
                 producer_config(
                     connection.kafka,
@@ -154,163 +158,122 @@ class TaskWriter:
                 ),
                 connect_timeout_s=_VERIFY_TIMEOUT_S,
                 delivery_timeout_s=options.delivery_timeout_ms / 1000,
-                records_in=_records_in_batch if connection.format == "arrow" else _one_record,
+                records_in=self._accumulator(marked=False).records_in,
             ),
         )
 
 
-def _unmarked(messages: Messages) -> Messages:
-    return messages
-
-
-def _made(
-    messages: RecordAccumulator, batch: pa.RecordBatch, schema: Schema, *, before: int
+def _encode(
+    accumulator: RecordAccumulator, batch: pa.RecordBatch, schema: Schema, *, written: int
 ) -> Messages:
-    """Check and encode a batch of Spark's, or raise before any of it is sent."""
+    """Validate and encode one of Spark's batches; raises before any of it is sent."""
     try:
-        return messages.add(to_batches(batch, schema))
+        return accumulator.add(to_batches(batch, schema))
     except RecordError as error:
         error.add_note(
-            f"Here a write is one batch of a Spark task. {before:,} records that this task wrote "
-            "before it, and those of other tasks, may be in the channel already."
+            f"The error is in one batch of a Spark task. {written:,} records that this task wrote "
+            "before, and records of other tasks, may be in the channel already."
         )
         raise
 
 
-def _records_in_batch(value: bytes | None) -> int:
-    return Envelope.unpack(value or b"").records
-
-
-def _one_record(value: bytes | None) -> int:
-    del value
-    return 1
-
-
-LOGGER = logging.getLogger(__name__)
-
-_QUERY_ID: Final = "sql.streaming.queryId"
-_BATCH_ID: Final = "streaming.sql.batchId"
-"""The local properties by which a task knows its micro-batch."""
+def _task_number() -> int:
+    task = TaskContext.get()
+    return 0 if task is None else task.partitionId()
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskWrote(WriterCommitMessage):
-    """What a task reports to the driver: `records` were acknowledged by Kafka.
+class TaskResult(WriterCommitMessage):
+    """Commit message of a task: `records` were acknowledged by Kafka.
 
-    `ends` is where the topic's partitions ended then; None where nobody asks.
+    `ends` has the end offset of each partition after that; None if nobody needs it.
     """
 
     records: int
     ends: Mapping[int, int] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptWrote(TaskWrote):
-    """What a task of a stream reports besides: the ids that its records carry, 16 bytes each."""
-
-    batch_id: bytes
-    attempt_id: bytes
-
-
 class ChannelDataWriter(Shipped, DataSourceArrowWriter):
-    """A batch write. Task retries may write records again: it is at least once."""
+    """Batch write, at least once: a retried task writes its records again."""
 
-    def __init__(self, connection: Connection, options: WriteOptions) -> None:
-        self._outlet = TaskWriter(connection, options)
-        self._group = options.group
-        self._work: JobEndpoint | None = None
+    def __init__(self, task_writer: TaskWriter, endpoint: JobEndpoint | None = None) -> None:
+        self._task_writer = task_writer
+        self._endpoint = endpoint
 
-    def attach(self, job: Job | None, gateway_url: str | None) -> None:
-        """Let others see the write."""
-        if gateway_url is not None:
-            connection = self._outlet.connection
-            self._work = JobEndpoint.attach(job, gateway_url, connection, "writer", self._group)
-
-    def check(self) -> None:
-        """Raise OptionError for a key that the channel's records do not have."""
-        self._outlet.check()
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrote:
-        """Write a task's batches; what `TaskWriter.write` raises fails the task."""
-        task = TaskContext.get()
-        work, number = self._work, 0 if task is None else task.partitionId()
-        with reporting(None if work is None else TaskSlice(work=work, number=number)) as report:
-            records = self._outlet.write(report.counted(iterator))
-        return TaskWrote(records=records, ends=self._ends() if work and records else None)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Write a task's batches. Raises the errors of `TaskWriter.write`."""
+        endpoint = self._endpoint
+        slice_ = None if endpoint is None else TaskSlice(endpoint=endpoint, number=_task_number())
+        with reporting(slice_) as report:
+            records = self._task_writer.write(report.counted(iterator))
+        return TaskResult(
+            records=records, ends=self._end_offsets() if endpoint and records else None
+        )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report where the records end; every task waited for its acknowledgements."""
+        """Close the endpoint with the end offsets; the records are acknowledged already."""
         prepare_worker()
-        if self._work is not None:
-            wrote = [each for each in messages if isinstance(each, TaskWrote)]
-            self._work.close(
-                records=sum(each.records for each in wrote),
-                tasks=len(wrote),
-                ends=lambda: self._merged_ends(wrote),
+        if self._endpoint is not None:
+            results = [each for each in messages if isinstance(each, TaskResult)]
+            self._endpoint.close(
+                records=sum(each.records for each in results),
+                tasks=len(results),
+                ends=lambda: self._merge_end_offsets(results),
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report that it failed. What other tasks wrote stays in the channel."""
-        if self._work is not None:
-            wrote = sum(each is not None for each in messages)
-            self._work.fail(
-                f"the Spark job failed or was cancelled; {wrote} of its {len(messages)} tasks "
+        """Report the failure. Records of successful tasks stay in the channel."""
+        if self._endpoint is not None:
+            written = sum(each is not None for each in messages)
+            self._endpoint.fail(
+                f"the Spark job failed or was cancelled; {written} of its {len(messages)} tasks "
                 "had written"
             )
 
-    def _ends(self) -> Mapping[int, int] | None:
-        """Return where the topic ends; the task has done its work whether Kafka tells or not."""
+    def _end_offsets(self) -> Mapping[int, int] | None:
         try:
-            return self._outlet.ends()
+            return self._task_writer.end_offsets()
         except SluicewayError as error:
-            LOGGER.warning("where this task's records end is not known: %s", error)
+            LOGGER.warning("the end offsets after this task's records are unknown: %s", error)
             return None
 
-    def _merged_ends(self, wrote: Sequence[TaskWrote]) -> Mapping[int, int]:
-        told = [each.ends for each in wrote if each.records]
-        if not told or None in told:
-            return self._outlet.ends()
-        ends: dict[int, int] = {}
-        for partition, end in (pair for each in told if each for pair in each.items()):
-            ends[partition] = max(end, ends.get(partition, 0))
-        return ends
+    def _merge_end_offsets(self, results: Sequence[TaskResult]) -> Mapping[int, int]:
+        found = [each.ends for each in results if each.records]
+        known = [ends for ends in found if ends is not None]
+        if not known or len(known) < len(found):
+            return self._task_writer.end_offsets()
+        return {partition: max(ends[partition] for ends in known) for partition in known[0]}
 
 
 class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
-    """A micro-batch's write; Spark makes one before the tasks and another one to commit.
+    """Write of one micro-batch, at least once. Spark makes another instance to commit.
 
-    It is at least once: a batch that is replayed and a task that is retried write their records
-    again. Each record carries the batch's id, which is the same on a replay, the id of the
-    attempt, and its number in it, by which a reader can tell them apart.
+    A replayed batch and a retried task write their records again. Each record has a provenance
+    marker: the batch id, which is the same on a replay, the attempt id, and the record's sequence
+    number, from which a reader can recognize duplicates.
     """
 
-    def __init__(self, connection: Connection, options: WriteOptions) -> None:
-        self._outlet = TaskWriter(connection, options)
+    def __init__(self, task_writer: TaskWriter) -> None:
+        self._task_writer = task_writer
 
-    def check(self) -> None:
-        """Raise OptionError for a key that the channel's records do not have."""
-        self._outlet.check()
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptWrote:
-        """Write a task's batches; what `TaskWriter.write` raises fails the task."""
-        batch_id = _batch_id()
-        stamp = ProvenanceMarker(self._outlet.connection, batch_id)
-        records = self._outlet.write(iterator, stamp)
-        return AttemptWrote(records=records, batch_id=batch_id, attempt_id=stamp.attempt_id)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Write a task's batches. Raises the errors of `TaskWriter.write`."""
+        marker = ProvenanceMarker(self._task_writer.connection, _micro_batch_id())
+        return TaskResult(records=self._task_writer.write(iterator, marker))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing is left to do: every task waited for its acknowledgements."""
+        """Do nothing: the records are acknowledged already."""
         del messages, batchId
         prepare_worker()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing can be taken back: what other tasks wrote stays in the channel."""
+        """Do nothing: records of successful tasks stay in the channel."""
 
 
-def _batch_id() -> bytes:
+def _micro_batch_id() -> bytes:
     task = TaskContext.get()
     query = None if task is None else task.getLocalProperty(_QUERY_ID)
     batch = None if task is None else task.getLocalProperty(_BATCH_ID)
     if query is None or batch is None:
-        raise RuntimeError("Spark did not tell its task which query and which batch it works for")
-    return batch_key(uuid.UUID(query), int(batch))
+        raise RuntimeError(f"Spark's task lacks the local property {_QUERY_ID} or {_BATCH_ID}")
+    return provenance_batch_id(uuid.UUID(query), int(batch))

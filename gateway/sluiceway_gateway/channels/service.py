@@ -25,10 +25,10 @@ from sluiceway_gateway.errors import (
     UidMismatch,
 )
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.lifecycle.drain import Leaving, require_deserted
+from sluiceway_gateway.lifecycle.drain import DeletionGuard, require_unused
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
-from sluiceway_gateway.lifecycle.store import touch, usage_of_channel
+from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
 from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.schemas.service import ParsedSchema, is_same, schema_for, version_of
 
@@ -92,8 +92,8 @@ class Channels:
         """`wake` is called after each commit that changed a channel."""
         self._database = database
         self._survey = Preflight(database, cluster, timeout_s=kafka_timeout_s)
-        self._leaving = Leaving(database, cluster)
-        self._uses = UsageRecorder(database, clock=clock)
+        self._deletion_guard = DeletionGuard(database, cluster)
+        self._usage = UsageRecorder(database, clock=clock)
         self._topic_prefix = topic_prefix
         self._wake = wake
         self._clock = clock
@@ -146,7 +146,7 @@ class Channels:
             version = None if schema is None else self._version(tx, channel, change, schema)
             following = changed(channel, change, version)
             if following is not channel:
-                touch(tx, channel.uid, self._clock(), spare=timedelta(0))
+                record_use(tx, channel.uid, self._clock(), interval=timedelta(0))
             return self._save(tx, channel, following), False
 
         return self._once(request, act, render)
@@ -167,13 +167,13 @@ class Channels:
         Unless `force`, it raises EndpointsLive and, where the topic goes as well, UnreadData, and
         KafkaUnavailable where that cannot be known.
         """
-        marks = None if force or keep_topic else self._leaving.marks(name, request)
+        bounds = None if force or keep_topic else self._deletion_guard.bounds(name, request)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = require_channel(name, channels_store.hold(tx, name), uid)
             precondition.check(channel)
             if not (force or channel.phase is Phase.DELETING):
-                require_deserted(tx, channel, keeps_topic=keep_topic, marks=marks)
+                require_unused(tx, channel, keeps_topic=keep_topic, bounds=bounds)
             following = deleted(channel, keep_topic=keep_topic, now=self._clock())
             return self._save(tx, channel, following), False
 
@@ -220,7 +220,7 @@ class Channels:
             channel = require_channel(name, channels_store.find(tx, name), None)
             versions = schemas_store.versions(tx, channel.uid)
         require_usable(channel, writes=writes)
-        self._uses.note(channel)
+        self._usage.record(channel)
         return channel, versions
 
     def versions(self, name: str) -> tuple[SchemaVersion, ...]:

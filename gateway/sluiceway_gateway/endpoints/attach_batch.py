@@ -1,243 +1,432 @@
-"""Batched attach: many simple requests in one transaction."""
+"""Attach batch: many requests in one transaction, each with its own outcome."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.service import require_usable
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.channels.change import Change, changed
+from sluiceway_gateway.channels.model import Channel, SchemaVersion
+from sluiceway_gateway.channels.service import require_channel, require_usable
+from sluiceway_gateway.db.engine import WriteTransaction
 from sluiceway_gateway.endpoints import history, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Event, Mode, Place, Role, event
-from sluiceway_gateway.endpoints.placement import (
-    Attached,
-    AttachSpec,
-    new_endpoint,
+from sluiceway_gateway.endpoints.changes import rebalance
+from sluiceway_gateway.endpoints.model import (
+    ANONYMOUS,
+    MAX_GROUP_SIZE,
+    Endpoint,
+    Event,
+    Mode,
+    Place,
+    Role,
+    State,
+    event,
     superseded,
-    taken_by,
-    takes_over,
 )
-from sluiceway_gateway.errors import SluicewayGatewayError
+from sluiceway_gateway.errors import (
+    ChannelNotReady,
+    ConcurrentChange,
+    EndpointIdReused,
+    GroupLargerThanPinned,
+    GroupSize,
+    SluicewayGatewayError,
+)
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import (
     Group,
-    assigned,
-    fits,
-    founded,
-    joined,
-    member_of_positions,
+    GroupConfig,
+    assigned_partitions,
+    endpoint_partitions,
+    new_group,
+    position_member,
 )
+from sluiceway_gateway.groups.store import RoleGroup
 from sluiceway_gateway.offsets import store as offsets_store
-from sluiceway_gateway.offsets.model import Committed
+from sluiceway_gateway.offsets.model import Committed, require_topic
 from sluiceway_gateway.schemas import store as schemas_store
 
-_Where = tuple[str, Place]
-"""A channel's uid, and a place in it."""
+
+@dataclass(frozen=True, kw_only=True)
+class AttachSpec:
+    """The requested endpoint; without index and size, anonymous or a member of a dynamic group."""
+
+    id: str
+    session: str
+    client: str
+    role: Role
+    group: str = ANONYMOUS
+    index: int | None = None
+    size: int | None = None
+    mode: Mode = Mode.SHARED
+    title: str | None = None
+
+    @property
+    def config(self) -> GroupConfig:
+        """The group that it wants to be a member of."""
+        return GroupConfig(mode=self.mode, size=self.size, dynamic=self.is_dynamic)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the gateway chooses its index."""
+        return self.group != ANONYMOUS and self.size is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttachRequest:
-    """An instance that asks for its place in a channel, and on whose behalf."""
+    """A principal's request to attach an endpoint to a channel."""
 
     channel: str
-    uid: str
-    asked: AttachSpec
-    by: Principal
+    channel_uid: str
+    spec: AttachSpec
+    principal: Principal
 
     @property
-    def place(self) -> tuple[object, ...]:
-        """What two of them must not have in common to arrive together."""
-        asked = self.asked
-        own = asked.id if asked.group == ANONYMOUS or asked.dynamic else asked.index
-        return self.channel, asked.role, asked.group, own
+    def key(self) -> tuple[object, ...]:
+        """Identity of the place: one transaction takes one request for it."""
+        spec = self.spec
+        return self.channel, spec.role, spec.group, spec.id if spec.index is None else spec.index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attached:
+    """An attached endpoint, and what it needs to begin."""
+
+    endpoint: Endpoint
+    created: bool
+    """False for a repeated request."""
+    took_over: bool
+    """Whether it is a writer, and the previous instance in its place never finished."""
+    partitions: range
+    positions: tuple[Committed, ...]
+    channel: Channel
+    versions: tuple[SchemaVersion, ...]
+
+
+Outcome = Attached | SluicewayGatewayError | None
+"""None: another transaction holds a row that the request needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """One with whom nothing stands against it so far, but for what its group is like."""
+    """A request that passed the checks of its channel and its session."""
 
-    at: int
-    coming: AttachRequest
-    by: Principal
+    number: int
+    spec: AttachSpec
+    principal: Principal
     channel: Channel
+    existing: Endpoint | None
+    """The endpoint that an earlier, equal request attached."""
     place: Place
-    """Of one without a group: any."""
+    """Its index is chosen later if the request names none."""
     partitions: range
 
     @property
-    def where(self) -> _Where | None:
-        """Which place nobody else may have; None for one without a group."""
-        return None if self.place.group == ANONYMOUS else (self.channel.uid, self.place)
+    def group(self) -> RoleGroup:
+        """The key of its group."""
+        return self.channel.uid, self.spec.role, self.spec.group
 
     @property
-    def group(self) -> tuple[str, Role, str]:
-        """What names the group."""
-        return self.channel.uid, self.coming.asked.role, self.coming.asked.group
-
-    @property
-    def whose(self) -> offsets_store.Whose | None:
-        """Whose positions it goes on from; None if none are kept for it."""
+    def position_owner(self) -> offsets_store.Whose | None:
+        """The key of the positions it continues from; None without committed positions."""
         if self.place.role is not Role.READER or self.place.group == ANONYMOUS:
             return None
-        member = member_of_positions(self.place, self.coming.asked.mode)
-        return self.channel.uid, self.place.group, member
+        return self.channel.uid, self.place.group, position_member(self.place, self.spec.mode)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Arrival:
-    candidate: _Candidate
-    endpoint: Endpoint
-    positions: tuple[Committed, ...]
+class AttachBatch:
+    """Requests that share a transaction.
 
-
-def attach_batch(
-    tx: WriteTransaction, coming: Sequence[tuple[AttachRequest, Principal]], *, now: datetime
-) -> list[Attached | None]:
-    """Give each its place; None for those with whom it is not that simple, and nothing is done.
-
-    Simple is a new instance, in a channel that is ready and that nobody else holds, in a group
-    that is as it is asked for, or new. No two may have the same `place`. All that one of them
-    would have to be told is left to those who look at it alone.
+    All checks of a request precede its first write, so an error of one leaves the others as they
+    are. Rows are locked in the order sessions, channels, endpoints, each sorted by id. Without
+    `wait`, locked channels and endpoints are skipped, and their requests have no outcome.
     """
-    session_store.begin(tx, [each.asked.opening(by) for each, by in coming], now=now)
-    candidates, before = _held(tx, _candidates(tx, coming))
-    stored = _stored(tx, candidates)
-    found: dict[tuple[str, Role, str], Group | None] = {}
-    joined_groups: dict[tuple[str, Role, str], Group] = {}
-    arrivals: list[_Arrival] = []
-    for each in candidates:
-        asked, key = each.coming.asked, each.group
-        kept = stored.get(each.whose, {}) if each.whose else {}
-        own = tuple(kept[partition] for partition in each.partitions if partition in kept)
-        if any(position.topic_id != each.channel.topic.id for position in own):
-            continue
-        if key not in found:
-            found[key] = groups_store.find(tx, *key)
-        group = joined_groups.get(key) or found[key]
-        if group is None:
-            group = founded(*key, mode=asked.mode, size=asked.size)
-        elif not fits(group, mode=asked.mode, size=asked.size):
-            continue
-        joined_groups[key], place = joined(group, asked.index)
-        endpoint = new_endpoint(asked, joined_groups[key], place, now=now)
-        arrivals.append(_Arrival(candidate=each, endpoint=endpoint, positions=own))
-    if not arrivals:
-        return [None] * len(coming)
-    _write(tx, arrivals, before, list(joined_groups.values()), now=now)
-    return _answers(tx, arrivals, count=len(coming))
 
+    def __init__(
+        self,
+        tx: WriteTransaction,
+        requests: Sequence[AttachRequest],
+        *,
+        now: datetime,
+        wait: bool,
+    ) -> None:
+        self._tx = tx
+        self._requests = requests
+        self._now = now
+        self._wait = wait
+        self.outcomes: list[Outcome] = [None] * len(requests)
+        self.needs_growth = False
+        self.endpoints: list[Endpoint] = []
+        self._channels: dict[str, Channel] = {}
+        self._grown: dict[str, Channel] = {}
+        """Channels with a larger number of partitions, by name."""
+        self._groups: dict[RoleGroup, Group] = {}
+        self._changed_groups: dict[RoleGroup, Group] = {}
+        self._joined: Counter[RoleGroup] = Counter()
+        self._members: dict[RoleGroup, list[Endpoint]] = {}
+        """Members of groups that a request wants to change."""
+        self._occupants: dict[tuple[str, Place], Endpoint] = {}
+        self._locked: Mapping[str, Endpoint] = {}
+        self._stored: dict[offsets_store.Whose, Mapping[int, Committed]] = {}
+        self._superseded: dict[str, tuple[Endpoint, Endpoint]] = {}
+        self._events: list[Event] = []
 
-def _candidates(
-    tx: WriteTransaction, coming: Sequence[tuple[AttachRequest, Principal]]
-) -> list[_Candidate]:
-    here = channels_store.hold_free(tx, {each.channel for each, _ in coming})
-    known = endpoints_store.known(tx, [each.asked.id for each, _ in coming])
-    owners = session_store.owners(tx, {each.asked.session for each, _ in coming})
-    candidates = []
-    for at, (each, by) in enumerate(coming):
-        channel, asked = here.get(each.channel), each.asked
-        if channel is None or asked.id in known or not _is_simple(each, channel):
-            continue
-        if owners[asked.session] not in (None, by.subject):
-            continue
-        place = Place(role=asked.role, group=asked.group, index=asked.index or 0)
-        partitions = assigned(
-            place, mode=asked.mode, size=asked.size, partitions=channel.topic.partitions or 0
-        )
-        candidates.append(
-            _Candidate(
-                at=at, coming=each, by=by, channel=channel, place=place, partitions=partitions
+    def run(self, refusals: Mapping[Principal, SluicewayGatewayError]) -> None:
+        """Set an outcome for each request; `refusals` are errors of principals."""
+        candidates = self._check(refusals)
+        self._lock(candidates)
+        self._read_positions(candidates)
+        accepted = []
+        for each in candidates:
+            try:
+                for position in self._positions(each):
+                    require_topic(each.channel.topic.id, position.topic_id)
+                endpoint = each.existing or self._join(each)
+            except SluicewayGatewayError as error:
+                self.outcomes[each.number] = error
+            else:
+                if endpoint is not None:
+                    accepted.append((each, endpoint))
+        self._write()
+        self._answer(accepted)
+
+    def _check(self, refusals: Mapping[Principal, SluicewayGatewayError]) -> list[_Candidate]:
+        requests = []
+        for number, each in enumerate(self._requests):
+            action = Action.READ if each.spec.role is Role.READER else Action.WRITE
+            try:
+                if each.principal in refusals:
+                    raise refusals[each.principal]
+                each.principal.require(action, each.channel)
+            except SluicewayGatewayError as error:
+                self.outcomes[number] = error
+            else:
+                requests.append((number, each))
+        openings = [
+            session_store.Opening(
+                session=each.spec.session, client=each.spec.client, owner=each.principal.subject
             )
+            for _, each in requests
+        ]
+        session_store.begin(self._tx, openings, now=self._now)
+        owners = session_store.owners(self._tx, {each.session for each in openings})
+        names = {each.channel for _, each in requests}
+        self._channels = channels_store.hold_named(self._tx, names, wait=self._wait)
+        existing = endpoints_store.find_all(self._tx, [each.spec.id for _, each in requests])
+        candidates = []
+        ids: set[str] = set()
+        for number, each in requests:
+            session, channel = each.spec.session, self._channels.get(each.channel)
+            if (channel is None and not self._wait) or each.spec.id in ids:
+                continue
+            ids.add(each.spec.id)
+            try:
+                each.principal.require_own(owners[session], f"The session {session}")
+                channel = require_channel(each.channel, channel, each.channel_uid)
+                found = existing.get(each.spec.id)
+                if found is not None:
+                    _require_same(found, channel, each.spec)
+                    found.require()
+                require_usable(channel, writes=found is None and each.spec.role is Role.WRITER)
+            except SluicewayGatewayError as error:
+                self.outcomes[number] = error
+            else:
+                candidates.append(_candidate(number, each.spec, each.principal, channel, found))
+        return candidates
+
+    def _lock(self, candidates: Sequence[_Candidate]) -> None:
+        """Lock the endpoints that would be superseded: none of them commits from here on."""
+        new = [each for each in candidates if each.existing is None]
+        self._groups = groups_store.find_all(self._tx, {each.group for each in new})
+        for each in new:
+            group = self._groups.get(each.group)
+            if group and not group.matches(each.spec.config) and each.group not in self._members:
+                self._members[each.group] = endpoints_store.members(
+                    self._tx, *each.group, lost=True
+                )
+        places = []
+        next_index = {key: group.next_index for key, group in self._groups.items()}
+        for each in new:
+            place = each.place
+            if each.spec.is_dynamic:
+                place = replace(place, index=next_index.setdefault(each.group, 0))
+                next_index[each.group] += 1
+            if place.group != ANONYMOUS:
+                places.append((each.channel.uid, place))
+        self._occupants = endpoints_store.at_places(self._tx, places)
+        ids = {each.id for each in self._occupants.values()}
+        ids |= {each.id for group in self._members for each in self._outcasts(group)}
+        self._locked = endpoints_store.hold(self._tx, ids, wait=self._wait)
+
+    def _read_positions(self, candidates: Sequence[_Candidate]) -> None:
+        wanted: dict[offsets_store.Whose, set[int]] = {}
+        for each in candidates:
+            if each.position_owner is not None:
+                wanted.setdefault(each.position_owner, set()).update(each.partitions)
+        self._stored = {
+            owner: offsets_store.at(self._tx, owner, partitions)
+            for owner, partitions in wanted.items()
+        }
+
+    def _outcasts(self, group: RoleGroup) -> list[Endpoint]:
+        """Return the members that a changed group has no place for.
+
+        Finished ones keep their places: their ends still count. Lost members of a dynamic group
+        do not return to a group of another kind.
+        """
+        members = self._members.get(group, [])
+        if any(each.lives for each in members):
+            return []
+        return [each for each in members if each.state is not State.CLOSED]
+
+    def _join(self, candidate: _Candidate) -> Endpoint | None:
+        """Add a member to its group; None if another transaction holds an endpoint in its way."""
+        key, spec = candidate.group, candidate.spec
+        before = self._groups.get(key) or new_group(*key, spec.config)
+        members = [each for each in self._members.get(key, ()) if each.id not in self._superseded]
+        living = self._joined[key] + sum(each.lives for each in members)
+        group = before.reconfigured(spec.config, living=living, now=self._now)
+        if group.dynamic and (group.size or 0) + self._joined[key] >= MAX_GROUP_SIZE:
+            raise GroupSize(
+                f"The group {group.name!r} has {MAX_GROUP_SIZE:,} members, the most that a group "
+                "can have."
+            )
+        self._require_partitions(candidate)
+        outcasts = [] if group is before else self._outcasts(key)
+        group, place = group.with_member(spec.index)
+        occupant = self._occupants.get((candidate.channel.uid, place))
+        gone = [*outcasts, *([] if occupant is None else [occupant])]
+        if not self._wait and any(each.id not in self._locked for each in gone):
+            return None
+        endpoint = _new_endpoint(spec, group, place, now=self._now)
+        by = candidate.principal.id
+        if occupant is not None:
+            at = f"{self._now:%Y-%m-%d %H:%M:%S} UTC"
+            reason = f"the instance {endpoint.id} took that place at {at}"
+            self._supersede(occupant, endpoint, reason, by=by)
+        for each in outcasts:
+            self._supersede(each, endpoint, "the group changed its size or its mode", by=by)
+        self._groups[key] = self._changed_groups[key] = group
+        self._joined[key] += 1
+        self.endpoints.append(endpoint)
+        self._events.append(event(endpoint, by=by, at=self._now, cause=None))
+        return endpoint
+
+    def _supersede(self, before: Endpoint, successor: Endpoint, reason: str, *, by: str) -> None:
+        # With `wait`, all but pruned endpoints are locked.
+        if before.id in self._locked and before.id not in self._superseded:
+            before = self._locked[before.id]
+            self._superseded[before.id] = before, superseded(before, by=reason, now=self._now)
+            cause = f"superseded by {successor.id}"
+            self._events.append(event(before, by=by, at=self._now, cause=cause))
+
+    def _require_partitions(self, candidate: _Candidate) -> None:
+        """Grow the channel if the group has more members than it has partitions."""
+        spec, channel = candidate.spec, self._grown.get(candidate.channel.name, candidate.channel)
+        size, reads = spec.size or 0, spec.role is Role.READER
+        if not reads or spec.mode is not Mode.SHARED or size <= (channel.topic.partitions or 0):
+            return
+        if size > channel.spec.partitions:
+            if channel.spec.pinned or channel.adopted:
+                reason = "its topic was adopted" if channel.adopted else "it is pinned"
+                raise GroupLargerThanPinned(
+                    f"The group {spec.group!r} has {size} members, but the channel "
+                    f"{channel.name!r} has {channel.spec.partitions} partitions and cannot grow: "
+                    f"{reason}. Use a smaller group."
+                )
+            candidate.principal.require(Action.MANAGE, channel.name)
+            channel = self._grown[channel.name] = changed(channel, Change(partitions=size))
+        self.needs_growth = True
+        raise ChannelNotReady(
+            f"The topic of the channel {channel.name!r} has {channel.topic.partitions} partitions "
+            f"and is growing to {channel.spec.partitions}, one for each member of the group "
+            f"{spec.group!r}. Send the request again in a moment."
         )
-    return candidates
+
+    def _write(self) -> None:
+        tx, new = self._tx, self.endpoints
+        for name, channel in self._grown.items():
+            was = self._channels[name]
+            if not channels_store.save(tx, channel, was=was, from_phases={was.phase}):
+                raise ConcurrentChange(
+                    f"The channel {name!r} was changed at the same time; send the request again."
+                )
+        if not new:
+            return
+        endpoints_store.save(tx, list(self._superseded.values()))
+        endpoints_store.insert(tx, new)
+        groups_store.save(tx, *self._changed_groups.values())
+        rebalance(tx, [(None, each) for each in new], now=self._now)
+        history.add(tx, self._events)
+        endpoints_store.revise(tx, {each.channel_uid for each in new})
+
+    def _answer(self, accepted: Sequence[tuple[_Candidate, Endpoint]]) -> None:
+        uids = {each.channel.uid for each, _ in accepted}
+        versions = {uid: schemas_store.versions(self._tx, uid) for uid in sorted(uids)}
+        for each, endpoint in accepted:
+            takes_over = endpoint.place.role is Role.WRITER and endpoint.place.group != ANONYMOUS
+            self.outcomes[each.number] = Attached(
+                endpoint=endpoint,
+                created=each.existing is None,
+                took_over=takes_over and endpoints_store.was_left_unfinished(self._tx, endpoint),
+                partitions=each.partitions,
+                positions=self._positions(each),
+                channel=each.channel,
+                versions=versions[each.channel.uid],
+            )
+
+    def _positions(self, candidate: _Candidate) -> tuple[Committed, ...]:
+        owner = candidate.position_owner
+        stored = self._stored[owner] if owner else {}
+        return tuple(stored[each] for each in candidate.partitions if each in stored)
 
 
-def _is_simple(coming: AttachRequest, channel: Channel) -> bool:
-    asked = coming.asked
-    if asked.dynamic or channel.uid != coming.uid:
-        return False
-    shares = asked.role is Role.READER and asked.mode is Mode.SHARED
-    if shares and (asked.size or 0) > (channel.topic.partitions or 0):
-        return False
-    try:
-        require_usable(channel, writes=asked.role is Role.WRITER)
-    except SluicewayGatewayError:
-        return False
-    return True
+def _candidate(
+    number: int, spec: AttachSpec, principal: Principal, channel: Channel, existing: Endpoint | None
+) -> _Candidate:
+    total = channel.topic.partitions or 0
+    if existing is not None:
+        place, partitions = existing.place, endpoint_partitions(existing, total)
+    else:
+        place = Place(role=spec.role, group=spec.group, index=spec.index or 0)
+        partitions = assigned_partitions(place, spec.config, total)
+    return _Candidate(
+        number=number,
+        spec=spec,
+        principal=principal,
+        channel=channel,
+        existing=existing,
+        place=place,
+        partitions=partitions,
+    )
 
 
-def _held(
-    tx: WriteTransaction, candidates: Sequence[_Candidate]
-) -> tuple[list[_Candidate], dict[_Where, Endpoint]]:
-    """Return, with who has them now, those whose places nobody else is at work on.
-
-    From here on none of those who have them commits any more, so what is read next stays true.
-    """
-    wanted = [each.where for each in candidates if each.where is not None]
-    there = endpoints_store.at_places(tx, wanted)
-    held = endpoints_store.hold(tx, [each.id for each in there.values()], patiently=False)
-    before = {where: held[each.id] for where, each in there.items() if each.id in held}
-    busy = there.keys() - before.keys()
-    return [each for each in candidates if each.where not in busy], before
-
-
-def _stored(
-    tx: ReadTransaction, candidates: Sequence[_Candidate]
-) -> dict[offsets_store.Whose, Mapping[int, Committed]]:
-    wanted: dict[offsets_store.Whose, set[int]] = {}
-    for each in candidates:
-        if each.whose is not None:
-            wanted.setdefault(each.whose, set()).update(each.partitions)
-    return {whose: offsets_store.at(tx, whose, own) for whose, own in wanted.items()}
+def _new_endpoint(spec: AttachSpec, group: Group, place: Place, *, now: datetime) -> Endpoint:
+    return Endpoint(
+        id=spec.id,
+        channel_uid=group.channel_uid,
+        session=spec.session,
+        place=place,
+        size=spec.size,
+        mode=spec.mode,
+        title=spec.title,
+        epoch=group.epoch,
+        generation=group.generation,
+        attached_at=now,
+        changed_at=now,
+    )
 
 
-def _write(
-    tx: WriteTransaction,
-    arrivals: Sequence[_Arrival],
-    before: Mapping[_Where, Endpoint],
-    joined_groups: Sequence[Group],
-    *,
-    now: datetime,
-) -> None:
-    """Write down who is where now, and who is not any more."""
-    new = [each.endpoint for each in arrivals]
-    gone: list[tuple[Endpoint, Endpoint]] = []
-    events: list[tuple[str, Event]] = []
-    for arrival, each in zip(arrivals, new, strict=True):
-        by, where = arrival.candidate.by.id, arrival.candidate.where
-        had = None if where is None else before.get(where)
-        if had is not None:
-            gone.append((had, superseded(had, by=taken_by(each), now=now)))
-            cause = f"superseded by {each.id}"
-            events.append((each.channel_uid, event(had, by=by, at=now, cause=cause)))
-        events.append((each.channel_uid, event(each, by=by, at=now, cause=None)))
-    endpoints_store.save(tx, gone)
-    endpoints_store.insert(tx, new)
-    for group in joined_groups:
-        groups_store.save(tx, group)
-    history.add(tx, events)
-    endpoints_store.revise(tx, {each.channel_uid for each in new})
-
-
-def _answers(
-    tx: ReadTransaction, arrivals: Sequence[_Arrival], *, count: int
-) -> list[Attached | None]:
-    uids = {each.candidate.channel.uid for each in arrivals}
-    versions = {uid: schemas_store.versions(tx, uid) for uid in sorted(uids)}
-    answers: list[Attached | None] = [None] * count
-    for each in arrivals:
-        endpoint, channel = each.endpoint, each.candidate.channel
-        answers[each.candidate.at] = Attached(
-            endpoint=endpoint,
-            created=True,
-            took_over=takes_over(endpoint.place)
-            and endpoints_store.was_left_unfinished(tx, endpoint),
-            partitions=each.candidate.partitions,
-            positions=each.positions,
-            channel=channel,
-            versions=versions[channel.uid],
+def _require_same(existing: Endpoint, channel: Channel, spec: AttachSpec) -> None:
+    """Raise EndpointIdReused if the endpoint was attached by a different request."""
+    place = existing.place
+    index = place.index if spec.size is None else spec.index
+    before = (place, existing.size, existing.mode, existing.session, existing.channel_uid)
+    requested = Place(role=spec.role, group=spec.group, index=index or 0)
+    if before != (requested, spec.size, spec.mode, spec.session, channel.uid):
+        raise EndpointIdReused(
+            f"The id {spec.id} is that of {existing.where}, attached by another request. Use a "
+            "new id for every instance, and repeat a request unchanged."
         )
-    return answers

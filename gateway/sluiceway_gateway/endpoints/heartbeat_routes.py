@@ -1,6 +1,7 @@
-"""The heartbeat route."""
+"""The heartbeat route and its JSON."""
 
 import json
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,152 +10,62 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.wire import Asked, Uid, time_json
-from sluiceway_gateway.endpoints.heartbeats import BeatAnswer, Reply, Report
+from sluiceway_gateway.endpoints.heartbeats import (
+    EndpointReply,
+    EndpointReport,
+    HeartbeatResult,
+    TaskReply,
+    TaskReport,
+)
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Attempt, State, TaskState
-from sluiceway_gateway.endpoints.task_store import Kept
-from sluiceway_gateway.endpoints.tasks import TaskReply, TaskReport
+from sluiceway_gateway.endpoints.session_store import EndpointContext
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
-    Count,
+    Counterpart,
     Counters,
+    EndpointChannel,
     HealthWord,
-    Places,
+    Positions,
     RoleWord,
     StateWord,
-    places_of,
-    standing_json,
+    counterpart_json,
+    positions_of,
 )
 from sluiceway_gateway.http.auth import access
 from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
 
+MAX_PAYLOAD_BYTES = 4096
+MAX_ENDPOINTS = 1000
 MAX_TASKS = 1000
 
+router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=GatewayRoute)
 
-class TaskBeat(Asked):
-    """How an attempt at a part of an endpoint's work stands."""
+
+class TaskReportBody(Asked):
+    """The state of an attempt at a task, which is a part of an endpoint's work."""
 
     endpoint: Uid
     epoch: int | None = Field(
         default=None, ge=1, le=INT64_MAX, description="Of the endpoint; another one is fenced"
     )
     task: Annotated[str, Field(min_length=1, max_length=64)]
-    attempt: int = Field(ge=0, le=INT64_MAX, description="A later one has a higher number")
+    attempt: int = Field(ge=0, le=INT64_MAX, description="Later attempts have higher numbers")
     state: Literal["running", "done", "failed"]
     counters: Counters = Field(default_factory=dict)
-    positions: (
-        Annotated[
-            dict[
-                Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")],
-                Annotated[list[Count], Field(min_length=2, max_length=2)],
-            ],
-            Field(max_length=10_000),
-        ]
-        | None
-    ) = Field(
-        default=None,
-        description="By partition, the next offset to read and how many of its records are done",
-    )
+    positions: Positions | None = None
     parts: int | None = Field(
         default=None,
         ge=1,
         le=INT64_MAX,
-        description="Of how many tasks it is one; a reader of which so many are done is closed",
+        description="Number of tasks of the work; a reader of which so many are done is closed",
     )
 
 
-def _each_task_once(tasks: list[TaskBeat]) -> list[TaskBeat]:
-    if len({(each.endpoint, each.task, each.attempt) for each in tasks}) != len(tasks):
-        raise ValueError("an attempt at a task is in a beat once")
-    return tasks
-
-
-Tasks = Annotated[
-    list[TaskBeat],
-    Field(max_length=MAX_TASKS, description="Parts of the work of endpoints, of any session"),
-    AfterValidator(_each_task_once),
-]
-
-
-class TaskStatus(BaseModel):
-    """What tasks are told of their endpoint; unless it is `ok`, it wants no more reports."""
-
-    endpoint: str
-    status: Literal["ok", "closed", "fenced", "gone", "refused"]
-    reason: str | None
-
-
-class KeptChannel(BaseModel):
-    """Which channel it is."""
-
-    name: str
-    uid: str
-
-
-class KeptEndpoint(BaseModel):
-    """An endpoint at work that its session keeps alive."""
-
-    id: str
-    channel: KeptChannel
-    role: RoleWord
-    group: str | None
-    epoch: int
-    state: StateWord
-    health: HealthWord
-    heartbeat_timeout_ms: int
-    reported_at: datetime | None = Field(description="When a task of it was last heard of")
-
-
-def report_of(task: TaskBeat) -> TaskReport:
-    """Return the report as it was sent."""
-    positions = task.positions
-    return TaskReport(
-        attempt=Attempt(
-            endpoint=task.endpoint,
-            task=task.task,
-            number=task.attempt,
-            state=TaskState(task.state),
-            counters=task.counters,
-            reached=None
-            if positions is None
-            else {int(p): (offset, records) for p, (offset, records) in positions.items()},
-        ),
-        parts=task.parts,
-        epoch=task.epoch,
-    )
-
-
-def status_json(reply: TaskReply) -> dict[str, Any]:
-    """Return what tasks are told, as it is sent."""
-    return {"endpoint": reply.endpoint, "status": reply.status, "reason": reply.reason}
-
-
-def kept_json(kept: Kept) -> dict[str, Any]:
-    """Return an endpoint as its session is told of it."""
-    endpoint = kept.endpoint
-    group = endpoint.place.group
-    return {
-        "id": endpoint.id,
-        "channel": {"name": kept.channel, "uid": endpoint.channel_uid},
-        "role": str(endpoint.place.role),
-        "group": None if group == ANONYMOUS else group,
-        "epoch": endpoint.epoch,
-        "state": str(endpoint.state),
-        "health": str(endpoint.health),
-        "heartbeat_timeout_ms": kept.timeout_ms,
-        "reported_at": kept.reported_at and time_json(kept.reported_at),
-    }
-
-
-router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=GatewayRoute)
-
-MAX_PAYLOAD_BYTES = 4096
-MAX_ENDPOINTS = 1000
-
-
-def _small(payload: dict[str, Any]) -> dict[str, Any]:
+def _check_payload(payload: dict[str, Any]) -> dict[str, Any]:
     size = len(json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode())
     if size > MAX_PAYLOAD_BYTES:
         raise ValueError(
@@ -163,99 +74,111 @@ def _small(payload: dict[str, Any]) -> dict[str, Any]:
     return payload
 
 
-class EndpointBeat(Asked):
-    """How an endpoint stands."""
+class EndpointReportBody(Asked):
+    """The state of an endpoint."""
 
     id: Uid
     epoch: int = Field(ge=1, le=INT64_MAX)
     state: StateWord
     counters: Counters = Field(default_factory=dict)
-    payload: Annotated[dict[str, Any], AfterValidator(_small)] | None = Field(
+    payload: Annotated[dict[str, Any], AfterValidator(_check_payload)] | None = Field(
         default=None, description="At most 4096 bytes of JSON, for the counterparts"
     )
-    positions: Places | None = Field(
-        default=None, description="How far it has come, committed or not; null: as before"
+    positions: Positions | None = Field(
+        default=None,
+        description="The next offset by partition, committed or not, and how many records of that "
+        "message are done; null: unchanged",
     )
     seen: int | None = Field(
         default=None,
         ge=0,
         le=INT64_MAX,
-        description="The revision at which it has seen its counterparts; null for never. Left "
-        "out, it does not want to",
+        description="The revision of the counterparts that the endpoint has; null for none. "
+        "Without it, the reply lists no counterparts",
     )
 
 
-def _each_once(beats: list[EndpointBeat]) -> list[EndpointBeat]:
-    if len({each.id for each in beats}) != len(beats):
+def _unique_endpoints(reports: list[EndpointReportBody]) -> list[EndpointReportBody]:
+    if len({each.id for each in reports}) != len(reports):
         raise ValueError("an endpoint is in a beat once")
-    return beats
+    return reports
+
+
+def _unique_attempts(tasks: list[TaskReportBody]) -> list[TaskReportBody]:
+    if len({(each.endpoint, each.task, each.attempt) for each in tasks}) != len(tasks):
+        raise ValueError("an attempt at a task is in a beat once")
+    return tasks
 
 
 class HeartbeatPost(Asked):
     """The body of `POST /v1/heartbeats`."""
 
     session: Uid
-    beat: int = Field(ge=1, le=INT64_MAX, description="Counts up; an old one changes nothing")
+    beat: int = Field(ge=1, le=INT64_MAX, description="Counts up; an old number changes nothing")
     endpoints: Annotated[
-        list[EndpointBeat], Field(max_length=MAX_ENDPOINTS), AfterValidator(_each_once)
+        list[EndpointReportBody],
+        Field(max_length=MAX_ENDPOINTS),
+        AfterValidator(_unique_endpoints),
     ]
-    tasks: Tasks = Field(default_factory=list)
+    tasks: Annotated[
+        list[TaskReportBody],
+        Field(max_length=MAX_TASKS, description="Parts of the work of endpoints, of any session"),
+        AfterValidator(_unique_attempts),
+    ] = Field(default_factory=list)
     keeps: bool = Field(
         default=False,
-        description="It beats for all endpoints that this session attached, named or not, and the "
-        "answer's `kept` tells of those that are at work",
+        description="The heartbeat counts for all endpoints that this session attached, and the "
+        "answer's `kept` lists the open ones",
     )
 
 
-class Counterpart(BaseModel):
-    """An endpoint on the other side of the channel."""
-
-    id: str
-    role: RoleWord
-    group: str | None
-    index: int
-    size: int | None
-    state: StateWord
-    health: HealthWord
-    cause: str | None
-    payload: dict[str, Any] | None
-    ends: dict[str, int] | None
-    lost_at: dict[str, int] | None
-
-
-class EndpointReply(BaseModel):
-    """What an endpoint is told."""
+class EndpointReplyBody(BaseModel):
+    """The answer to an endpoint's report."""
 
     id: str
     status: Literal["ok", "fenced", "gone", "refused"]
     reason: str | None
     health: HealthWord | None
     asked: Literal["finish"] | None = Field(
-        description="finish: the channel closes, or is deleted; writers should come to their end, "
-        "and no other comes"
+        description="finish: the channel is closing or being deleted; writers should finish, and "
+        "no new ones attach"
     )
     endpoints_revision: int | None
-    generation: int | None = Field(description="Of its group; members of dynamic ones then sync")
-    counterparts: list[Counterpart] | None = Field(description="null if nothing is new")
+    generation: int | None = Field(description="Of its group; members of dynamic groups then sync")
+    counterparts: list[Counterpart] | None = Field(description="null if unchanged")
+
+
+class KeptEndpoint(BaseModel):
+    """An open endpoint that its session keeps alive."""
+
+    id: str
+    channel: EndpointChannel
+    role: RoleWord
+    group: str | None
+    epoch: int
+    state: StateWord
+    health: HealthWord
+    heartbeat_timeout_ms: int
+    reported_at: datetime | None = Field(description="The time of its tasks' last report")
 
 
 class HeartbeatAnswer(BaseModel):
-    """What a session is told."""
+    """The answer to a heartbeat."""
 
     next_ms: int
-    beat: int = Field(description="The newest beat that counted; the next one has to be higher")
-    endpoints: list[EndpointReply]
-    tasks: list[TaskStatus] | None = Field(
-        default=None, description="One for each endpoint that has some in the beat"
+    beat: int = Field(description="The newest number that counted; the next one has to be higher")
+    endpoints: list[EndpointReplyBody]
+    tasks: list[TaskReply] | None = Field(
+        default=None, description="One for each endpoint with task reports"
     )
-    kept: list[KeptEndpoint] | None = Field(default=None, description="If the beat `keeps`")
+    kept: list[KeptEndpoint] | None = Field(default=None, description="With `keeps`")
 
 
 @router.post(
     "/heartbeats",
-    summary="Say how a session's endpoints stand",
+    summary="Report the state of a session's endpoints",
     response_model=HeartbeatAnswer,
-    responses=problems(413, also={200: {"description": "Heard", "model": HeartbeatAnswer}}),
+    responses=problems(413, also={200: {"description": "Taken", "model": HeartbeatAnswer}}),
 )
 def beat(
     body: HeartbeatPost,
@@ -263,49 +186,61 @@ def beat(
     gateway: Gateway,
     user_agent: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """Take how all endpoints of a client's process stand, and say how their counterparts do.
+    """Take the reports of all endpoints of a client's process, and return their counterparts.
 
-    One endpoint's trouble is told in its reply, and keeps nothing from the others.
+    An error of one endpoint is in its reply, and does not affect the others.
     """
-    reports = [
-        Report(
-            id=each.id,
-            epoch=each.epoch,
-            state=State(each.state),
-            counters=each.counters,
-            payload=each.payload,
-            listens="seen" in each.model_fields_set,
-            seen=each.seen,
-            reached=places_of(each.positions),
-        )
-        for each in body.endpoints
-    ]
-    answer = gateway.beats.beat(
+    result = gateway.heartbeats.beat(
         body.session,
         body.beat,
-        reports,
+        [_report_of(each) for each in body.endpoints],
         principal=principal,
-        tasks=[report_of(each) for each in body.tasks],
+        tasks=[_task_report_of(each) for each in body.tasks],
         keeps=body.keeps,
         client=user_agent[:CLIENT_LENGTH],
     )
-    told = _answer_json(answer)
+    answer = _result_json(result)
     if body.tasks:
-        told["tasks"] = [status_json(each) for each in answer.tasks]
+        answer["tasks"] = [asdict(each) for each in result.tasks]
     if body.keeps:
-        told["kept"] = [kept_json(each) for each in answer.kept]
-    return Response(json.dumps(told, separators=(",", ":")), media_type="application/json")
+        answer["kept"] = [_kept_json(each) for each in result.kept]
+    return json_response(answer)
 
 
-def _answer_json(answer: BeatAnswer) -> dict[str, Any]:
-    sides = {side: [standing_json(each) for each in found] for side, found in answer.sides.items()}
+def _report_of(body: EndpointReportBody) -> EndpointReport:
+    return EndpointReport(
+        id=body.id,
+        epoch=body.epoch,
+        state=State(body.state),
+        counters=body.counters,
+        payload=body.payload,
+        listens="seen" in body.model_fields_set,
+        seen=body.seen,
+        reached=positions_of(body.positions),
+    )
 
-    def told(reply: Reply) -> dict[str, Any]:
+
+def _task_report_of(body: TaskReportBody) -> TaskReport:
+    attempt = Attempt(
+        endpoint=body.endpoint,
+        task=body.task,
+        number=body.attempt,
+        state=TaskState(body.state),
+        counters=body.counters,
+        reached=positions_of(body.positions),
+    )
+    return TaskReport(attempt=attempt, parts=body.parts, epoch=body.epoch)
+
+
+def _result_json(result: HeartbeatResult) -> dict[str, Any]:
+    sides = {side: [counterpart_json(each) for each in on] for side, on in result.sides.items()}
+
+    def reply_json(reply: EndpointReply) -> dict[str, Any]:
         return {
             "id": reply.id,
             "status": reply.status,
             "reason": reply.reason,
-            "health": reply.health and str(reply.health),
+            "health": reply.health,
             "asked": reply.asked,
             "endpoints_revision": reply.revision,
             "generation": reply.generation,
@@ -313,7 +248,23 @@ def _answer_json(answer: BeatAnswer) -> dict[str, Any]:
         }
 
     return {
-        "next_ms": answer.next_ms,
-        "beat": answer.beat,
-        "endpoints": [told(each) for each in answer.replies],
+        "next_ms": result.next_ms,
+        "beat": result.beat,
+        "endpoints": [reply_json(each) for each in result.replies],
+    }
+
+
+def _kept_json(kept: EndpointContext) -> dict[str, Any]:
+    endpoint = kept.endpoint
+    group = endpoint.place.group
+    return {
+        "id": endpoint.id,
+        "channel": {"name": kept.channel, "uid": endpoint.channel_uid},
+        "role": endpoint.place.role,
+        "group": None if group == ANONYMOUS else group,
+        "epoch": endpoint.epoch,
+        "state": endpoint.state,
+        "health": endpoint.health,
+        "heartbeat_timeout_ms": kept.timeout_ms,
+        "reported_at": kept.reported_at and time_json(kept.reported_at),
     }

@@ -1,8 +1,13 @@
-"""Heartbeats: the state of all endpoints of a session in one request."""
+"""Heartbeats: the state of all endpoints of a session in one request.
+
+Tasks run in processes of their own, whose heartbeats carry their reports. The endpoint that they
+work for stays alive by the heartbeats of the session that attached it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Literal
 
 from sluiceway_gateway.auth.model import Action, Principal
@@ -11,24 +16,37 @@ from sluiceway_gateway.channels.model import FINISHING, Heartbeat
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.endpoints import history, session_store
+from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State, event, moved, returned
-from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening, endpoint_context
+from sluiceway_gateway.endpoints.changes import EndpointChange, is_visible, save_changes
+from sluiceway_gateway.endpoints.model import (
+    OPEN,
+    Attempt,
+    Endpoint,
+    Health,
+    Role,
+    State,
+    are_done,
+    moved,
+    recorded,
+    recounted,
+    representative,
+    returned,
+)
+from sluiceway_gateway.endpoints.service import DetachSpec, detach_endpoint
+from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening
 from sluiceway_gateway.endpoints.store import Reached
-from sluiceway_gateway.endpoints.task_store import Kept
-from sluiceway_gateway.endpoints.tasks import TaskReply, TaskReport, Work, kept_for, known_of
-from sluiceway_gateway.errors import Fenced, IllegalTransition
-from sluiceway_gateway.groups.service import regroup
+from sluiceway_gateway.errors import Fenced, Forbidden, IllegalTransition, MembersOpen
 
-_SEEN_BY_OTHERS = ("state", "health", "payload", "lost_at")
+_RECOVERED = "its session beats again"
+_UNKNOWN = "it was never attached, or its channel is gone."
 Side = tuple[str, Role]
-"""A channel's uid, and the role of those on this side of it."""
+"""A channel's uid and a role."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """How an endpoint says that it stands."""
+class EndpointReport:
+    """The state of an endpoint, by its own report."""
 
     id: str
     epoch: int
@@ -36,16 +54,27 @@ class Report:
     counters: Mapping[str, float]
     payload: Mapping[str, Any] | None
     listens: bool
-    """Whether it wants to know of its counterparts."""
+    """Whether the reply is to list its counterparts."""
     seen: int | None
-    """The revision at which it has seen them."""
+    """The revision of the counterparts that it has."""
     reached: Reached | None = None
-    """How far it has come, committed or not; None: as before."""
+    """The next offset by partition, committed or not; None: unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
-    """What an endpoint is told."""
+class TaskReport:
+    """The state of an attempt at a task."""
+
+    attempt: Attempt
+    parts: int | None
+    """The number of tasks of the endpoint's work, if known."""
+    epoch: int | None = None
+    """The epoch of the endpoint; None if the client does not send it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointReply:
+    """The answer to an endpoint's report."""
 
     id: str
     status: Literal["ok", "fenced", "gone", "refused"]
@@ -53,43 +82,40 @@ class Reply:
     health: Health | None = None
     asked: Literal["finish"] | None = None
     revision: int | None = None
+    """The revision of the channel's endpoints."""
     generation: int | None = None
-    """Of its group, as it was before this beat."""
+    """The generation of its group before this heartbeat."""
     counterparts: Side | None = None
-    """Where they are in the answer's `sides`; None where nothing is new."""
+    """Their key in the answer's `sides`; None if nothing changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeatAnswer:
-    """What a session is told; `next_ms` is how long to wait before the next beat."""
+class TaskReply:
+    """The answer to the tasks of an endpoint; unless `ok`, it takes no more reports."""
+
+    endpoint: str
+    status: Literal["ok", "closed", "fenced", "gone", "refused"]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeartbeatResult:
+    """The answer to a heartbeat."""
 
     next_ms: int
-    replies: tuple[Reply, ...]
+    """The time to wait before the next heartbeat."""
+    beat: int
+    """The number of the session's newest heartbeat that counted."""
+    replies: tuple[EndpointReply, ...]
     sides: Mapping[Side, Sequence[Endpoint]]
-    beat: int = 0
-    """The newest one of the session that counted."""
-    tasks: tuple[TaskReply, ...] = ()
-    """One for each endpoint that tasks reported for."""
-    kept: tuple[Kept, ...] = ()
-    """All endpoints that the session keeps alive, if it asked."""
+    tasks: tuple[TaskReply, ...]
+    """One for each endpoint with task reports."""
+    kept: tuple[EndpointContext, ...]
+    """The endpoints that the session keeps alive, if requested."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Heard:
-    """A report, held against what is known."""
-
-    report: Report
-    known: EndpointContext | None
-    status: Literal["ok", "fenced", "gone", "refused"]
-    reason: str | None = None
-    after: Endpoint | None = None
-    """As it is from now on; None where the report does not count."""
-    visible: bool = False
-    """Whether others see the difference."""
-
-
-class Beats:
-    """Heartbeats to one database."""
+class HeartbeatService:
+    """Takes the heartbeats of clients' sessions."""
 
     def __init__(
         self,
@@ -109,123 +135,296 @@ class Beats:
         self,
         session: str,
         number: int,
-        reports: Sequence[Report],
+        reports: Sequence[EndpointReport],
         *,
         principal: Principal,
         tasks: Sequence[TaskReport] = (),
         keeps: bool = False,
         client: str = "",
-    ) -> BeatAnswer:
-        """Take a session's reports, if the beat is its newest, and answer each in any case.
+    ) -> HeartbeatResult:
+        """Save the reports if the heartbeat is the session's newest, and answer each in any case.
 
-        Nothing is raised against single endpoints: the reply to each says what is the matter.
-        With `keeps` it beats for all endpoints of its own, and hears of them. Raises
-        Unauthenticated for a principal that is not valid any more, Forbidden for a
-        session of another owner, and InvalidRequest for a number that is far ahead.
+        Errors of single endpoints are in their replies. With `keeps`, the heartbeat counts for
+        all endpoints of the session, and the result lists them. Raises Unauthenticated, Forbidden
+        for a session of another owner, and InvalidRequest for a number that is far ahead.
         """
-        ids = [each.id for each in reports]
-        changed = seen = False
         with self._database.write() as tx:
             self._tokens.require_valid(tx, principal)
-            now = self._clock()
-            tasked = known_of(tx, tasks)
-            if tasked:
-                # Of a process that attached nothing itself.
-                opening = Opening(session=session, client=client, owner=principal.subject)
-                session_store.begin(tx, [opening], now=now)
-            counts, newest = session_store.beat(tx, session, number, principal=principal)
-            work = Work(
-                reports=tasks,
-                known=tasked,
-                owners=session_store.owners(
-                    tx, {each.endpoint.session for each in tasked.values()}
-                ),
-                kept=kept_for(tx, session, by=principal) if keeps else (),
-                by=principal,
-                counts=counts,
-            )
-
-            def hear() -> list[_Heard]:
-                known = endpoint_context(tx, ids)
-                return [
-                    _heard(each, known.get(each.id), session, principal, counts, now)
-                    for each in reports
-                ]
-
-            heard = hear()
-            touched = work.touched
-            if touched or any(each.visible for each in heard):
-                # Now in the order of locks, and with what is true until the end.
-                known = [each.known.endpoint for each in heard if each.known] + touched
-                hold_channels(tx, {each.channel_uid for each in known})
-                endpoints_store.hold(tx, [each.id for each in known])
-                heard = hear()
-                changed = _write(tx, heard, by=principal.id, now=now)
-            endpoints_store.count_up(
+            heartbeat = _Heartbeat(
                 tx,
-                [
-                    (each.report.id, each.report.counters, each.report.reached)
-                    for each in heard
-                    if each.after and each.known and not each.after.is_finished
-                    if each.report.reached is not None
-                    or (not each.visible and each.report.counters != each.known.endpoint.counters)
-                ],
+                session,
+                reports,
+                tasks,
+                principal=principal,
+                now=self._clock(),
             )
-            told, seen = work.take(tx, now)
-            answer = replace(_answer(tx, heard, work.intervals_ms), beat=newest)
-            if tasks or keeps:
-                answer = replace(answer, tasks=told, kept=work.kept)
-        if changed or seen:
+            result = heartbeat.run(number, keeps=keeps, client=client)
+        if heartbeat.is_visible:
             self._notify()
-        return answer
+        return result
 
 
-def _heard(
-    report: Report,
-    known: EndpointContext | None,
-    session: str,
-    principal: Principal,
-    counts: bool,
-    now: datetime,
-) -> _Heard:
-    if known is None or known.endpoint.session != session:
-        reason = "This session has no such endpoint: it was never attached, or its channel is gone."
-        return _Heard(report=report, known=None, status="gone", reason=reason)
-    endpoint = known.endpoint
-    try:
-        endpoint.require(epoch=report.epoch)
-    except Fenced as error:
-        return _Heard(report=report, known=known, status="fenced", reason=str(error))
-    action = Action.READ if endpoint.place.role is Role.READER else Action.WRITE
-    if not principal.may(action, known.channel):
-        reason = f"This token's scopes do not allow to {action} on the channel {known.channel!r}."
-        return _Heard(report=report, known=known, status="refused", reason=reason)
-    if not counts:
-        return _Heard(report=report, known=known, status="ok")
-    refusal = None
-    after = endpoint
-    if report.state is State.CLOSED and endpoint.state is not State.CLOSED:
-        refusal = f"The endpoint {endpoint.id} is {endpoint.state}; closing it is to detach it."
-    else:
+@dataclass(frozen=True, kw_only=True)
+class _Evaluated:
+    """A report, compared with the endpoint's row."""
+
+    report: EndpointReport
+    context: EndpointContext | None
+    status: Literal["ok", "fenced", "gone", "refused"]
+    reason: str | None = None
+    after: Endpoint | None = None
+    """The endpoint from now on; None if the report does not count."""
+
+    @property
+    def change(self) -> EndpointChange | None:
+        """The change, if others see it."""
+        if self.context is None or self.after is None or self.after is self.context.endpoint:
+            return None
+        change = (self.context.endpoint, self.after)
+        return change if is_visible(*change) else None
+
+
+class _Heartbeat:
+    """One heartbeat in one transaction."""
+
+    def __init__(
+        self,
+        tx: WriteTransaction,
+        session: str,
+        reports: Sequence[EndpointReport],
+        tasks: Sequence[TaskReport],
+        *,
+        principal: Principal,
+        now: datetime,
+    ) -> None:
+        self._tx = tx
+        self._session = session
+        self._reports = reports
+        self._principal = principal
+        self._now = now
+        self._counts = False
+        """Whether it is the newest of its session."""
+        by_endpoint = sorted(tasks, key=lambda each: each.attempt.endpoint)
+        self._tasks = {
+            id_: list(group)
+            for id_, group in groupby(by_endpoint, key=lambda each: each.attempt.endpoint)
+        }
+        self._worked: Mapping[str, EndpointContext] = {}
+        """The endpoints that tasks report for."""
+        self._owners: Mapping[str, str | None] = {}
+        self._kept: tuple[EndpointContext, ...] = ()
+        self.is_visible = False
+        """Whether it changed more than counters."""
+
+    def run(self, number: int, *, keeps: bool, client: str) -> HeartbeatResult:
+        """Lock the session, then channels and endpoints if others see a change; save it all."""
+        tx, principal = self._tx, self._principal
+        self._worked = session_store.endpoint_context(tx, list(self._tasks))
+        if self._worked:
+            # A process that runs tasks attaches nothing itself.
+            owner = principal.subject
+            opening = Opening(session=self._session, client=client, owner=owner)
+            session_store.begin(tx, [opening], now=self._now)
+        self._counts, newest = session_store.beat(tx, self._session, number, principal=principal)
+        sessions = {each.endpoint.session for each in self._worked.values()}
+        self._owners = session_store.owners(tx, sessions)
+        if keeps:
+            found = session_store.kept_endpoints(tx, self._session)
+            self._kept = tuple(each for each in found if self._may(each))
+        others = self._other_endpoints()
+        evaluated = self._evaluate()
+        if others or any(each.change for each in evaluated):
+            # Evaluate again, with rows that do not change until the transaction ends.
+            named = [each.context.endpoint for each in evaluated if each.context]
+            hold_channels(tx, {each.channel_uid for each in (*named, *others)})
+            endpoints_store.hold(tx, [each.id for each in (*named, *others)])
+            evaluated = self._evaluate()
+            self._save([each.change for each in evaluated if each.change])
+        endpoints_store.save_counters(
+            tx,
+            [
+                (each.report.id, each.report.counters, each.report.reached)
+                for each in evaluated
+                if each.after and each.context and not each.after.is_finished
+                if each.report.reached is not None
+                or (not each.change and each.report.counters != each.context.endpoint.counters)
+            ],
+        )
+        tasks = self._save_tasks(others)
+        replies = _replies(evaluated)
+        contexts = [each.context for each in evaluated if each.context]
+        contexts += [*self._worked.values(), *self._kept]
+        sides = {each.counterparts for each in replies if each.counterparts}
+        return HeartbeatResult(
+            next_ms=min((each.interval_ms for each in contexts), default=Heartbeat().interval_ms),
+            beat=newest,
+            replies=replies,
+            sides=endpoints_store.on_sides(tx, sides),
+            tasks=tasks,
+            kept=self._kept,
+        )
+
+    def _may(self, context: EndpointContext) -> bool:
+        return self._principal.may(_action(context.endpoint), context.channel)
+
+    def _other_endpoints(self) -> list[Endpoint]:
+        """Return the endpoints without a report that may change."""
+        if not self._counts:
+            return []
+        found = [each.endpoint for each in self._kept]
+        ill = [each for each in found if each.health is not Health.HEALTHY]
+        return [each.endpoint for each in self._worked.values()] + ill
+
+    def _save(self, changes: Sequence[EndpointChange]) -> None:
+        visible = save_changes(
+            self._tx, changes, by=self._principal.id, now=self._now, health_cause=_RECOVERED
+        )
+        self.is_visible = self.is_visible or visible
+
+    def _evaluate(self) -> list[_Evaluated]:
+        contexts = session_store.endpoint_context(self._tx, [each.id for each in self._reports])
+        return [self._evaluate_report(each, contexts.get(each.id)) for each in self._reports]
+
+    def _evaluate_report(
+        self, report: EndpointReport, context: EndpointContext | None
+    ) -> _Evaluated:
+        if context is None or context.endpoint.session != self._session:
+            reason = f"This session has no such endpoint: {_UNKNOWN}"
+            return _Evaluated(report=report, context=None, status="gone", reason=reason)
+        endpoint = context.endpoint
         try:
-            after = moved(endpoint, report.state, now=now)
-        except IllegalTransition as error:
-            refusal = str(error)
-    if endpoint.state is not State.CLOSED and not _is_as_before(endpoint, after, report):
-        after = replace(returned(after), counters=report.counters, payload=report.payload)
-    return _Heard(
-        report=report,
-        known=known,
-        status="ok" if refusal is None else "refused",
-        reason=refusal,
-        after=after,
-        visible=after is not endpoint
-        and any(getattr(after, each) != getattr(endpoint, each) for each in _SEEN_BY_OTHERS),
-    )
+            endpoint.require(epoch=report.epoch)
+        except Fenced as error:
+            return _Evaluated(report=report, context=context, status="fenced", reason=str(error))
+        if not self._may(context):
+            reason = _forbidden(context)
+            return _Evaluated(report=report, context=context, status="refused", reason=reason)
+        if not self._counts:
+            return _Evaluated(report=report, context=context, status="ok")
+        after, refusal = endpoint, None
+        if report.state is State.CLOSED and endpoint.state is not State.CLOSED:
+            refusal = f"The endpoint {endpoint.id} is {endpoint.state}; detach it to close it."
+        else:
+            try:
+                after = moved(endpoint, report.state, now=self._now)
+            except IllegalTransition as error:
+                refusal = str(error)
+        if endpoint.state is not State.CLOSED and not _is_unchanged(endpoint, after, report):
+            after = replace(returned(after), counters=report.counters, payload=report.payload)
+        return _Evaluated(
+            report=report,
+            context=context,
+            status="refused" if refusal else "ok",
+            reason=refusal,
+            after=after,
+        )
+
+    def _save_tasks(self, others: Sequence[Endpoint]) -> tuple[TaskReply, ...]:
+        """Save the reports of tasks, and that the session's endpoints are healthy again."""
+        locked = endpoints_store.hold(self._tx, [each.id for each in others])
+        replies: list[TaskReply] = []
+        changes: list[EndpointChange] = []
+        for id_, reports in self._tasks.items():
+            before = locked.get(id_)
+            reply = self._reply_to_tasks(id_, before, {each.epoch for each in reports})
+            replies.append(reply)
+            if reply.status == "ok" and before is not None:
+                after = self._with_attempts(before, reports)
+                if _is_done(after, reports) and self._close(before, after.counters):
+                    self.is_visible = True
+                else:
+                    changes.append((before, after))
+        changes += [
+            (each, returned(each))
+            for each in locked.values()
+            if each.health is not Health.HEALTHY and each.id not in self._worked
+        ]
+        self._save(changes)
+        return tuple(replies)
+
+    def _reply_to_tasks(
+        self, id_: str, endpoint: Endpoint | None, epochs: set[int | None]
+    ) -> TaskReply:
+        context = self._worked.get(id_)
+        if context is None:
+            reason = f"There is no such endpoint: {_UNKNOWN}"
+            return TaskReply(endpoint=id_, status="gone", reason=reason)
+        endpoint = endpoint or context.endpoint
+        try:
+            owner = self._owners.get(context.endpoint.session)
+            self._principal.require_own(owner, f"The session of {endpoint.where}")
+        except Forbidden as error:
+            return TaskReply(endpoint=id_, status="refused", reason=str(error))
+        if not self._may(context):
+            return TaskReply(endpoint=id_, status="refused", reason=_forbidden(context))
+        try:
+            for epoch in epochs:
+                endpoint.require(epoch=epoch)
+        except Fenced as error:
+            return TaskReply(endpoint=id_, status="fenced", reason=str(error))
+        if endpoint.state not in OPEN:
+            reason = f"The endpoint {id_} is {endpoint.state}."
+            return TaskReply(endpoint=id_, status="closed", reason=reason)
+        return TaskReply(endpoint=id_, status="ok")
+
+    def _with_attempts(self, endpoint: Endpoint, reports: Sequence[TaskReport]) -> Endpoint:
+        """Save attempts, and return the endpoint with the sums of its tasks."""
+        sums: Mapping[str, float] = endpoint.counters
+        tasks = {(endpoint.id, each.attempt.task) for each in reports}
+        known = session_store.attempts(self._tx, tasks)
+        saved: list[Attempt] = []
+        for report in reports:
+            attempts = known[endpoint.id, report.attempt.task]
+            before = representative(attempts)
+            same = next((each for each in attempts if each.number == report.attempt.number), None)
+            after = recorded(same, report.attempt)
+            attempts[:] = [each for each in attempts if each is not same] + [after]
+            saved.append(after)
+            sums = recounted(sums, before, representative(attempts))
+        if endpoint.state is State.OPENED:
+            endpoint = moved(endpoint, State.STARTED, now=self._now)
+        session_store.save_attempts(self._tx, saved, now=self._now)
+        return replace(endpoint, counters=sums)
+
+    def _close(self, endpoint: Endpoint, counters: Mapping[str, float]) -> bool:
+        """Close an endpoint whose tasks are all done; False while its group keeps it open."""
+        spec = DetachSpec(epoch=None, state=State.CLOSED, counters=counters)
+        try:
+            detach_endpoint(self._tx, endpoint, spec, by=self._principal.id, now=self._now)
+        except MembersOpen:
+            # The first of a group closes last: by a later report, or by a detach.
+            return False
+        return True
 
 
-def _is_as_before(endpoint: Endpoint, after: Endpoint, report: Report) -> bool:
-    """Whether a report tells nothing that others see, which is so of nearly all."""
+def _replies(evaluated: Sequence[_Evaluated]) -> tuple[EndpointReply, ...]:
+    revised = {each.change[1].channel_uid for each in evaluated if each.change}
+    replies = []
+    for each in evaluated:
+        context, report = each.context, each.report
+        if context is None:
+            replies.append(EndpointReply(id=report.id, status="gone", reason=each.reason))
+            continue
+        uid, role = context.endpoint.channel_uid, context.endpoint.place.role
+        revision = context.revision + (uid in revised)
+        lists = report.listens and each.status in ("ok", "refused") and revision != report.seen
+        replies.append(
+            EndpointReply(
+                id=report.id,
+                status=each.status,
+                reason=each.reason,
+                health=(each.after or context.endpoint).health,
+                asked="finish" if context.phase in FINISHING else None,
+                revision=revision,
+                generation=context.generation,
+                counterparts=(uid, role.counterpart) if lists else None,
+            )
+        )
+    return tuple(replies)
+
+
+def _is_unchanged(endpoint: Endpoint, after: Endpoint, report: EndpointReport) -> bool:
+    """Whether a report changes nothing that others see, like almost all reports."""
     return (
         after is endpoint
         and endpoint.health is Health.HEALTHY
@@ -234,66 +433,16 @@ def _is_as_before(endpoint: Endpoint, after: Endpoint, report: Report) -> bool:
     )
 
 
-def _write(tx: WriteTransaction, heard: Sequence[_Heard], *, by: str, now: datetime) -> bool:
-    """Write down all that others see; False if that is nothing."""
-    changes = [
-        (each.known.endpoint, each.after)
-        for each in heard
-        if each.visible and each.known and each.after
-    ]
-    endpoints_store.save(tx, changes)
-    regroup(tx, changes, now=now)
-    history.add(
-        tx,
-        [
-            (
-                after.channel_uid,
-                event(
-                    after,
-                    by=by,
-                    at=now,
-                    cause=None if after.health is before.health else "its session beats again",
-                ),
-            )
-            for before, after in changes
-            if (before.state, before.health) != (after.state, after.health)
-        ],
-    )
-    endpoints_store.revise(tx, {after.channel_uid for _, after in changes})
-    return bool(changes)
+def _is_done(endpoint: Endpoint, reports: Sequence[TaskReport]) -> bool:
+    """Whether it is a reader whose tasks are all done: only its tasks can report its end."""
+    parts = max((each.parts or 0 for each in reports), default=0)
+    return endpoint.place.role is Role.READER and parts > 0 and are_done(endpoint.counters, parts)
 
 
-def _answer(tx: WriteTransaction, heard: Sequence[_Heard], others_ms: Sequence[int]) -> BeatAnswer:
-    revised = {each.after.channel_uid for each in heard if each.visible and each.after}
-    replies: list[Reply] = []
-    for each in heard:
-        if each.known is None:
-            replies.append(Reply(id=each.report.id, status="gone", reason=each.reason))
-            continue
-        known = each.known
-        uid, role = known.endpoint.channel_uid, known.endpoint.place.role
-        revision = known.revision + (uid in revised)
-        told = each.report.listens and each.status in ("ok", "refused")
-        replies.append(
-            Reply(
-                id=each.report.id,
-                status=each.status,
-                reason=each.reason,
-                health=(each.after or known.endpoint).health,
-                asked="finish" if known.phase in FINISHING else None,
-                revision=revision,
-                generation=known.generation,
-                counterparts=(uid, role.counterpart)
-                if told and revision != each.report.seen
-                else None,
-            )
-        )
-    intervals = [each.known.interval_ms for each in heard if each.known is not None]
-    intervals += others_ms
-    return BeatAnswer(
-        next_ms=min(intervals, default=Heartbeat().interval_ms),
-        replies=tuple(replies),
-        sides=endpoints_store.on_sides(
-            tx, {each.counterparts for each in replies if each.counterparts}
-        ),
-    )
+def _action(endpoint: Endpoint) -> Action:
+    return Action.READ if endpoint.place.role is Role.READER else Action.WRITE
+
+
+def _forbidden(context: EndpointContext) -> str:
+    action = _action(context.endpoint)
+    return f"This token's scopes do not allow to {action} on the channel {context.channel!r}."

@@ -18,14 +18,14 @@ _OF_GROUP = _LAST.where(
 )
 
 
-def add(tx: WriteTransaction, events: Sequence[tuple[str, Event]]) -> None:
-    """Add events, each with the uid of its channel."""
+def add(tx: WriteTransaction, events: Sequence[Event]) -> None:
+    """Append events."""
     if events:
         tx.execute(
             insert(endpoint_events),
             [
                 {
-                    "channel_uid": channel_uid,
+                    "channel_uid": each.channel_uid,
                     "endpoint_id": each.endpoint,
                     "group_name": each.group,
                     "at": each.at,
@@ -34,7 +34,7 @@ def add(tx: WriteTransaction, events: Sequence[tuple[str, Event]]) -> None:
                     "cause": each.cause,
                     "by": each.by,
                 }
-                for channel_uid, each in events
+                for each in events
             ],
         )
 
@@ -45,7 +45,7 @@ def of_endpoint(tx: ReadTransaction, endpoint_id: str, *, limit: int) -> list[Ev
 
 
 def of_group(tx: ReadTransaction, channel_uid: str, group: str, *, limit: int) -> list[Event]:
-    """Return the last events that concern a group as such, the oldest first."""
+    """Return the last events of a group that are about no single endpoint, the oldest first."""
     key = {"channel_uid": channel_uid, "group_name": group}
     return _events(tx.execute(_OF_GROUP, key | {"at_most": limit}))
 
@@ -53,6 +53,7 @@ def of_group(tx: ReadTransaction, channel_uid: str, group: str, *, limit: int) -
 def _events(latest_first: CursorResult[Any]) -> list[Event]:
     return [
         Event(
+            channel_uid=row.channel_uid,
             at=row.at,
             endpoint=row.endpoint_id,
             group=row.group_name,

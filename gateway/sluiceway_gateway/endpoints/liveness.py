@@ -1,10 +1,9 @@
 """Liveness: suspect and lost endpoints, by counted heartbeats and a monotonic clock.
 
-What the reaper has seen lies in its memory: after a gap of its own it counts anew, so neither a
-gateway's outage nor a change of the replica that leads makes anybody lost. No wall clock is read.
-
-As with silence, what counts is this replica's own monotonic time since it first saw a member
-behind; after a gap of its own it counts anew.
+The reaper keeps in memory since when, by its own monotonic clock, it has seen no higher heartbeat
+number of a session, and no newer share of a member. After a gap of its own it starts anew, so that
+neither an outage of the gateway nor a change of the leader makes an endpoint lost. No wall clock
+is read.
 """
 
 import math
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
 
 import structlog
 
@@ -23,6 +21,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import history, liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.changes import save_changes
 from sluiceway_gateway.endpoints.liveness_store import (
     EndpointBeat,
     LostWriter,
@@ -32,8 +31,7 @@ from sluiceway_gateway.endpoints.liveness_store import (
 from sluiceway_gateway.endpoints.model import Endpoint, Health, event, next_health, worse_after_ms
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.service import regroup
-from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,95 +41,84 @@ class _Unsynced:
 
 
 class RebalanceTimeout:
-    """Takes their shares from members that keep the others waiting for the heartbeat timeout."""
+    """Releases the shares of members that do not sync within the heartbeat timeout."""
 
     def __init__(self, *, database: Database, clock: Clock) -> None:
-        """`clock` dates events and judges nothing."""
+        """`clock` only dates events."""
         self._database = database
         self._clock = clock
         self._seen: dict[str, _Unsynced] = {}
 
-    def judge(self, found: Sequence[StaleShare], now_s: float, *, late_ms: float) -> int:
-        """Judge who was found behind, `late_ms` after it was due; return who is waited for no more.
+    def release(self, found: Sequence[StaleShare], now_s: float, *, late_ms: float) -> int:
+        """Release overdue shares of those found, `late_ms` after the scan was due; return how many.
 
         Raises DatabaseUnavailable.
         """
-        self._seen = {each.endpoint: self._sight(each, now_s, late_ms) for each in found}
-        over = {
+        self._seen = {each.endpoint: self._unsynced(each, now_s, late_ms) for each in found}
+        overdue = {
             each.endpoint: each
             for each in found
             if (now_s - self._seen[each.endpoint].since_s) * 1000 >= each.timeout_ms
         }
-        parts = chunks(list(over.items()))
+        parts = chunks(list(overdue.items()))
         return sum(len(self._write(dict(each))) for each in parts)
 
-    def _sight(self, behind: StaleShare, now_s: float, late_ms: float) -> _Unsynced:
-        before = self._seen.get(behind.endpoint)
-        moved = before is None or before.generation != behind.generation
-        if before is None or moved or late_ms > behind.interval_ms:
-            return _Unsynced(generation=behind.generation, since_s=now_s)
+    def _unsynced(self, share: StaleShare, now_s: float, late_ms: float) -> _Unsynced:
+        before = self._seen.get(share.endpoint)
+        synced = before is None or before.generation != share.generation
+        if before is None or synced or late_ms > share.interval_ms:
+            return _Unsynced(generation=share.generation, since_s=now_s)
         return before
 
-    def _write(self, over: Mapping[str, StaleShare]) -> list[Endpoint]:
-        """Take the shares of those that have not taken another since the look."""
+    def _write(self, overdue: Mapping[str, StaleShare]) -> list[Endpoint]:
+        """Release the shares of members that have not synced since the scan."""
         now = self._clock()
         with self._database.write() as tx:
-            channels = {each.channel_uid for each in over.values()}
-            hold_channels(tx, channels)
+            hold_channels(tx, {each.channel_uid for each in overdue.values()})
             slow = [
                 each
-                for each in endpoints_store.hold(tx, over).values()
-                if each.lives and each.share and each.generation == over[each.id].generation
+                for each in endpoints_store.hold(tx, overdue).values()
+                if each.lives and each.share and each.generation == overdue[each.id].generation
             ]
             groups_store.release_shares(tx, [each.id for each in slow])
-            cause = "its partitions were given to others: it did not let go of them in time"
-            lines = [(e.channel_uid, event(e, by="gateway", at=now, cause=cause)) for e in slow]
-            history.add(tx, lines)
+            cause = "its partitions were given to others: it did not release them in time"
+            history.add(tx, [event(each, by="gateway", at=now, cause=cause) for each in slow])
             endpoints_store.revise(tx, {each.channel_uid for each in slow})
         for each in slow:
-            _log.info("a member did not let go of its partitions", endpoint=each.id)
+            _log.info("a member did not release its partitions", endpoint=each.id)
         return slow
 
 
 _log = structlog.get_logger(__name__)
 
-#: The longest pause between two looks.
+#: Longest pause between two scans.
 _PAUSE_S = 1.0
-#: How long to wait before asking Kafka again for the ends of a topic that it did not give.
+#: Pause before Kafka is asked again for end offsets that it did not return.
 _RETRY_S = 30.0
-#: About how many endpoints are read by one query, and written in one transaction.
+#: About how many endpoints one query reads and one transaction writes.
 _AT_ONCE = 250
-#: How many endpoints are judged in one pass. Others that are due wait for the next one.
+#: Endpoints evaluated in one pass; others wait for the next pass.
 _PASS = 10_000
-#: Looks that tell how long one usually takes.
+#: Scans that tell how long one usually takes.
 _USUAL = 10
-
-
-class Topics(Protocol):
-    """The ends of topics."""
-
-    def watermarks_of(
-        self, topics: Mapping[str, int]
-    ) -> Mapping[str, Mapping[int, Watermarks | None]]:
-        """Return the bounds of topics with so many partitions; raises KafkaUnavailable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReapCounts:
-    """What one pass found, in endpoints; `pause_s` is how long to wait before the next."""
+    """Endpoints that one pass evaluated; `pause_s` is how long to wait before the next."""
 
     judged: int = 0
-    """Those whose session has been silent for so long that they may be worse."""
+    """Endpoints of sessions that have been silent long enough."""
     suspect: int = 0
     lost: int = 0
     overdue: int = 0
-    """Members of dynamic groups that are not waited for any longer."""
+    """Members of dynamic groups whose shares were released."""
     pause_s: float = _PAUSE_S
 
 
 @dataclass(kw_only=True)
 class _Silence:
-    """Since when a session has been silent. One is kept of each, so it is changed in place."""
+    """The silence of a session. Mutable, as there is one for each session."""
 
     beat: int
     endpoints: int
@@ -139,69 +126,69 @@ class _Silence:
     timeout_ms: int
     since_s: float
     due_s: float
-    """When its endpoints are to be judged: none of them gets worse before."""
+    """The time to evaluate its endpoints; their health does not change before."""
 
 
 class Reaper:
-    """Judges the endpoints of one database."""
+    """Evaluates the health of all endpoints."""
 
     def __init__(self, *, database: Database, clock: Clock, monotonic: Callable[[], float]) -> None:
-        """`clock` dates events and judges nothing."""
+        """`clock` only dates events."""
         self._database = database
         self._clock = clock
         self._monotonic = monotonic
         self._silences: dict[str, _Silence] = {}
         self._due_s: float | None = None
-        self._looks_s: deque[float] = deque(maxlen=_USUAL)
-        self._stood_s = 0.0
-        """For how long this process may have stood still in this pass, so that no beat came in."""
-        self._overdue = RebalanceTimeout(database=database, clock=clock)
+        self._scans_s: deque[float] = deque(maxlen=_USUAL)
+        self._stalled_s = 0.0
+        """How long the process may have been stopped in this pass, without heartbeats."""
+        self._rebalance_timeout = RebalanceTimeout(database=database, clock=clock)
 
     def run_once(self) -> ReapCounts:
-        """Look at all beats once, and write down who is worse than before.
+        """Scan all sessions once, and save endpoints whose health got worse.
 
         Raises DatabaseUnavailable.
         """
         now_s = self._monotonic()
         late_ms = 0.0 if self._due_s is None else max(0.0, now_s - self._due_s) * 1000
         with self._database.scan() as tx:
-            beats = liveness_store.beats(tx)
-            behind = liveness_store.behind(tx)
-        self._silences = {each.session: self._silence(each, now_s, late_ms) for each in beats}
+            sessions = liveness_store.session_beats(tx)
+            stale = liveness_store.stale_shares(tx)
+        self._silences = {each.session: self._silence(each, now_s, late_ms) for each in sessions}
         due = sorted(
             (silence.due_s, session)
             for session, silence in self._silences.items()
             if silence.due_s <= now_s
         )
-        look_s = self._monotonic() - now_s
-        # However many rows there are, it takes about as long as the looks before.
-        self._stood_s = max(0.0, look_s - max(self._looks_s, default=look_s))
-        self._looks_s.append(look_s)
-        looked_at, written = self._judge([session for _, session in due], now_s)
+        scan_s = self._monotonic() - now_s
+        # A scan takes about as long as those before.
+        self._stalled_s = max(0.0, scan_s - max(self._scans_s, default=scan_s))
+        self._scans_s.append(scan_s)
+        evaluated, saved = self._evaluate([session for _, session in due], now_s)
         with self._step():
-            overdue = self._overdue.judge(behind, now_s, late_ms=late_ms)
-        pause_s = min([_PAUSE_S, *(each.interval_ms / 2000 for each in beats)])
-        if looked_at >= _PASS:
+            overdue = self._rebalance_timeout.release(stale, now_s, late_ms=late_ms)
+        pause_s = min([_PAUSE_S, *(each.interval_ms / 2000 for each in sessions)])
+        if evaluated >= _PASS:
             pause_s = 0.0
-        # How long the pass took is no lateness, but that it stood still is.
-        self._due_s = self._monotonic() - self._stood_s + pause_s
+        # The duration of a pass is no lateness, but a stopped process is.
+        self._due_s = self._monotonic() - self._stalled_s + pause_s
         return ReapCounts(
-            judged=looked_at,
-            suspect=written.count(Health.SUSPECT),
-            lost=written.count(Health.LOST),
+            judged=evaluated,
+            suspect=saved.count(Health.SUSPECT),
+            lost=saved.count(Health.LOST),
             overdue=overdue,
             pause_s=pause_s,
         )
 
     @contextmanager
     def _step(self) -> Iterator[None]:
-        """Do what takes a moment: where it takes longer, the process may have stood still."""
+        """Measure a short step: if it takes long, the process may have been stopped."""
         began_s = self._monotonic()
         yield
-        self._stood_s = max(self._stood_s, self._monotonic() - began_s)
+        self._stalled_s = max(self._stalled_s, self._monotonic() - began_s)
 
     def _silence(self, session: SessionBeat, now_s: float, late_ms: float) -> _Silence:
-        """Return since when the session has been silent; attaching is no silence either."""
+        """Return the silence of a session, which an attach ends like a heartbeat."""
         before = self._silences.get(session.session)
         first_ms = min(3 * session.interval_ms, session.timeout_ms)
         if (
@@ -219,35 +206,35 @@ class Reaper:
                 due_s=now_s + first_ms / 1000,
             )
         if (before.interval_ms, before.timeout_ms) != (session.interval_ms, session.timeout_ms):
-            # Their owner has changed them, or those that had the shortest are lost.
+            # The channel was changed, or the endpoints with the shortest times are lost.
             before.interval_ms, before.timeout_ms = session.interval_ms, session.timeout_ms
             before.due_s = min(before.due_s, before.since_s + first_ms / 1000)
         before.endpoints = session.endpoints
         return before
 
-    def _judge(self, due: Sequence[str], now_s: float) -> tuple[int, list[Health]]:
-        """Judge the endpoints of these sessions; return how many, and how those are that changed.
+    def _evaluate(self, due: Sequence[str], now_s: float) -> tuple[int, list[Health]]:
+        """Evaluate the endpoints of these sessions, as many as fit into a pass.
 
-        Ends early when a pass has had enough of them.
+        Returns their number, and the health of those that changed.
         """
-        looked_at, written = 0, list[Endpoint]()
+        evaluated, saved = 0, list[Endpoint]()
         for part in self._parts(due):
             with self._step():
-                found, changed = self._judge_part(part, now_s)
-            looked_at += found
-            written += changed
-            if looked_at >= _PASS:
+                found, changed = self._evaluate_part(part, now_s)
+            evaluated += found
+            saved += changed
+            if evaluated >= _PASS:
                 break
-        return looked_at, [each.health for each in written]
+        return evaluated, [each.health for each in saved]
 
-    def _judge_part(self, part: Sequence[str], now_s: float) -> tuple[int, list[Endpoint]]:
-        """Judge the endpoints of few sessions, and note when they are to be judged again."""
+    def _evaluate_part(self, part: Sequence[str], now_s: float) -> tuple[int, list[Endpoint]]:
+        """Evaluate the endpoints of a few sessions, and set when they are due again."""
         with self._database.scan() as tx:
-            pulses = liveness_store.pulses(tx, part)
+            beats = liveness_store.endpoint_beats(tx, part)
         again_s = dict.fromkeys(part, math.inf)
         worse: dict[str, tuple[EndpointBeat, Health]] = {}
-        written: list[Endpoint] = []
-        for each in pulses:
+        saved: list[Endpoint] = []
+        for each in beats:
             silence = self._silences[each.session]
             if each.beat != silence.beat:
                 again_s[each.session] = now_s
@@ -263,16 +250,16 @@ class Reaper:
                 again_s[each.session] = min(again_s[each.session], next_s)
         for some in chunks(list(worse.values()), _AT_ONCE):
             changed = self._write({each.endpoint: (each, health) for each, health in some})
-            written += changed
+            saved += changed
             for endpoint in {each.endpoint for each, _ in some} - {each.id for each in changed}:
-                # It has changed since the look.
+                # It changed since the scan.
                 again_s[worse[endpoint][0].session] = now_s
         for session, at_s in again_s.items():
             self._silences[session].due_s = at_s
-        return len(pulses), written
+        return len(beats), saved
 
     def _parts(self, due: Iterable[str]) -> Iterator[list[str]]:
-        """Cut sessions into parts by how many endpoints they have."""
+        """Split sessions into parts by their numbers of endpoints."""
         part: list[str] = []
         weight = 0
         for session in due:
@@ -285,11 +272,11 @@ class Reaper:
             yield part
 
     def _write(self, worse: Mapping[str, tuple[EndpointBeat, Health]]) -> list[Endpoint]:
-        """Write down who is worse, but for those who have beaten, or changed, since the look."""
+        """Save worse health, except of endpoints with a heartbeat or a change since the scan."""
         now = self._clock()
         with self._database.write() as tx:
-            beats = session_store.hold(tx, {pulse.session for pulse, _ in worse.values()})
-            hold_channels(tx, {pulse.channel_uid for pulse, _ in worse.values()})
+            beats = session_store.hold(tx, {each.session for each, _ in worse.values()})
+            hold_channels(tx, {each.channel_uid for each, _ in worse.values()})
             changes = [
                 (each, _worse(each, worse[each.id][1], now))
                 for each in endpoints_store.hold(tx, worse).values()
@@ -298,44 +285,37 @@ class Reaper:
                 and not each.superseded
                 and not each.is_finished
             ]
-            endpoints_store.save(tx, changes)
-            regroup(tx, changes, now=now)
-            lines = [
-                (each.channel_uid, event(each, by="gateway", at=now, cause="no beat"))
-                for _, each in changes
-            ]
-            history.add(tx, lines)
-            endpoints_store.revise(tx, {each.channel_uid for _, each in changes})
+            save_changes(tx, changes, by="gateway", now=now, cause="no beat")
         for _, each in changes:
             _log.info("an endpoint is silent", endpoint=each.id, health=str(each.health))
         return [each for _, each in changes]
 
 
 def _worse(endpoint: Endpoint, health: Health, now: datetime) -> Endpoint:
-    """Return the endpoint in this health; who is lost has no place in a dynamic group."""
+    """Return the endpoint with this health; a lost member of a dynamic group loses its place."""
     if health is Health.LOST and endpoint.is_dynamic and endpoint.lives:
-        # Pruned by the time at which it lost its place, so that it may return until then.
+        # Pruning goes by this time; the member may return until then.
         return replace(endpoint, health=health, superseded=True, changed_at=now)
     return replace(endpoint, health=health)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndCounts:
-    """What one pass did, in lost writers; `pause_s` is how long to wait before the next."""
+    """Lost writers that one pass handled; `pause_s` is how long to wait before the next."""
 
     noted: int = 0
-    """Those whose topic's ends were written down."""
+    """Writers whose topics' ends were saved."""
     pause_s: float = _PAUSE_S
 
 
 class LostEnds:
-    """Writes down where the topics of lost writers ended.
+    """Saves the end offsets of the topics of lost writers.
 
-    A loop of its own: while Kafka is away, it waits for that, and judging must not.
+    A loop of its own, as it waits for Kafka, and the reaper must not.
     """
 
     def __init__(
-        self, *, database: Database, topics: Topics, monotonic: Callable[[], float]
+        self, *, database: Database, topics: KafkaAdmin, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
         self._topics = topics
@@ -343,7 +323,7 @@ class LostEnds:
         self._asked_s: dict[str, float] = {}
 
     def run_once(self) -> EndCounts:
-        """Ask for the ends of some topics, outside of any transaction.
+        """Read the ends of some topics, outside of transactions.
 
         Raises DatabaseUnavailable.
         """
@@ -358,11 +338,11 @@ class LostEnds:
         }
         due = [each for each in found if each.endpoint not in self._asked_s]
         some = due[:_AT_ONCE]
-        noted = self._note(some)
+        noted = self._save(some)
         self._asked_s |= dict.fromkeys((each.endpoint for each in some), now_s)
         return EndCounts(noted=noted, pause_s=0.0 if len(some) < len(due) else _PAUSE_S)
 
-    def _note(self, writers: Sequence[LostWriter]) -> int:
+    def _save(self, writers: Sequence[LostWriter]) -> int:
         if not writers:
             return 0
         try:
@@ -379,7 +359,7 @@ class LostEnds:
                     for partition, marks in bounds.get(each.topic, {}).items()
                     if marks is not None
                 }
-                if len(ends) == each.partitions and liveness_store.note_ends(
+                if len(ends) == each.partitions and liveness_store.save_lost_ends(
                     tx, each.endpoint, ends
                 ):
                     noted.append(each)

@@ -1,4 +1,4 @@
-"""Liveness scan: rows that the reaper reads and writes."""
+"""Liveness scan: the rows that the reaper reads and writes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,36 +14,35 @@ from sluiceway_gateway.groups.store import of_its_group
 
 
 class SessionBeat(NamedTuple):
-    """A session with endpoints that may fall silent. There may be very many."""
+    """A session with endpoints whose health may get worse. There may be very many."""
 
     session: str
     beat: int
-    """The last one that counted."""
+    """The number of its last heartbeat."""
     endpoints: int
-    """How many the session has attached; it goes up with each that comes."""
+    """The number of endpoints that the session attached."""
     interval_ms: int
-    """The shortest of the endpoints that may fall silent."""
+    """The shortest of the endpoints whose health may get worse."""
     timeout_ms: int
     """The shortest of theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointBeat:
-    """An endpoint that may fall silent."""
+    """An endpoint whose health may get worse."""
 
     endpoint: str
     channel_uid: str
     session: str
     beat: int
-    """The last of its session that counted."""
+    """The number of its session's last heartbeat."""
     health: Health
     interval_ms: int
     timeout_ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class LostWriter:
-    """A writer whose topic's ends are yet to be written down."""
+class LostWriter(NamedTuple):
+    """A lost writer whose topic's ends are not saved yet."""
 
     endpoint: str
     channel_uid: str
@@ -51,41 +50,40 @@ class LostWriter:
     partitions: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class StaleShare:
-    """A member whose share is of an earlier generation than its group."""
+class StaleShare(NamedTuple):
+    """A member of a dynamic group with a share of an earlier generation."""
 
     endpoint: str
     channel_uid: str
     generation: int
-    """Of its share."""
+    """The generation of its share."""
     interval_ms: int
     timeout_ms: int
 
 
-_MAY_FALL_SILENT = (
+_MAY_GET_WORSE = (
     ~endpoints.c.superseded,
     endpoints.c.state != str(State.CLOSED),
     endpoints.c.health != str(Health.LOST),
 )
-_LOST_AND_UNSEEN = (
+_LOST_WITHOUT_ENDS = (
     ~endpoints.c.superseded,
     endpoints.c.role == str(Role.WRITER),
     endpoints.c.health == str(Health.LOST),
     endpoints.c.state != str(State.CLOSED),
     endpoints.c.lost_at.is_(None),
 )
-_INTERVAL = func.min(case((and_(*_MAY_FALL_SILENT), channels.c.heartbeat_interval_ms)))
-_TIMEOUT = func.min(case((and_(*_MAY_FALL_SILENT), channels.c.heartbeat_timeout_ms)))
-# The leading replica asks all the time, so they are put together once.
-_BEATS = (
+_INTERVAL = func.min(case((and_(*_MAY_GET_WORSE), channels.c.heartbeat_interval_ms)))
+_TIMEOUT = func.min(case((and_(*_MAY_GET_WORSE), channels.c.heartbeat_timeout_ms)))
+# Built once: the leading replica runs them all the time.
+_SESSION_BEATS = (
     select(sessions.c.id, sessions.c.beat, func.count(), _INTERVAL, _TIMEOUT)
     .join(endpoints, endpoints.c.session_id == sessions.c.id)
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
     .group_by(sessions.c.id, sessions.c.beat)
     .having(_INTERVAL.is_not(None))
 )
-_PULSES = (
+_ENDPOINT_BEATS = (
     select(
         endpoints.c.id,
         endpoints.c.channel_uid,
@@ -97,9 +95,9 @@ _PULSES = (
     )
     .join(sessions, sessions.c.id == endpoints.c.session_id)
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
-    .where(endpoints.c.session_id.in_(bindparam("sessions", expanding=True)), *_MAY_FALL_SILENT)
+    .where(endpoints.c.session_id.in_(bindparam("sessions", expanding=True)), *_MAY_GET_WORSE)
 )
-_BEHIND = (
+_STALE_SHARES = (
     select(
         endpoints.c.id,
         endpoints.c.channel_uid,
@@ -111,12 +109,12 @@ _BEHIND = (
     .join(endpoint_groups, of_its_group())
     .where(
         endpoint_groups.c.generation > endpoints.c.generation,
-        # Who has a share is a member of a dynamic group.
+        # Only members of dynamic groups have shares.
         endpoints.c.share_index.is_not(None),
-        *_MAY_FALL_SILENT,
+        *_MAY_GET_WORSE,
     )
 )
-# A channel that somebody came to has, or had, a topic: its partitions are known.
+# The channel of an endpoint has, or had, a topic, so its partitions are known.
 _LOST_WRITERS = (
     select(
         endpoints.c.id,
@@ -125,22 +123,22 @@ _LOST_WRITERS = (
         channels.c.topic_partitions,
     )
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
-    .where(*_LOST_AND_UNSEEN)
+    .where(*_LOST_WITHOUT_ENDS)
 )
-_NOTE_ENDS = (
+_SAVE_LOST_ENDS = (
     update(endpoints)
-    .where(endpoints.c.id == bindparam("the_id"), *_LOST_AND_UNSEEN)
+    .where(endpoints.c.id == bindparam("the_id"), *_LOST_WITHOUT_ENDS)
     .values(lost_at=bindparam("the_ends", type_=endpoints.c.lost_at.type))
 )
 
 
-def beats(tx: ReadTransaction) -> list[SessionBeat]:
-    """Return all sessions that have endpoints which may get worse."""
-    return list(map(SessionBeat._make, tx.execute(_BEATS)))
+def session_beats(tx: ReadTransaction) -> list[SessionBeat]:
+    """Return the sessions with endpoints whose health may get worse."""
+    return list(map(SessionBeat._make, tx.execute(_SESSION_BEATS)))
 
 
-def pulses(tx: ReadTransaction, sessions: Sequence[str]) -> list[EndpointBeat]:
-    """Return the endpoints of these sessions that may get worse."""
+def endpoint_beats(tx: ReadTransaction, sessions: Sequence[str]) -> list[EndpointBeat]:
+    """Return the endpoints of these sessions whose health may get worse."""
     return [
         EndpointBeat(
             endpoint=row.id,
@@ -152,38 +150,21 @@ def pulses(tx: ReadTransaction, sessions: Sequence[str]) -> list[EndpointBeat]:
             timeout_ms=row.heartbeat_timeout_ms,
         )
         for part in chunks(sessions)
-        for row in tx.execute(_PULSES, {"sessions": part})
+        for row in tx.execute(_ENDPOINT_BEATS, {"sessions": part})
     ]
 
 
-def behind(tx: ReadTransaction) -> list[StaleShare]:
-    """Return the living members of dynamic groups that hold what others wait for."""
-    return [
-        StaleShare(
-            endpoint=row.id,
-            channel_uid=row.channel_uid,
-            generation=row.generation,
-            interval_ms=row.heartbeat_interval_ms,
-            timeout_ms=row.heartbeat_timeout_ms,
-        )
-        for row in tx.execute(_BEHIND)
-    ]
+def stale_shares(tx: ReadTransaction) -> list[StaleShare]:
+    """Return the live members of dynamic groups that hold partitions others wait for."""
+    return list(map(StaleShare._make, tx.execute(_STALE_SHARES)))
 
 
 def lost_writers(tx: ReadTransaction) -> list[LostWriter]:
-    """Return the writers of topics whose ends were not looked at since they were lost."""
-    return [
-        LostWriter(
-            endpoint=row.id,
-            channel_uid=row.channel_uid,
-            topic=row.topic_name,
-            partitions=row.topic_partitions,
-        )
-        for row in tx.execute(_LOST_WRITERS)
-    ]
+    """Return the lost writers whose topics' ends are not saved yet."""
+    return list(map(LostWriter._make, tx.execute(_LOST_WRITERS)))
 
 
-def note_ends(tx: WriteTransaction, endpoint_id: str, ends: Mapping[int, int]) -> bool:
-    """Write down where the topic ended when the writer was lost; False if it is back meanwhile."""
+def save_lost_ends(tx: WriteTransaction, endpoint_id: str, ends: Mapping[int, int]) -> bool:
+    """Save the ends of a lost writer's topic; False if it is no longer lost."""
     values = {str(each): offset for each, offset in ends.items()}
-    return tx.execute(_NOTE_ENDS, {"the_id": endpoint_id, "the_ends": values}).rowcount == 1
+    return tx.execute(_SAVE_LOST_ENDS, {"the_id": endpoint_id, "the_ends": values}).rowcount == 1

@@ -1,52 +1,52 @@
 """Endpoint: states, transitions, ends, tasks. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from sluiceway_gateway.errors import Fenced, IllegalTransition
 
-#: The name, in the database, of the group of those that name none. Nobody can ask for it.
+#: The group, in the database, of endpoints without a group. No request can name it.
 ANONYMOUS = ""
 MAX_GROUP_SIZE = 10_000
 
 
 class Role(StrEnum):
-    """What an endpoint does with the channel."""
+    """Direction of an endpoint."""
 
     READER = "reader"
     WRITER = "writer"
 
     @property
     def counterpart(self) -> "Role":
-        """Who is on the other side."""
+        """The role of its counterparts."""
         return Role.WRITER if self is Role.READER else Role.READER
 
 
 class Mode(StrEnum):
-    """How records go to the members of a group of readers."""
+    """Distribution of records among a group of readers."""
 
     SHARED = "shared"
-    """Each to one of them."""
+    """Each record goes to one member."""
     BROADCAST = "broadcast"
-    """Each to all of them."""
+    """Each record goes to all members."""
 
 
 class State(StrEnum):
-    """Where an endpoint is in its life, by its own word."""
+    """State of an endpoint, by its own report."""
 
     OPENED = "opened"
-    """It has its place, and has moved no record."""
+    """It has its place and has not read or written yet."""
     STARTED = "started"
-    """It moves records."""
+    """It reads or writes records."""
     STOPPED = "stopped"
-    """It moves no more, and holds its place until the others are done."""
+    """It stopped, and keeps its place until the other members are done."""
     CLOSED = "closed"
-    """It is finished, for good."""
+    """It finished, for good."""
     ERROR = "error"
-    """It failed; it may open again."""
+    """It failed, and may open again."""
 
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {
@@ -56,29 +56,29 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.ERROR: frozenset({State.OPENED, State.STARTED}),
     State.CLOSED: frozenset(),
 }
-"""The one transition table. A beat tells the latest state alone, so it may skip steps forward."""
+"""The transition table. A heartbeat reports only the latest state, so states may be skipped."""
 
 OPEN = frozenset({State.OPENED, State.STARTED, State.STOPPED})
-"""The states of endpoints that hold their place."""
+"""States of endpoints at work."""
 
 
 def may_become(state: State, following: State) -> bool:
-    """Whether an endpoint in `state` may be in `following` next; staying is always allowed."""
+    """Whether `following` may be the next state after `state`, or is the same."""
     return state is following or following in TRANSITIONS[state]
 
 
 class Health(StrEnum):
-    """How the gateway judges an endpoint by the beats of its session."""
+    """Judgement of the gateway, by the heartbeats of the endpoint's session."""
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"
-    """Silent for three beats."""
+    """No heartbeat for three intervals."""
     LOST = "lost"
-    """Silent for as long as the channel is patient; a beat brings it back."""
+    """No heartbeat for the channel's heartbeat timeout; the next one makes it healthy again."""
 
 
 class TaskState(StrEnum):
-    """How one attempt at a part of an endpoint's work stands."""
+    """State of an attempt at a task, which is a part of an endpoint's work."""
 
     RUNNING = "running"
     DONE = "done"
@@ -87,7 +87,7 @@ class TaskState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where in a channel an endpoint is; one endpoint at a time has it."""
+    """A place in a channel, which one endpoint at a time has."""
 
     role: Role
     group: str
@@ -97,7 +97,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which partitions a member of a dynamic group took: every `size`-th, from `index` on."""
+    """The partitions of a member of a dynamic group: every `size`-th, from `index` on."""
 
     index: int
     size: int
@@ -106,13 +106,13 @@ class Share:
         return partition % self.size == self.index
 
     def of(self, partitions: int) -> range:
-        """Return its partitions, of so many."""
+        """Return its partitions, of so many in the channel."""
         return range(self.index, partitions, self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """One instance: `id` is made by the client, and never has another place."""
+    """One instance; the client makes its `id`, which never gets another place."""
 
     id: str
     channel_uid: str
@@ -122,82 +122,82 @@ class Endpoint:
     """The size of its group when it was attached; None for anonymous ones and dynamic groups."""
     mode: Mode
     epoch: int
-    """Counts the instances of its group: the higher one of a place is the living one."""
+    """The number of the instance in its group; the highest in a place is the current one."""
     generation: int
-    """The generation of its group when it was attached, or, in dynamic groups, of its share."""
-    state: State
-    health: Health
-    superseded: bool
-    """It has no place: another has it, it was removed, or it was lost (see `may_return`)."""
-    cause: str | None
-    """Why it is in this state, where somebody said."""
+    """The generation of its group when it was attached; in dynamic groups, of its share."""
+    state: State = State.OPENED
+    health: Health = Health.HEALTHY
+    superseded: bool = False
+    """It has no place: another took it, it was removed, or it was lost (see `may_return`)."""
+    cause: str | None = None
+    """The reported reason of its state."""
     attached_at: datetime
     changed_at: datetime
-    counters: Mapping[str, float]
-    payload: Mapping[str, Any] | None
-    """What it has the counterparts know."""
-    ends: Mapping[int, int] | None
-    """The offset after the last record by partition, of this instance and those before it. Of one
-    that failed: everything written in its place lies before; None: it may have written more."""
-    lost_at: Mapping[int, int] | None
-    """The topic's ends when it was found lost."""
-    commits: int
-    """The number of the last commit that counted."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    payload: Mapping[str, Any] | None = None
+    """JSON for its counterparts."""
+    ends: Mapping[int, int] | None = None
+    """By partition, the offset after the last record of this instance and those before it in its
+    place. None for a failed writer: it may have written more than it reported."""
+    lost_at: Mapping[int, int] | None = None
+    """The topic's end offsets when it was found lost."""
+    commits: int = 0
+    """The number of its last valid commit."""
     title: str | None = None
-    """What it is, for people."""
+    """A description for people."""
     share: Share | None = None
-    """Of members of dynamic groups: what it took last; None when it has nothing."""
+    """In a dynamic group, the share that it took last, if it still has it."""
     fenced_by: str | None = None
-    """What took its place, in words; None for a lost member of a dynamic group: nothing did."""
+    """A clause that says what took its place; None for a lost member of a dynamic group."""
 
     @property
     def lives(self) -> bool:
-        """Whether others have to reckon with it."""
+        """Whether it is alive: it has its place, is open, and is not lost."""
         return not self.superseded and self.state in OPEN and self.health is not Health.LOST
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether its group has no fixed places, so that the gateway says what is its own."""
+        """Whether it is a member of a dynamic group."""
         return self.place.group != ANONYMOUS and self.size is None
 
     @property
     def may_return(self) -> bool:
-        """Whether it lost its place by silence alone: its next heartbeat brings it back.
+        """Whether its next heartbeat gives its place back: a lost member of a dynamic group.
 
-        Members of dynamic groups have no place of their own that another could take.
+        Nothing took the place of such a member.
         """
         lost = self.superseded and self.health is Health.LOST
         return lost and self.is_dynamic and self.fenced_by is None
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is closed, for good."""
+        """Whether it is closed."""
         return self.state is State.CLOSED
 
     @property
     def where(self) -> str:
-        """Its place, in words."""
+        """Its place, for messages."""
         if self.place.group == ANONYMOUS:
             return f"a {self.place.role} without a group"
         return f"the {self.place.role} {self.place.index} of the group {self.place.group!r}"
 
     def require(self, *, epoch: int | None = None) -> None:
-        """Raise Fenced if its place was taken, or if it has another epoch."""
+        """Raise Fenced if it lost its place to something, or has another epoch."""
         if self.superseded and not self.may_return:
-            by = self.fenced_by or "another instance has that place now, or somebody took it away"
+            by = self.fenced_by or "another instance took that place, or it was removed"
             raise Fenced(
-                f"The endpoint {self.id} was {self.where}; {by}: stop this one, and do not attach "
-                "it again."
+                f"The endpoint {self.id} was {self.where}; {by}. Stop this instance, and do not "
+                "attach it again."
             )
         if epoch is not None and epoch != self.epoch:
             raise Fenced(
-                f"The endpoint {self.id} has the epoch {self.epoch}, not {epoch}: send the epoch "
-                "that attaching gave."
+                f"The endpoint {self.id} has the epoch {self.epoch}, not {epoch}. Send the epoch "
+                "that the attach returned."
             )
 
 
 def moved(endpoint: Endpoint, state: State, *, cause: str | None = None, now: datetime) -> Endpoint:
-    """Return the endpoint in `state`: itself, if it is there already; raises IllegalTransition."""
+    """Return the endpoint in `state`, or itself if it is; raises IllegalTransition."""
     if endpoint.state is state:
         return endpoint
     if not may_become(endpoint.state, state):
@@ -210,14 +210,19 @@ def moved(endpoint: Endpoint, state: State, *, cause: str | None = None, now: da
 
 
 def returned(endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint as a heartbeat leaves it: healthy, and in its place."""
+    """Return the endpoint healthy and in its place, as after a heartbeat."""
     return replace(endpoint, health=Health.HEALTHY, lost_at=None, superseded=False)
+
+
+def superseded(endpoint: Endpoint, *, by: str, now: datetime) -> Endpoint:
+    """Return the endpoint without its place; `by` is a clause that says what took the place."""
+    return replace(endpoint, superseded=True, fenced_by=by, changed_at=now)
 
 
 def merged_ends(
     before: Mapping[int, int] | None, reported: Mapping[int, int] | None
 ) -> Mapping[int, int] | None:
-    """Return the ends of a place: an instance that reports less takes nothing back."""
+    """Return the ends of a place, which never decrease."""
     if before is None or reported is None:
         return before if reported is None else reported
     return {
@@ -227,9 +232,9 @@ def merged_ends(
 
 
 def reported_ends(endpoint: Endpoint) -> Mapping[int, int] | None:
-    """Return where a writer's records end by its own report; None: that is not known.
+    """Return the ends of a writer's records; empty: it wrote none; None: they are unknown.
 
-    Empty: there are none. One that is at work, or was lost, may write more than it reported.
+    A writer that is open or lost may write more than it reported.
     """
     if endpoint.state is State.CLOSED:
         return endpoint.ends or {}
@@ -237,9 +242,9 @@ def reported_ends(endpoint: Endpoint) -> Mapping[int, int] | None:
 
 
 def next_health(health: Health, *, silent_ms: float, interval_ms: int, timeout_ms: int) -> Health:
-    """Return the health of an endpoint whose session has been silent so long.
+    """Return the health of an endpoint whose session sent no heartbeat for so long.
 
-    Silence alone heals nothing: a suspect stays so until it beats.
+    It never gets better here: only a heartbeat makes an endpoint healthy.
     """
     if health is Health.LOST or silent_ms >= timeout_ms:
         return Health.LOST
@@ -247,28 +252,30 @@ def next_health(health: Health, *, silent_ms: float, interval_ms: int, timeout_m
 
 
 def worse_after_ms(*, silent_ms: float, interval_ms: int, timeout_ms: int) -> int | None:
-    """Return after how much more silence than this the health gets worse; None if it does not."""
+    """Return the silence after which the health gets worse next; None if it does not."""
     steps = (3 * interval_ms, timeout_ms)
     return min((each for each in steps if each > silent_ms), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One line of a channel's history; without an endpoint it is about the group."""
+    """A line of a channel's history, about an endpoint or, without one, about a group."""
 
+    channel_uid: str
     at: datetime
-    endpoint: str | None
-    group: str
-    state: State | None
-    health: Health | None
+    endpoint: str | None = None
+    group: str = ANONYMOUS
+    state: State | None = None
+    health: Health | None = None
     cause: str | None
     by: str
     """The principal, or `gateway`."""
 
 
 def event(endpoint: Endpoint, *, by: str, at: datetime, cause: str | None) -> Event:
-    """Return the line that says how the endpoint stands now."""
+    """Return a line with the endpoint's state and health."""
     return Event(
+        channel_uid=endpoint.channel_uid,
         at=at,
         endpoint=endpoint.id,
         group=endpoint.place.group,
@@ -279,42 +286,42 @@ def event(endpoint: Endpoint, *, by: str, at: datetime, cause: str | None) -> Ev
     )
 
 
-#: So many sums an endpoint has at most, whatever its tasks count.
+#: Most sums of an endpoint, whatever its tasks count.
 MAX_SUMS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One try at a part, as the process that makes it says."""
+    """One attempt at a task, by the report of its process."""
 
     endpoint: str
     task: str
     number: int
-    """Of two attempts at a part, the later one has the higher."""
+    """The later of two attempts at a task has the higher number."""
     state: TaskState
     counters: Mapping[str, float]
     reached: Mapping[int, tuple[int, int]] | None
-    """By partition the next offset to read, and how many records of that message are done."""
+    """By partition, the next offset to read and how many records of that message are done."""
 
 
-def standing(attempts: Sequence[Attempt]) -> Attempt | None:
-    """Return the attempt that speaks for its part: one that is done, else the latest."""
+def representative(attempts: Sequence[Attempt]) -> Attempt | None:
+    """Return the attempt that counts for its task: a finished one, else the latest."""
     done = [each for each in attempts if each.state is TaskState.DONE]
     return max(done or attempts, key=lambda each: each.number, default=None)
 
 
-def noted(before: Attempt | None, told: Attempt) -> Attempt:
-    """Return what is known of an attempt after it `told`; one that came to its end stays there."""
-    return told if before is None or before.state is TaskState.RUNNING else before
+def recorded(before: Attempt | None, report: Attempt) -> Attempt:
+    """Return an attempt after a report; done and failed attempts do not change."""
+    return report if before is None or before.state is TaskState.RUNNING else before
 
 
 def recounted(
     sums: Mapping[str, float], before: Attempt | None, after: Attempt | None
 ) -> dict[str, float]:
-    """Return the sums of an endpoint when `after` speaks for a part, in the place of `before`.
+    """Return an endpoint's sums after the attempt `after` replaced `before` for its task.
 
-    Besides what tasks count, they have the number of parts in each state: `tasks_running`,
-    `tasks_done`, `tasks_failed`.
+    Besides the counters of tasks, the sums have the number of tasks in each state:
+    `tasks_running`, `tasks_done`, `tasks_failed`.
     """
     new = dict(sums)
     for sign, each in ((-1, before), (1, after)):
@@ -324,8 +331,8 @@ def recounted(
     return new
 
 
-def is_all_done(sums: Mapping[str, float], parts: int) -> bool:
-    """Whether so many parts are done."""
+def are_done(sums: Mapping[str, float], parts: int) -> bool:
+    """Whether so many tasks are done."""
     return sums.get(_count_of(TaskState.DONE), 0) >= parts
 
 

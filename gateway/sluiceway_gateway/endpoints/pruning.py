@@ -1,24 +1,27 @@
-"""Pruning of history, superseded endpoints and idle sessions."""
+"""Pruning of history, superseded endpoints and idle sessions, a bounded number per pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
+
+from sqlalchemy import ColumnElement, Table, delete, exists, or_, select
 
 from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.db import idempotency as requests
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.idempotency import REMEMBERED_FOR
-from sluiceway_gateway.endpoints import pruning_store
+from sluiceway_gateway.db import idempotency
+from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.db.schema import endpoint_events, endpoints, sessions
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, State
 
-#: Rows that go in one transaction.
+#: Rows deleted in one transaction.
 _ROWS = 500
 _PAUSE_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneCounts:
-    """What one pass deleted, in rows; `pause_s` is 0 while there may be more."""
+    """Rows that one pass deleted; `pause_s` is 0 while there may be more."""
 
     events: int = 0
     endpoints: int = 0
@@ -28,7 +31,7 @@ class PruneCounts:
 
 
 class Pruner:
-    """Deletes what is older than `days` by the clock, in small transactions."""
+    """Deletes rows older than `days` by the clock, in small transactions."""
 
     def __init__(self, *, database: Database, days: int, clock: Clock) -> None:
         self._database = database
@@ -36,23 +39,95 @@ class Pruner:
         self._clock = clock
 
     def run_once(self) -> PruneCounts:
-        """Delete some of each kind. Raises DatabaseUnavailable."""
+        """Delete some rows of each kind. Raises DatabaseUnavailable."""
         now = self._clock()
         before = now - self._retention
-        events = self._deleted(partial(pruning_store.events, before=before))
-        superseded = self._deleted(partial(pruning_store.superseded, before=before))
-        departed = self._deleted(partial(pruning_store.departed_readers, before=before))
+        events = self._deleted(partial(_delete_events, before=before))
+        superseded = self._deleted(partial(_delete_superseded, before=before))
+        readers = self._deleted(partial(_delete_departed_readers, before=before))
         # After their endpoints.
-        sessions = self._deleted(partial(pruning_store.idle_sessions, before=before))
-        answers = self._deleted(partial(requests.forget, before=now - REMEMBERED_FOR))
+        idle = self._deleted(partial(_delete_idle_sessions, before=before))
+        answers = self._deleted(
+            partial(idempotency.forget, before=now - idempotency.REMEMBERED_FOR)
+        )
         return PruneCounts(
             events=events,
-            endpoints=superseded + departed,
-            sessions=sessions,
+            endpoints=superseded + readers,
+            sessions=idle,
             requests=answers,
-            pause_s=0.0 if _ROWS in (events, superseded, departed, sessions, answers) else _PAUSE_S,
+            pause_s=0.0 if _ROWS in (events, superseded, readers, idle, answers) else _PAUSE_S,
         )
 
-    def _deleted(self, delete: Callable[..., int]) -> int:
+    def _deleted(self, delete_some: Callable[..., int]) -> int:
         with self._database.write() as tx:
-            return delete(tx, limit=_ROWS)
+            return delete_some(tx, limit=_ROWS)
+
+
+def _delete_events(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
+    # Looks at `limit` rows only: the time of an event rises with its number, roughly.
+    oldest = select(endpoint_events.c.seq).order_by(endpoint_events.c.seq).limit(limit)
+    where = [endpoint_events.c.seq.in_(oldest), endpoint_events.c.at < before]
+    return tx.execute(delete(endpoint_events).where(*where)).rowcount
+
+
+def _delete_superseded(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
+    """Delete superseded endpoints.
+
+    A writer of a group stays until a later instance in its place has closed: until then, its
+    unknown ends count.
+    """
+    after = endpoints.alias("after")
+    finished = exists().where(
+        after.c.channel_uid == endpoints.c.channel_uid,
+        after.c.role == endpoints.c.role,
+        after.c.group_name == endpoints.c.group_name,
+        after.c.member_index == endpoints.c.member_index,
+        after.c.epoch > endpoints.c.epoch,
+        after.c.state == str(State.CLOSED),
+        ~after.c.superseded,
+    )
+    unneeded = or_(
+        endpoints.c.role == str(Role.READER), endpoints.c.group_name == ANONYMOUS, finished
+    )
+    where = [endpoints.c.superseded, endpoints.c.changed_at < before, unneeded]
+    return _delete(tx, endpoints, endpoints.c.id, where, limit)
+
+
+def _delete_departed_readers(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
+    """Delete readers without a group that closed, failed or were lost.
+
+    They have no place that another could take, and no positions.
+    """
+    departed = or_(
+        endpoints.c.state.in_([str(State.CLOSED), str(State.ERROR)]),
+        endpoints.c.health == str(Health.LOST),
+    )
+    where = [
+        endpoints.c.role == str(Role.READER),
+        endpoints.c.group_name == ANONYMOUS,
+        departed,
+        endpoints.c.changed_at < before,
+    ]
+    return _delete(tx, endpoints, endpoints.c.id, where, limit)
+
+
+def _delete_idle_sessions(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
+    has_endpoint = exists().where(endpoints.c.session_id == sessions.c.id)
+    where = [sessions.c.started_at < before, ~has_endpoint]
+    return _delete(tx, sessions, sessions.c.id, where, limit)
+
+
+def _delete(
+    tx: WriteTransaction,
+    table: Table,
+    key: ColumnElement[Any],
+    where: Sequence[ColumnElement[bool]],
+    limit: int,
+) -> int:
+    # Locked rows are in use now; a later pass finds them.
+    chosen = select(key).where(*where).order_by(key).limit(limit)
+    found = tx.execute(chosen.with_for_update(skip_locked=True)).scalars().all()
+    if not found:
+        return 0
+    # The conditions again: a row may have changed before it was locked.
+    return tx.execute(delete(table).where(key.in_(found), *where)).rowcount

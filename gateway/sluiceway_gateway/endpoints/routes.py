@@ -1,7 +1,6 @@
 """Routes of endpoints."""
 
 import asyncio
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -11,10 +10,9 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.connection import Listener, connection_text
 from sluiceway_gateway.channels.etag import endpoints_etag
 from sluiceway_gateway.channels.wire import Uid
-from sluiceway_gateway.endpoints.attach_batch import AttachRequest
+from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
-from sluiceway_gateway.endpoints.placement import Attached, AttachSpec
-from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
@@ -23,18 +21,19 @@ from sluiceway_gateway.endpoints.wire import (
     AttachPost,
     DetachPost,
     EndpointBody,
+    EndpointDetailsBody,
     EndpointList,
-    EndpointReport,
     GroupName,
     RoleWord,
     endpoint_json,
     ends_of,
     event_json,
-    places_of,
     position_json,
+    positions_of,
 )
 from sluiceway_gateway.http.auth import Manager, Viewer, access
-from sluiceway_gateway.http.deps import Gateway, Services
+from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after_place, place_before
 from sluiceway_gateway.http.problems import problems
@@ -70,17 +69,35 @@ async def attach(
     listener: Listener = None,
     user_agent: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """Give an instance its place in the channel, and all that it needs to begin.
+    """Attach an instance, and return what it needs to begin.
 
-    Who had the place is fenced. A shared group that is larger than the channel grows it: 409
-    `channel_not_ready` until the partitions are there. Members of a dynamic group are numbered, and
-    have no partitions until they sync.
+    The previous instance in its place is fenced. A shared group that is larger than the channel
+    grows it: 409 `channel_not_ready` until the partitions are there. Members of a dynamic group
+    get an index, and have no partitions until they sync.
     """
     gateway.settings.listeners.reached_by(listener)
-    asked = asked_of(body, client=user_agent[:CLIENT_LENGTH])
-    coming = AttachRequest(channel=name, uid=body.uid, asked=asked, by=principal)
-    done = await asyncio.wrap_future(gateway.attachment.attach_soon(coming))
-    return attached(gateway, done, listener=listener)
+    spec = AttachSpec(
+        id=body.id,
+        session=body.session,
+        client=user_agent[:CLIENT_LENGTH],
+        role=Role(body.role),
+        group=body.group or ANONYMOUS,
+        index=body.index,
+        size=body.size,
+        mode=Mode(body.mode),
+        title=body.title,
+    )
+    request = AttachRequest(channel=name, channel_uid=body.uid, spec=spec, principal=principal)
+    attached = await asyncio.wrap_future(gateway.attach.submit(request))
+    channel = attached.channel
+    connection = connection_text(gateway, channel, attached.versions, listener=listener)
+    # The connection is the same for all members, and inserted as text.
+    return Response(
+        f'{text_of(_attached_json(attached))[:-1]},"connection":{connection}}}',
+        201 if attached.created else 200,
+        headers={"Cache-Control": "no-store"},
+        media_type="application/json",
+    )
 
 
 @router.get(
@@ -107,9 +124,9 @@ async def list_endpoints(
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     wait: Wait = 0,
 ) -> Response:
-    """Give who has the channel's places, by role, group and index; `cursor` goes on from a page.
+    """List endpoints by role, group and index; `cursor` continues after a page.
 
-    Beats alone change nothing here that ends a wait.
+    Heartbeats that change only counters do not end a wait.
     """
     after = place_before(cursor)
     service = gateway.endpoints
@@ -121,11 +138,11 @@ async def list_endpoints(
     tag = {"ETag": endpoints_etag(channel, revision)}
     if precondition.names(tag["ETag"]):
         return Response(status_code=304, headers=tag)
-    slots = EndpointFilter(role=None if role is None else Role(role), group=group)
-    page = await run_in_threadpool(service.page, name, slots, after=after, limit=limit)
+    where = EndpointFilter(role=None if role is None else Role(role), group=group)
+    page = await run_in_threadpool(service.page, name, where, after=after, limit=limit)
     following = None if page.following is None else cursor_after_place(page.following)
     items = [endpoint_json(page.channel, each) for each in page.endpoints]
-    answer = _sent({"items": items, "next_cursor": following}, 200)
+    answer = json_response({"items": items, "next_cursor": following})
     answer.headers["ETag"] = endpoints_etag(page.channel, page.revision)
     return answer
 
@@ -133,17 +150,17 @@ async def list_endpoints(
 @router.get(
     "/{id}",
     summary="Read an endpoint",
-    response_model=EndpointReport,
-    responses=problems(404, also={200: {"description": "It", "model": EndpointReport}}),
+    response_model=EndpointDetailsBody,
+    responses=problems(404, also={200: {"description": "It", "model": EndpointDetailsBody}}),
 )
 def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) -> Response:  # noqa: A002
-    """Give an endpoint with its partitions and its last events, superseded or not."""
-    report = gateway.endpoints.get(name, id)
-    body = endpoint_json(report.channel, report.endpoint) | {
-        "partitions": list(report.partitions),
-        "events": [event_json(each) for each in report.events],
+    """Return an endpoint, superseded or not, with its partitions and last events."""
+    found = gateway.endpoints.get(name, id)
+    body = endpoint_json(found.channel, found.endpoint) | {
+        "partitions": list(found.partitions),
+        "events": [event_json(each) for each in found.events],
     }
-    return _sent(body, 200)
+    return json_response(body)
 
 
 @router.post(
@@ -161,22 +178,20 @@ def detach(
     principal: Viewer,
     gateway: Gateway,
 ) -> Response:
-    """Have an endpoint be closed for good, or failed.
+    """Close an endpoint for good, or fail it.
 
-    The first of a group closes last: 409 `members_open` as long as another is open.
+    The first of a group closes last: 409 `members_open` while another member is open.
     """
-    departure = Departure(
+    spec = DetachSpec(
         epoch=body.epoch,
         state=State(body.state),
         cause=body.cause,
         ends=ends_of(body.ends),
         counters=body.counters,
-        reached=places_of(body.positions),
+        reached=positions_of(body.positions),
     )
-    channel, endpoint = gateway.endpoints.detach(
-        name, id, departure, uid=body.uid, principal=principal
-    )
-    return _sent(endpoint_json(channel, endpoint), 200)
+    channel, endpoint = gateway.endpoints.detach(name, id, spec, uid=body.uid, principal=principal)
+    return json_response(endpoint_json(channel, endpoint))
 
 
 @router.delete(
@@ -192,41 +207,13 @@ def remove_endpoint(
     principal: Manager,
     gateway: Gateway,
 ) -> Response:
-    """Have an endpoint count no more; whatever it asks from now on is refused as fenced.
+    """Remove an endpoint from its place; all its later requests are refused as fenced.
 
-    For those that failed, or were lost, and that nobody will take the place of. What a writer wrote
-    stays readable: readers take it for one that finished, with all that is in the channel now.
+    For failed or lost endpoints without a successor. The records of a writer stay readable: for
+    readers, it finished with all that is in the channel now.
     """
     channel, endpoint = gateway.endpoints.remove(name, id, uid=uid, principal=principal)
-    return _sent(endpoint_json(channel, endpoint), 200)
-
-
-def asked_of(body: AttachPost, *, client: str) -> AttachSpec:
-    """Return what a request asks for."""
-    return AttachSpec(
-        id=body.id,
-        session=body.session,
-        client=client,
-        role=Role(body.role),
-        group=body.group or ANONYMOUS,
-        index=body.index,
-        size=body.size,
-        mode=Mode(body.mode),
-        title=body.title,
-    )
-
-
-def attached(gateway: Services, done: Attached, *, listener: str | None) -> Response:
-    """Return the answer to whoever is attached; it may hold credentials."""
-    connection = connection_text(gateway, done.channel, done.versions, listener=listener)
-    # What all members are told alike is put in as it is.
-    text = f'{_text(_attached_json(done))[:-1]},"connection":{connection}}}'
-    return Response(
-        text,
-        201 if done.created else 200,
-        headers={"Cache-Control": "no-store"},
-        media_type="application/json",
-    )
+    return json_response(endpoint_json(channel, endpoint))
 
 
 def _attached_json(attached: Attached) -> dict[str, Any]:
@@ -241,11 +228,3 @@ def _attached_json(attached: Attached) -> dict[str, Any]:
         },
         "positions": [position_json(each) for each in attached.positions],
     }
-
-
-def _text(body: Any) -> str:
-    return json.dumps(body, separators=(",", ":"))
-
-
-def _sent(body: Any, status: int) -> Response:
-    return Response(_text(body), status, media_type="application/json")

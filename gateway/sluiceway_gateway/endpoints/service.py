@@ -11,8 +11,9 @@ from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.service import require_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.endpoints import history, session_store, task_store
+from sluiceway_gateway.endpoints import history, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.changes import save_changes
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
@@ -26,51 +27,51 @@ from sluiceway_gateway.endpoints.model import (
     moved,
     reported_ends,
     returned,
+    superseded,
 )
-from sluiceway_gateway.endpoints.placement import own_partitions, superseded
 from sluiceway_gateway.endpoints.store import EndpointFilter, Reached
 from sluiceway_gateway.errors import (
     ConcurrentChange,
     EndpointNotFound,
     InvalidRequest,
-    KafkaUnavailable,
     MembersOpen,
     Violation,
 )
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.service import regroup
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.groups.model import endpoint_partitions
+from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 
-EVENTS_SHOWN = 100
+_EVENTS_SHOWN = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Departure:
-    """How an instance says that it goes."""
+class DetachSpec:
+    """The last report of an endpoint."""
 
     epoch: int | None
-    """None: unknown, from tasks of a client that does not send it."""
+    """None if unknown: of tasks whose client does not send it."""
     state: State
     cause: str | None = None
     ends: Mapping[int, int] | None = None
     counters: Mapping[str, float] | None = None
     reached: Reached | None = None
-    """Of a reader: how far it came, committed or not."""
+    """Of a reader: the next offset by partition, committed or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointPage:
-    """A part of a list, of one state of the channel's endpoints; `following` is None at the end."""
+    """A page of a channel's endpoints; `following` is None at the end."""
 
     channel: Channel
     revision: int
+    """The revision of the channel's endpoints."""
     endpoints: tuple[Endpoint, ...]
     following: Place | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndpointReport:
-    """All that is known of an endpoint."""
+class EndpointDetails:
+    """An endpoint, its partitions and its last events."""
 
     channel: Channel
     endpoint: Endpoint
@@ -96,82 +97,71 @@ class Endpoints:
         self._clock = clock
 
     def detach(
-        self, name: str, endpoint_id: str, departure: Departure, *, uid: str, principal: Principal
+        self, name: str, endpoint_id: str, spec: DetachSpec, *, uid: str, principal: Principal
     ) -> tuple[Channel, Endpoint]:
-        """Have the endpoint be closed, or failed; repeated, it changes nothing.
+        """Close or fail an endpoint; a repeated request changes nothing.
 
-        The first of a group closes last: raises MembersOpen while another lives. Raises
-        ChannelNotFound, UidMismatch, EndpointNotFound, Fenced, IllegalTransition and Forbidden.
+        Raises ChannelNotFound, UidMismatch, EndpointNotFound, Fenced, IllegalTransition,
+        Forbidden, and MembersOpen for the first of a group while another member is alive.
         """
         with self._database.write() as tx:
             now = self._clock()
             channel = require_channel(name, channels_store.hold(tx, name), uid)
-            endpoint = _held(tx, channel, endpoint_id)
+            endpoint = _hold(tx, channel, endpoint_id)
             reads = endpoint.place.role is Role.READER
             principal.require(Action.READ if reads else Action.WRITE, name)
-            if reads and departure.ends is not None:
+            if reads and spec.ends is not None:
                 message = "readers have no ends; leave it out"
-                raise InvalidRequest(
-                    f"Malformed: /ends: {message}.", (Violation(pointer="/ends", message=message),)
-                )
+                raise InvalidRequest.malformed([Violation(pointer="/ends", message=message)])
             session_store.require_own(tx, endpoint.session, principal)
-            gone = depart(tx, endpoint, departure, by=principal.id, now=now)
-        if gone is not endpoint:
+            detached = detach_endpoint(tx, endpoint, spec, by=principal.id, now=now)
+        if detached is not endpoint:
             self._notify()
-        return channel, gone
+        return channel, detached
 
     def remove(
         self, name: str, endpoint_id: str, *, uid: str, principal: Principal
     ) -> tuple[Channel, Endpoint]:
-        """Take the endpoint's place away: it counts no more, and is fenced whatever it asks.
+        """Take away an endpoint's place; all its later requests are refused as fenced.
 
-        What a writer wrote stays readable: a closed stand-in takes its place, with the ends that
-        it reported, or else with the topic's ends of this moment. Raises ChannelNotFound,
-        UidMismatch and EndpointNotFound, and KafkaUnavailable where those ends are needed.
+        The records of a writer stay readable: a closed stand-in takes its place, with the ends
+        that the writer reported or else with the topic's current ends. Raises ChannelNotFound,
+        UidMismatch, EndpointNotFound, and KafkaUnavailable if those ends are needed.
         """
-        marks = self._marks(name, endpoint_id, uid)
+        topic_ends = self._topic_ends(name, endpoint_id, uid)
         with self._database.write() as tx:
             now = self._clock()
             channel = require_channel(name, channels_store.hold(tx, name), uid)
-            endpoint = _held(tx, channel, endpoint_id)
+            endpoint = _hold(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
             at = f"{now:%Y-%m-%d %H:%M:%S} UTC"
-            gone = superseded(endpoint, by=f"{principal.id} removed it at {at}", now=now)
-            endpoints_store.save(tx, [(endpoint, gone)])
-            regroup(tx, [(endpoint, gone)], now=now)
-            line = event(gone, by=principal.id, at=now, cause="removed")
-            history.add(tx, [(channel.uid, line)])
+            removed = superseded(endpoint, by=f"{principal.id} removed it at {at}", now=now)
+            changes = [(endpoint, removed)]
+            save_changes(tx, changes, by=principal.id, now=now, cause="removed")
             if endpoint.place.role is Role.WRITER:
-                _stand_in(tx, endpoint, marks, by=principal.id, now=now)
-            endpoints_store.revise(tx, [channel.uid])
+                _insert_stand_in(tx, endpoint, topic_ends, by=principal.id, now=now)
         self._notify()
-        return channel, gone
+        return channel, removed
 
-    def _marks(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
-        """Return the topic's ends if a writer's are not known; no transaction is open meanwhile."""
+    def _topic_ends(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
+        """Return the topic's ends if a writer's are unknown; called outside of transactions."""
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), uid)
-            endpoint = _of(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
+            endpoint = _require(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
         reads = endpoint.place.role is Role.READER
         if reads or endpoint.superseded or reported_ends(endpoint) is not None:
             return None
         if channel.phase is Phase.FAILED:
-            # Its topic is gone, and the records with it.
+            # The topic is gone, with all records.
             return {}
-        unknown = f"Where the records of the endpoint {endpoint_id} end cannot be known now."
-        try:
-            found = self._topics.watermarks(
-                channel.topic.name, range(channel.topic.partitions or 0)
-            )
-        except KafkaUnavailable as error:
-            raise KafkaUnavailable(f"{unknown} {error}", error.lockout) from error
-        silent = [partition for partition, mark in found.items() if mark is None]
-        if silent:
-            raise KafkaUnavailable(
-                f"{unknown} Kafka does not tell where partition {silent[0]} ends."
-            )
-        return {partition: mark.end_offset for partition, mark in found.items() if mark}
+        found = require_watermarks(
+            self._topics,
+            channel.topic.name,
+            channel.topic.partitions or 0,
+            unknown=f"The ends of the records of the endpoint {endpoint_id} are unknown now.",
+        )
+        return {partition: each.end_offset for partition, each in found.items()}
 
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""
@@ -180,13 +170,13 @@ class Endpoints:
             return channel, endpoints_store.revision(tx, channel.uid)
 
     def page(
-        self, name: str, slots: EndpointFilter, *, after: Place | None, limit: int
+        self, name: str, where: EndpointFilter, *, after: Place | None, limit: int
     ) -> EndpointPage:
-        """Return who has the channel's places, those after `after`; raises ChannelNotFound."""
+        """Return endpoints in the order of their places, after `after`; raises ChannelNotFound."""
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
             revision = endpoints_store.revision(tx, channel.uid)
-            found = endpoints_store.page(tx, channel.uid, slots, after=after, limit=limit + 1)
+            found = endpoints_store.page(tx, channel.uid, where, after=after, limit=limit + 1)
         return EndpointPage(
             channel=channel,
             revision=revision,
@@ -194,30 +184,55 @@ class Endpoints:
             following=found[limit - 1].place if len(found) > limit else None,
         )
 
-    def get(self, name: str, endpoint_id: str) -> EndpointReport:
-        """Return the endpoint, superseded or not, with its last events.
+    def get(self, name: str, endpoint_id: str) -> EndpointDetails:
+        """Return an endpoint, superseded or not.
 
         Raises ChannelNotFound and EndpointNotFound.
         """
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
-            endpoint = _of(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
-            events = history.of_endpoint(tx, endpoint_id, limit=EVENTS_SHOWN)
-        return EndpointReport(
+            endpoint = _require(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
+            events = history.of_endpoint(tx, endpoint_id, limit=_EVENTS_SHOWN)
+        return EndpointDetails(
             channel=channel,
             endpoint=endpoint,
-            partitions=own_partitions(endpoint, channel),
+            partitions=endpoint_partitions(endpoint, channel.topic.partitions or 0),
             events=tuple(events),
         )
+
+
+def detach_endpoint(
+    tx: WriteTransaction, endpoint: Endpoint, spec: DetachSpec, *, by: str, now: datetime
+) -> Endpoint:
+    """Close or fail an endpoint; the transaction holds its channel and the endpoint.
+
+    Returns the endpoint itself if it is in that state already. Raises MembersOpen, Fenced and
+    IllegalTransition.
+    """
+    endpoint.require(epoch=spec.epoch)
+    detached = moved(endpoint, spec.state, cause=spec.cause, now=now)
+    if detached is endpoint:
+        return endpoint
+    if detached.state is State.CLOSED:
+        _require_last(tx, endpoint)
+    ends = _ends_of_place(tx, endpoint, detached.state, spec.ends)
+    # The sums of its tasks stay beside its own counters.
+    counters = {**endpoint.counters, **(spec.counters or {})}
+    session_store.delete_attempts(tx, endpoint.id)
+    detached = replace(returned(detached), ends=ends, counters=counters)
+    save_changes(tx, [(endpoint, detached)], by=by, now=now, cause=spec.cause)
+    if spec.reached is not None:
+        endpoints_store.save_counters(tx, [(detached.id, counters, spec.reached)])
+    return detached
 
 
 def _ends_of_place(
     tx: WriteTransaction, endpoint: Endpoint, state: State, reported: Mapping[int, int] | None
 ) -> Mapping[int, int] | None:
-    """Return where the records of the endpoint's place end; None: not known, or none were written.
+    """Return the ends of the records of the endpoint's place; None: unknown, or no records.
 
-    `reported` by one that failed: an empty mapping says that it wrote nothing, so the place ends
-    where its predecessor left it, if that is known; None says that its records may go anywhere.
+    For a failed endpoint, an empty `reported` means that it wrote nothing, so that the ends are
+    those of its predecessor if they are known; None means that its records may end anywhere.
     """
     grouped = endpoint.place.role is Role.WRITER and endpoint.place.group != ANONYMOUS
     if state is State.ERROR:
@@ -230,87 +245,58 @@ def _ends_of_place(
     return merged_ends(endpoints_store.ends_before(tx, endpoint), ends) if grouped else ends
 
 
-def _stand_in(
+def _insert_stand_in(
     tx: WriteTransaction,
     writer: Endpoint,
-    marks: Mapping[int, int] | None,
+    topic_ends: Mapping[int, int] | None,
     *,
     by: str,
     now: datetime,
 ) -> None:
-    """Put a finished instance in the place of a writer that was taken away, if it left records."""
+    """Put a closed instance in the place of a removed writer, if that wrote records."""
     ends = reported_ends(writer)
     if ends is None:
-        ends = marks
+        ends = topic_ends
     if ends is None:
         raise ConcurrentChange(
             f"The endpoint {writer.id} changed at the same time; send the request again."
         )
-    left = {partition: end for partition, end in ends.items() if end}
+    written = {partition: end for partition, end in ends.items() if end}
     group = groups_store.find(tx, writer.channel_uid, Role.WRITER, writer.place.group)
-    if not left or group is None:
+    if not written or group is None:
         return
     group = replace(group, epoch=group.epoch + 1)
-    why = f"dismissed by {by}, in the place of {writer.id}"
-    finished = replace(
+    cause = f"dismissed by {by}, in the place of {writer.id}"
+    stand_in = replace(
         writer,
         id=uuid.uuid4().hex,
         epoch=group.epoch,
         state=State.CLOSED,
         health=Health.HEALTHY,
-        cause=f"{why}: {writer.cause}" if writer.cause else why,
+        cause=f"{cause}: {writer.cause}" if writer.cause else cause,
         attached_at=now,
         changed_at=now,
         payload=None,
-        ends=left,
+        ends=written,
         lost_at=None,
     )
     groups_store.save(tx, group)
-    endpoints_store.insert(tx, [finished])
-    history.add(tx, [(writer.channel_uid, event(finished, by=by, at=now, cause=why))])
+    endpoints_store.insert(tx, [stand_in])
+    history.add(tx, [event(stand_in, by=by, at=now, cause=cause)])
 
 
-def depart(
-    tx: WriteTransaction, endpoint: Endpoint, departure: Departure, *, by: str, now: datetime
-) -> Endpoint:
-    """Close an endpoint, or have it fail, and rebalance its group; channel and endpoint are held.
-
-    Returns the endpoint itself if it is so already. Raises MembersOpen, Fenced and
-    IllegalTransition.
-    """
-    endpoint.require(epoch=departure.epoch)
-    gone = moved(endpoint, departure.state, cause=departure.cause, now=now)
-    if gone is endpoint:
-        return endpoint
-    if gone.state is State.CLOSED:
-        _require_last(tx, endpoint)
-    ends = _ends_of_place(tx, endpoint, gone.state, departure.ends)
-    # What its tasks have counted stands beside what it says itself.
-    counters = {**endpoint.counters, **(departure.counters or {})}
-    task_store.forget(tx, endpoint.id)
-    gone = replace(returned(gone), ends=ends, counters=counters)
-    endpoints_store.save(tx, [(endpoint, gone)])
-    if departure.reached is not None:
-        endpoints_store.count_up(tx, [(gone.id, gone.counters, departure.reached)])
-    regroup(tx, [(endpoint, gone)], now=now)
-    line = event(gone, by=by, at=now, cause=departure.cause)
-    history.add(tx, [(endpoint.channel_uid, line)])
-    endpoints_store.revise(tx, [endpoint.channel_uid])
-    return gone
+def _hold(tx: WriteTransaction, channel: Channel, endpoint_id: str) -> Endpoint:
+    return _require(channel, endpoint_id, endpoints_store.hold(tx, [endpoint_id]).get(endpoint_id))
 
 
-def _held(tx: WriteTransaction, channel: Channel, endpoint_id: str) -> Endpoint:
-    return _of(channel, endpoint_id, endpoints_store.hold(tx, [endpoint_id]).get(endpoint_id))
-
-
-def _of(channel: Channel, endpoint_id: str, endpoint: Endpoint | None) -> Endpoint:
+def _require(channel: Channel, endpoint_id: str, endpoint: Endpoint | None) -> Endpoint:
     if endpoint is None or endpoint.channel_uid != channel.uid:
         raise EndpointNotFound(f"The channel {channel.name!r} has no endpoint {endpoint_id}.")
     return endpoint
 
 
 def _require_last(tx: WriteTransaction, endpoint: Endpoint) -> None:
-    """Raise MembersOpen for the first of a group while others of it live."""
+    """Raise MembersOpen for the first of a group while another member is alive."""
     place = endpoint.place
     if place.group == ANONYMOUS or endpoint.is_dynamic or place.index != 0:
         return
@@ -320,5 +306,5 @@ def _require_last(tx: WriteTransaction, endpoint: Endpoint) -> None:
         raise MembersOpen(
             f"The first of the group {place.group!r} closes last, and these members are open: "
             f"{', '.join(others[:20])}{', …' if len(others) > 20 else ''}. Send the request again "
-            "when they have closed, or are lost."
+            "after they have closed or are lost."
         )

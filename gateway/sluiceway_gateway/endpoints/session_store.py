@@ -1,19 +1,41 @@
-"""Storage of sessions, and the rows that a heartbeat reads."""
+"""Storage of sessions, their endpoints as heartbeats read them, and attempts at tasks."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    bindparam,
+    delete,
+    func,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, sessions
+from sluiceway_gateway.db.schema import (
+    channels,
+    endpoint_groups,
+    endpoint_tasks,
+    endpoints,
+    sessions,
+)
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, chunks
-from sluiceway_gateway.endpoints.model import Endpoint
-from sluiceway_gateway.endpoints.store import endpoint_of
+from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, TaskState
+from sluiceway_gateway.endpoints.store import (
+    MAY_RETURN,
+    endpoint_of,
+    reached_column,
+    reached_of,
+)
 from sluiceway_gateway.errors import InvalidRequest, Violation
 from sluiceway_gateway.groups.store import of_its_group
 
@@ -40,14 +62,14 @@ _FOUND = PreparedSelect(
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """A session that may be new, with the client's name and the owner."""
+    """A session that may be new."""
 
     session: str
     client: str
     owner: str | None
 
 
-def _upsert(insert: Any) -> PreparedDml:
+def _begin(insert: Any) -> PreparedDml:
     statement = insert(sessions)
     new = statement.excluded
     upsert = statement.on_conflict_do_update(
@@ -58,13 +80,13 @@ def _upsert(insert: Any) -> PreparedDml:
     return PreparedDml(upsert, columns=[each.name for each in sessions.columns])
 
 
-_BEGIN = by_dialect(_upsert)
+_BEGIN = by_dialect(_begin)
 
 
 def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -> None:
-    """Note these sessions if they are new, and hold them.
+    """Insert sessions that are new, and lock all, so that none is pruned.
 
-    One without endpoints could be pruned. One of another owner stays as it is.
+    A session of another owner stays as it is.
     """
     by_id = {each.session: each for each in openings}
     rows = [
@@ -81,7 +103,7 @@ def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -
 
 
 def owners(tx: ReadTransaction, ids: Collection[str]) -> dict[str, str | None]:
-    """Return the owners of those of these sessions that there are; None: nobody in particular."""
+    """Return the owners of existing sessions; None if anybody may use the session."""
     return {row.id: row.owner for row in tx.look_up(_FOUND, list(ids))} if ids else {}
 
 
@@ -93,10 +115,11 @@ def require_own(tx: ReadTransaction, session: str, principal: Principal) -> None
 def beat(
     tx: WriteTransaction, session: str, number: int, *, principal: Principal
 ) -> tuple[bool, int]:
-    """Count the heartbeat and hold the session; return whether it counts, and the newest one.
+    """Lock the session and save the heartbeat's number, if it is above the last one.
 
-    An old one and one of an unknown session do not count. Raises Forbidden for a session of
-    another owner, and InvalidRequest for a number far ahead.
+    Returns whether it is, and the highest number; a heartbeat of an unknown session does not
+    count. Raises Forbidden for a session of another owner, and InvalidRequest for a number far
+    ahead.
     """
     row = {
         "session": session,
@@ -117,7 +140,7 @@ def beat(
 
 
 def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:
-    """Return the last beats of these sessions and keep them from beating."""
+    """Lock sessions and return the numbers of their last heartbeats."""
     found: dict[str, int] = {}
     for part in chunks(sorted(ids)):
         statement = select(sessions.c.id, sessions.c.beat).where(sessions.c.id.in_(part))
@@ -128,48 +151,135 @@ def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointContext:
-    """An endpoint and what a beat's answer says of its channel."""
+    """An endpoint, with what a heartbeat's answer says about its channel and group."""
 
     endpoint: Endpoint
     channel: str
-    """Its name."""
+    """The name of the channel."""
     phase: Phase
     revision: int
-    """Of the channel's endpoints."""
+    """The revision of the channel's endpoints."""
     generation: int
-    """Of its group."""
+    """The generation of the group."""
     interval_ms: int
+    timeout_ms: int
+    reported_at: datetime | None
+    """The time of the last report of its tasks; read only for kept endpoints."""
 
 
-# Run so often that they are put together once.
-_SURROUNDINGS = PreparedSelect(
-    select(
-        # How far they were is of no use, and would be read for every beat.
-        *(each for each in endpoints.c if each is not endpoints.c.reached),
-        channels.c.name.label("channel_name"),
-        channels.c.phase.label("channel_phase"),
-        channels.c.endpoints_revision,
-        channels.c.heartbeat_interval_ms,
-        endpoint_groups.c.generation.label("group_generation"),
-    )
-    .join(channels, channels.c.uid == endpoints.c.channel_uid)
-    .join(endpoint_groups, of_its_group())
-    .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
-    keys="ids",
+_REPORTED_AT = (
+    select(func.max(endpoint_tasks.c.changed_at))
+    .where(endpoint_tasks.c.endpoint_id == endpoints.c.id)
+    .scalar_subquery()
 )
 
 
-def endpoint_context(tx: ReadTransaction, ids: Collection[str]) -> dict[str, EndpointContext]:
-    """Return those of these endpoints that there are, by id."""
-    rows = tx.look_up(_SURROUNDINGS, list(ids))
-    return {
-        row.id: EndpointContext(
-            endpoint=endpoint_of(row),
-            channel=row.channel_name,
-            phase=Phase(row.channel_phase),
-            revision=row.endpoints_revision,
-            generation=row.group_generation,
-            interval_ms=row.heartbeat_interval_ms,
+def _context(reported_at: ColumnElement[Any]) -> Select[Any]:
+    return (
+        select(
+            # `reached` is large and not needed.
+            *(each for each in endpoints.c if each is not endpoints.c.reached),
+            channels.c.name.label("channel_name"),
+            channels.c.phase.label("channel_phase"),
+            channels.c.endpoints_revision,
+            channels.c.heartbeat_interval_ms,
+            channels.c.heartbeat_timeout_ms,
+            endpoint_groups.c.generation.label("group_generation"),
+            reported_at.label("reported_at"),
         )
-        for row in rows
-    }
+        .join(channels, channels.c.uid == endpoints.c.channel_uid)
+        .join(endpoint_groups, of_its_group())
+    )
+
+
+# Built once: they run with every heartbeat.
+_CONTEXT_OF_IDS = PreparedSelect(
+    _context(null()).where(endpoints.c.id.in_(bindparam("ids", expanding=True))), keys="ids"
+)
+_CONTEXT_OF_SESSION = (
+    _context(_REPORTED_AT)
+    .where(
+        endpoints.c.session_id == bindparam("session"),
+        or_(~endpoints.c.superseded, MAY_RETURN),
+        endpoints.c.state.in_([str(each) for each in sorted(OPEN)]),
+    )
+    .order_by(endpoints.c.id)
+)
+
+
+def endpoint_context(tx: ReadTransaction, ids: Sequence[str]) -> dict[str, EndpointContext]:
+    """Return the endpoints of these ids."""
+    return {row.id: _context_of(row) for row in tx.look_up(_CONTEXT_OF_IDS, ids)}
+
+
+def kept_endpoints(tx: ReadTransaction, session: str) -> list[EndpointContext]:
+    """Return the open endpoints of a session, by id."""
+    return [_context_of(row) for row in tx.execute(_CONTEXT_OF_SESSION, {"session": session})]
+
+
+def _context_of(row: Any) -> EndpointContext:
+    return EndpointContext(
+        endpoint=endpoint_of(row),
+        channel=row.channel_name,
+        phase=Phase(row.channel_phase),
+        revision=row.endpoints_revision,
+        generation=row.group_generation,
+        interval_ms=row.heartbeat_interval_ms,
+        timeout_ms=row.heartbeat_timeout_ms,
+        reported_at=row.reported_at,
+    )
+
+
+def _save_attempt(insert: Any) -> PreparedDml:
+    statement = insert(endpoint_tasks)
+    changing = ("state", "counters", "reached", "changed_at")
+    upsert = statement.on_conflict_do_update(
+        index_elements=["endpoint_id", "task", "attempt"],
+        set_={name: statement.excluded[name] for name in changing},
+    )
+    return PreparedDml(upsert, columns=[each.name for each in endpoint_tasks.columns])
+
+
+_SAVE_ATTEMPT = by_dialect(_save_attempt)
+
+
+def attempts(
+    tx: ReadTransaction, tasks: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], list[Attempt]]:
+    """Return the attempts at these tasks, each an endpoint's id and a task."""
+    found: dict[tuple[str, str], list[Attempt]] = {task: [] for task in tasks}
+    key = tuple_(endpoint_tasks.c.endpoint_id, endpoint_tasks.c.task)
+    for part in chunks(list(found)):
+        for row in tx.execute(select(endpoint_tasks).where(key.in_(part))):
+            attempt = Attempt(
+                endpoint=row.endpoint_id,
+                task=row.task,
+                number=row.attempt,
+                state=TaskState(row.state),
+                counters=row.counters,
+                reached=reached_of(row.reached),
+            )
+            found[row.endpoint_id, row.task].append(attempt)
+    return found
+
+
+def save_attempts(tx: WriteTransaction, changed: Sequence[Attempt], *, now: datetime) -> None:
+    """Insert attempts, or update them."""
+    rows = [
+        {
+            "endpoint_id": each.endpoint,
+            "task": each.task,
+            "attempt": each.number,
+            "state": str(each.state),
+            "counters": dict(each.counters),
+            "reached": reached_column(each.reached),
+            "changed_at": now,
+        }
+        for each in changed
+    ]
+    tx.run_each(_SAVE_ATTEMPT[tx.dialect], rows)
+
+
+def delete_attempts(tx: WriteTransaction, endpoint_id: str) -> None:
+    """Delete the attempts of an endpoint's tasks; their sums stay in its counters."""
+    tx.execute(delete(endpoint_tasks).where(endpoint_tasks.c.endpoint_id == endpoint_id))

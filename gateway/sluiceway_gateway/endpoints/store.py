@@ -1,4 +1,4 @@
-"""Storage of endpoints. Lock order: session, channels, endpoints, each by id."""
+"""Storage of endpoints. Lock order: sessions, channels, endpoints, each sorted by id."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,8 @@ from typing import Any
 from sqlalchemy import Row, and_, bindparam, or_, select, tuple_, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, endpoints
+from sluiceway_gateway.db.schema import Document, OptionalDocument, channels, endpoints
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
-from sluiceway_gateway.db.types import Document, OptionalDocument
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
@@ -23,14 +22,17 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.errors import ConcurrentChange
 
-# By their words, as thousands are read for a status, and calling an enum takes ten times as long.
+Reached = Mapping[int, tuple[int, int]]
+"""By partition, the next offset to read and how many records of that message are done."""
+
+# A status reads thousands of rows, and a dict is ten times as fast as a call of the enum.
 _ROLES = {str(each): each for each in Role}
 _MODES = {str(each): each for each in Mode}
 _STATES = {str(each): each for each in State}
 _HEALTHS = {str(each): each for each in Health}
 
 
-#: `Endpoint.may_return`, in SQL.
+#: `Endpoint.may_return` in SQL.
 MAY_RETURN = and_(
     endpoints.c.superseded,
     endpoints.c.health == str(Health.LOST),
@@ -41,7 +43,7 @@ MAY_RETURN = and_(
 
 
 def endpoint_of(row: Row[Any]) -> Endpoint:
-    """Return the endpoint of a row that has all columns of `endpoints`."""
+    """Return the endpoint of a row with the columns of `endpoints`."""
     return Endpoint(
         id=row.id,
         channel_uid=row.channel_uid,
@@ -69,7 +71,7 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
 
 
 def share_of(row: Row[Any]) -> Share | None:
-    """Return which share of a dynamic group's partitions the endpoint of a row took."""
+    """Return the share of a row's endpoint in its dynamic group."""
     if row.share_index is None:
         return None
     return Share(index=row.share_index, size=row.share_size)
@@ -95,7 +97,7 @@ def values_of(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def changing_values_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the columns that change in an endpoint's life; commits have a way of their own."""
+    """Return the columns that change; `commits` is written by commits alone."""
     return {
         "state": str(endpoint.state),
         "health": str(endpoint.health),
@@ -113,6 +115,18 @@ def changing_values_of(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
+def reached_of(value: Mapping[str, Sequence[int]] | None) -> Reached | None:
+    """Return what a column `reached` holds."""
+    if value is None:
+        return None
+    return {int(each): (offset, records) for each, (offset, records) in value.items()}
+
+
+def reached_column(reached: Reached | None) -> dict[str, list[int]] | None:
+    """Return the value of a column `reached`."""
+    return None if reached is None else {str(each): list(at) for each, at in reached.items()}
+
+
 def _offsets(value: Mapping[str, int] | None) -> dict[int, int] | None:
     return None if value is None else {int(each): offset for each, offset in value.items()}
 
@@ -124,13 +138,13 @@ def _texts(value: Mapping[int, int] | None) -> dict[str, int] | None:
 
 _HERE = ~endpoints.c.superseded
 _PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
-# What beats and commits run is put together once.
+# Built once: heartbeats and commits run them.
 _OF_IDS = (
     select(endpoints)
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(endpoints.c.id)
 )
-_OF_ID = select(endpoints).where(endpoints.c.id == bindparam("id"))
+_FIND = PreparedSelect(_OF_IDS, keys="ids")
 _HOLD = PreparedSelect(_OF_IDS.with_for_update(key_share=True), keys="ids")
 _HOLD_FREE = PreparedSelect(_OF_IDS.with_for_update(key_share=True, skip_locked=True), keys="ids")
 _OF_GROUP = (
@@ -146,7 +160,6 @@ _OF_PLACE = [
     endpoints.c[key] == bindparam(key)
     for key in ("channel_uid", "role", "group_name", "member_index")
 ]
-_AT = select(endpoints).where(*_OF_PLACE, _HERE)
 _PREDECESSOR = (
     select(endpoints.c.state, endpoints.c.ends)
     .where(*_OF_PLACE, endpoints.c.epoch < bindparam("before"))
@@ -168,31 +181,26 @@ _REVISE = (
     .values(endpoints_revision=channels.c.endpoints_revision + 1)
 )
 _REVISION = select(channels.c.endpoints_revision).where(channels.c.uid == bindparam("uid"))
-_KNOWN = PreparedSelect(
-    select(endpoints.c.id).where(endpoints.c.id.in_(bindparam("ids", expanding=True))), keys="ids"
-)
 _AT_PLACES = PreparedSelect(
     select(endpoints).where(
         tuple_(endpoints.c.channel_uid, *_PLACE).in_(bindparam("places", expanding=True)), _HERE
     ),
     keys="places",
 )
-_COUNTED = (
+_WITH_COUNTERS = (
     update(endpoints)
     .where(endpoints.c.id == bindparam("the_id"), _HERE)
     .values(counters=bindparam("counters", type_=Document))
 )
-_COUNT_UP = PreparedDml(_COUNTED)
-_REACH = PreparedDml(_COUNTED.values(reached=bindparam("reached", type_=OptionalDocument)))
-
-
-Reached = Mapping[int, tuple[int, int]]
-"""By partition the next offset to read, and how many records of that message are done."""
+_SAVE_COUNTERS = PreparedDml(_WITH_COUNTERS)
+_SAVE_REACHED = PreparedDml(
+    _WITH_COUNTERS.values(reached=bindparam("reached", type_=OptionalDocument))
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointFilter:
-    """Which places of a channel to look at."""
+    """A selection of a channel's places."""
 
     role: Role | None = None
     group: str | None = None
@@ -200,54 +208,42 @@ class EndpointFilter:
 
 def find(tx: ReadTransaction, endpoint_id: str) -> Endpoint | None:
     """Return the endpoint of this id, superseded or not."""
-    row = tx.execute(_OF_ID, {"id": endpoint_id}).one_or_none()
-    return None if row is None else endpoint_of(row)
+    return find_all(tx, [endpoint_id]).get(endpoint_id)
 
 
-def hold(
-    tx: WriteTransaction, ids: Collection[str], *, patiently: bool = True
-) -> dict[str, Endpoint]:
-    """Return those of these endpoints that there are and keep others from changing them.
+def find_all(tx: ReadTransaction, ids: Sequence[str]) -> dict[str, Endpoint]:
+    """Return the endpoints of these ids, superseded or not."""
+    return {row.id: endpoint_of(row) for row in tx.look_up(_FIND, ids)}
 
-    Those that another transaction holds are waited for or, if not `patiently`, left out.
-    """
-    rows = tx.look_up(_HOLD if patiently else _HOLD_FREE, sorted(ids))
+
+def hold(tx: WriteTransaction, ids: Collection[str], *, wait: bool = True) -> dict[str, Endpoint]:
+    """Lock endpoints and return them by id; without `wait`, skip those that are locked."""
+    rows = tx.look_up(_HOLD if wait else _HOLD_FREE, sorted(ids))
     return {row.id: endpoint_of(row) for row in rows}
 
 
 def members(
     tx: ReadTransaction, channel_uid: str, role: Role, group: str, *, lost: bool = False
 ) -> list[Endpoint]:
-    """Return who has the places of a group, by index; with `lost` also those that may return."""
+    """Return the members of a group by index; with `lost`, also those that may return."""
     key = {"channel_uid": channel_uid, "role": str(role), "group_name": group, "lost": lost}
     return [endpoint_of(row) for row in tx.execute(_OF_GROUP, key)]
-
-
-def at(tx: ReadTransaction, channel_uid: str, place: Place) -> Endpoint | None:
-    """Return who has this place."""
-    row = tx.execute(_AT, _of_place(channel_uid, place)).one_or_none()
-    return None if row is None else endpoint_of(row)
-
-
-def known(tx: ReadTransaction, ids: Sequence[str]) -> set[str]:
-    """Return those of these ids that endpoints have, superseded or not."""
-    return {row.id for row in tx.look_up(_KNOWN, ids)}
 
 
 def at_places(
     tx: ReadTransaction, places: Sequence[tuple[str, Place]]
 ) -> dict[tuple[str, Place], Endpoint]:
-    """Return who has these places, each of the channel with this uid."""
+    """Return the endpoints in these places, each with its channel's uid."""
     keys = [(uid, str(each.role), each.group, each.index) for uid, each in places]
     found = map(endpoint_of, tx.look_up(_AT_PLACES, keys))
     return {(each.channel_uid, each.place): each for each in found}
 
 
 def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
-    """Whether the place holds records of earlier instances whose end nobody reported.
+    """Whether earlier instances in the place left records whose ends are unknown.
 
-    The predecessor tells: it answered for all that came before it when it finished, or when it
-    failed and reported ends.
+    The predecessor decides: when it closed, or failed and reported ends, these covered all
+    instances before it.
     """
     before = tx.execute(_PREDECESSOR, _before(endpoint)).one_or_none()
     if before is None or before.state == str(State.CLOSED):
@@ -256,7 +252,7 @@ def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
 
 
 def ends_before(tx: ReadTransaction, endpoint: Endpoint) -> Mapping[int, int] | None:
-    """Return what earlier instances of its place have reported as their ends."""
+    """Return the ends that earlier instances in its place reported."""
     found: Mapping[int, int] | None = None
     for row in tx.execute(_ENDED, _before(endpoint)):
         found = merged_ends(found, endpoint_of(row).ends)
@@ -264,14 +260,14 @@ def ends_before(tx: ReadTransaction, endpoint: Endpoint) -> Mapping[int, int] | 
 
 
 def page(
-    tx: ReadTransaction, channel_uid: str, slots: EndpointFilter, *, after: Place | None, limit: int
+    tx: ReadTransaction, channel_uid: str, where: EndpointFilter, *, after: Place | None, limit: int
 ) -> list[Endpoint]:
-    """Return who has the places of a channel, in the order of places, those after `after`."""
+    """Return endpoints in the order of their places, after `after`."""
     statement = select(endpoints).where(endpoints.c.channel_uid == channel_uid, _HERE)
-    if slots.role is not None:
-        statement = statement.where(endpoints.c.role == str(slots.role))
-    if slots.group is not None:
-        statement = statement.where(endpoints.c.group_name == slots.group)
+    if where.role is not None:
+        statement = statement.where(endpoints.c.role == str(where.role))
+    if where.group is not None:
+        statement = statement.where(endpoints.c.group_name == where.group)
     if after is not None:
         statement = statement.where(
             tuple_(*_PLACE) > tuple_(str(after.role), after.group, after.index)
@@ -282,7 +278,7 @@ def page(
 def on_sides(
     tx: ReadTransaction, sides: Collection[tuple[str, Role]]
 ) -> dict[tuple[str, Role], list[Endpoint]]:
-    """Return, for pairs of a channel's uid and a role, who has the places, in their order."""
+    """Return the endpoints of each pair of a channel's uid and a role, in the order of places."""
     found: dict[tuple[str, Role], list[Endpoint]] = {side: [] for side in sides}
     for part in chunks([(uid, str(role)) for uid, role in found]):
         wanted = tuple_(endpoints.c.channel_uid, endpoints.c.role).in_(part)
@@ -293,14 +289,14 @@ def on_sides(
 
 
 def insert(tx: WriteTransaction, new: Sequence[Endpoint]) -> None:
-    """Add endpoints whose places are free."""
+    """Insert endpoints; their places are free."""
     tx.execute(endpoints.insert(), [values_of(each) for each in new])
 
 
 def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> None:
-    """Put each second endpoint in the place of the first, which it was made from.
+    """Update endpoints, each given before and after its change.
 
-    Raises ConcurrentChange, and changes nothing, if one is not as it was any more.
+    Raises ConcurrentChange if the state, health or place of one changed meanwhile.
     """
     if not changes:
         return
@@ -318,31 +314,26 @@ def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> 
         raise ConcurrentChange("An endpoint was changed at the same time; send the request again.")
 
 
-def count_up(
-    tx: WriteTransaction, counted: Sequence[tuple[str, Mapping[str, float], Reached | None]]
+def save_counters(
+    tx: WriteTransaction, reports: Sequence[tuple[str, Mapping[str, float], Reached | None]]
 ) -> None:
-    """Write down the counters of endpoints, and how far each has come where it says so."""
-    still: list[dict[str, Any]] = []
-    moved: list[dict[str, Any]] = []
-    for id_, counters, reached in sorted(counted, key=lambda each: each[0]):
-        row: dict[str, Any] = {"the_id": id_, "counters": dict(counters)}
-        if reached is None:
-            still.append(row)
-        else:
-            row["reached"] = {str(each): list(at) for each, at in reached.items()}
-            moved.append(row)
-    tx.run_each(_COUNT_UP, still)
-    tx.run_each(_REACH, moved)
+    """Save the counters of endpoints, and the offsets that they reached unless None."""
+    rows = [
+        {"the_id": id_, "counters": dict(counters), "reached": reached_column(reached)}
+        for id_, counters, reached in sorted(reports, key=lambda each: each[0])
+    ]
+    tx.run_each(_SAVE_COUNTERS, [each for each in rows if each["reached"] is None])
+    tx.run_each(_SAVE_REACHED, [each for each in rows if each["reached"] is not None])
 
 
 def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:
-    """Have those who watch these channels' endpoints look again."""
+    """Raise the revision of these channels' endpoints, which watchers compare."""
     for part in chunks(sorted(channel_uids)):
         tx.execute(_REVISE, {"uids": part})
 
 
 def revision(tx: ReadTransaction, channel_uid: str) -> int:
-    """Return how often the channel's endpoints changed."""
+    """Return the revision of the channel's endpoints."""
     number: int = tx.execute(_REVISION, {"uid": channel_uid}).scalar_one()
     return number
 

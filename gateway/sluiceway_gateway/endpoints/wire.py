@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from sluiceway_gateway.channels.connection import Connection
-from sluiceway_gateway.channels.model import MAX_PARTITIONS, Channel
-from sluiceway_gateway.channels.wire import Asked, Heartbeat, Uid, time_json
+from sluiceway_gateway.channels.model import MAX_PARTITIONS, Channel, Heartbeat
+from sluiceway_gateway.channels.wire import Asked, Uid, time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Endpoint, Event
 from sluiceway_gateway.groups.model import GROUP_PATTERN, check_group
 from sluiceway_gateway.http.params import INT64_MAX
@@ -19,7 +19,7 @@ GroupName = Annotated[
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Counters = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=64)], Count | Annotated[float, Field(ge=0)]],
-    Field(max_length=32, description="What it counts, by names of its own"),
+    Field(max_length=32, description="Counters by name"),
 ]
 PartitionText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
 Ends = Annotated[
@@ -27,7 +27,7 @@ Ends = Annotated[
     Field(max_length=100_000, description="By partition, the offset after the last record"),
 ]
 Title = Annotated[str, Field(min_length=1, max_length=200)]
-Places = Annotated[
+Positions = Annotated[
     dict[PartitionText, Annotated[list[Count], Field(min_length=2, max_length=2)]],
     Field(
         max_length=MAX_PARTITIONS,
@@ -40,34 +40,34 @@ RoleWord = Literal["reader", "writer"]
 ModeWord = Literal["shared", "broadcast"]
 
 CLIENT_LENGTH = 200
-"""Characters of a client's own name that are kept."""
+"""Most characters of a client's name that are stored."""
 TAKES = ("positions",)
-"""What beats may carry beyond what every gateway takes; clients send nothing else."""
+"""Optional fields of heartbeats that this gateway takes."""
 
 
 class AttachPost(Asked):
     """The body of `POST /v1/channels/{name}/endpoints`."""
 
     uid: Uid = Field(description="Of the channel")
-    id: Uid = Field(description="Of this instance, drawn by the client")
-    session: Uid = Field(description="Of the client's process, drawn by it; its beats carry it")
+    id: Uid = Field(description="Of this instance, made by the client")
+    session: Uid = Field(description="Of the client's process, made by it; its heartbeats carry it")
     role: RoleWord
     group: GroupName | None = Field(
         default=None, description="With index and size, or with dynamic, or without"
     )
     index: int | None = Field(default=None, ge=0, lt=MAX_GROUP_SIZE)
     size: int | None = Field(default=None, ge=1, le=MAX_GROUP_SIZE)
-    mode: ModeWord = Field(default="shared", description="How records go to a group of readers")
-    dynamic: bool = Field(
-        default=False, description="Of a reader: its group's members come and go, and take shares"
+    mode: ModeWord = Field(
+        default="shared", description="Distribution of records in a group of readers"
     )
+    dynamic: bool = Field(default=False, description="Of a reader: join a dynamic group")
     state: Literal["opened"] = "opened"
-    title: Title | None = Field(default=None, description="What it is, for people")
+    title: Title | None = Field(default=None, description="A description for people")
 
     @model_validator(mode="after")
-    def _is_a_place(self) -> Self:
+    def _check_place(self) -> Self:
         if self.dynamic:
-            return self._is_a_member()
+            return self._check_member()
         given = [each is not None for each in (self.group, self.index, self.size)]
         if any(given) and not all(given):
             raise ValueError("group, index and size are given together, or none of them")
@@ -80,7 +80,7 @@ class AttachPost(Asked):
             raise ValueError("broadcast is for readers of a group; leave mode out")
         return self
 
-    def _is_a_member(self) -> Self:
+    def _check_member(self) -> Self:
         if self.group is None or self.index is not None or self.size is not None:
             raise ValueError("a member of a dynamic group names the group, no index and no size")
         if self.role == "writer" or self.mode == "broadcast":
@@ -97,50 +97,59 @@ class DetachPost(Asked):
     cause: str | None = Field(default=None, max_length=1000)
     ends: Ends | None = Field(
         default=None,
-        description="Of a writer; partitions without are out. With `error`: {} for one that wrote "
-        "nothing, null where it may have written",
+        description="Of a writer; partitions without records are left out. With `error`: {} if it "
+        "wrote nothing, null if it may have written",
     )
     counters: Counters | None = None
-    positions: Places | None = Field(default=None, description="Of a reader: how far it came")
+    positions: Positions | None = Field(
+        default=None, description="Of a reader: the offsets it reached"
+    )
 
 
 class EndpointChannel(BaseModel):
-    """Which channel it is."""
+    """The channel of an endpoint."""
 
     name: str
     uid: str
 
 
-class EndpointBody(BaseModel):
-    """An endpoint."""
+class Counterpart(BaseModel):
+    """An endpoint as its counterparts see it."""
 
     id: str
-    channel: EndpointChannel
     role: RoleWord
     group: str | None
-    title: str | None
     index: int
     size: int | None
-    mode: ModeWord
-    epoch: int
-    generation: int
     state: StateWord
     health: HealthWord
-    superseded: bool
     cause: str | None
-    attached_at: datetime
-    changed_at: datetime
-    counters: dict[str, float]
     payload: dict[str, Any] | None
     ends: dict[str, int] | None
     lost_at: dict[str, int] | None = Field(description="The topic's ends when it was found lost")
 
 
+class EndpointBody(Counterpart):
+    """An endpoint."""
+
+    channel: EndpointChannel
+    title: str | None
+    mode: ModeWord
+    epoch: int
+    generation: int
+    superseded: bool
+    attached_at: datetime
+    changed_at: datetime
+    counters: dict[str, float]
+
+
 class AttachedEndpoint(EndpointBody):
-    """An endpoint, with what is its own."""
+    """An attached endpoint."""
 
     partitions: list[int]
-    took_over: bool = Field(description="Of a writer: who had the place did not come to an end")
+    took_over: bool = Field(
+        description="Of a writer: the previous instance in its place never finished"
+    )
 
 
 class PositionBody(BaseModel):
@@ -153,10 +162,10 @@ class PositionBody(BaseModel):
 
 
 class AttachedBody(BaseModel):
-    """All that an endpoint needs to begin."""
+    """An attached endpoint, and what it needs to begin."""
 
     endpoint: AttachedEndpoint
-    takes: list[str] = Field(description="Optional fields of beats that this gateway understands")
+    takes: list[str] = Field(description="Optional fields of heartbeats that this gateway takes")
     heartbeat: Heartbeat
     positions: list[PositionBody]
     connection: Connection
@@ -172,7 +181,7 @@ class EventBody(BaseModel):
     by: str
 
 
-class EndpointReport(EndpointBody):
+class EndpointDetailsBody(EndpointBody):
     """An endpoint, with its partitions and its last events, the oldest first."""
 
     partitions: list[int]
@@ -187,11 +196,11 @@ class EndpointList(BaseModel):
 
 
 def endpoint_json(channel: Channel, endpoint: Endpoint) -> dict[str, Any]:
-    """Return the endpoint as it is sent."""
+    """Return an endpoint as JSON."""
     return {
         "id": endpoint.id,
         "channel": {"name": channel.name, "uid": channel.uid},
-        **standing_json(endpoint),
+        **counterpart_json(endpoint),
         "title": endpoint.title,
         "mode": str(endpoint.mode),
         "epoch": endpoint.epoch,
@@ -203,8 +212,8 @@ def endpoint_json(channel: Channel, endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-def standing_json(endpoint: Endpoint) -> dict[str, Any]:
-    """Return what the counterparts are told of an endpoint."""
+def counterpart_json(endpoint: Endpoint) -> dict[str, Any]:
+    """Return the fields of an endpoint that its counterparts see."""
     place = endpoint.place
     return {
         "id": endpoint.id,
@@ -222,24 +231,24 @@ def standing_json(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def ends_json(ends: Any) -> dict[str, int] | None:
-    """Return offsets by partition as they are sent."""
+    """Return offsets by partition as JSON."""
     return None if ends is None else {str(each): offset for each, offset in ends.items()}
 
 
 def ends_of(ends: dict[str, int] | None) -> dict[int, int] | None:
-    """Return offsets by partition as they were sent."""
+    """Return offsets by partition from JSON."""
     return None if ends is None else {int(each): offset for each, offset in ends.items()}
 
 
-def places_of(places: dict[str, list[int]] | None) -> dict[int, tuple[int, int]] | None:
-    """Return places by partition as they were sent."""
-    if places is None:
+def positions_of(positions: dict[str, list[int]] | None) -> dict[int, tuple[int, int]] | None:
+    """Return positions by partition from JSON."""
+    if positions is None:
         return None
-    return {int(each): (offset, records) for each, (offset, records) in places.items()}
+    return {int(each): (offset, records) for each, (offset, records) in positions.items()}
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """Return a line of history as it is sent."""
+    """Return a line of history as JSON."""
     return {
         "at": time_json(event.at),
         "state": event.state and str(event.state),
@@ -250,7 +259,7 @@ def event_json(event: Event) -> dict[str, Any]:
 
 
 def position_json(committed: Committed) -> dict[str, Any]:
-    """Return a position as it is sent."""
+    """Return a committed position as JSON."""
     return {
         "partition": committed.position.partition,
         "offset": committed.position.offset,

@@ -1,10 +1,11 @@
 """Groups: membership rules and partition assignment, static and dynamic. Pure.
 
-A member's share is its rank among the living, by epoch: partition p is that of the member whose
-rank is p modulo their number. Whoever comes or goes raises the group's generation, and each
-member takes its share of that when it is ready to let go of the one that it has. Of all whose
-shares have a partition, the one of the lowest generation holds it: the others wait. So a
-partition has one holder at any time, and passes on at the moment at which this one lets go.
+In a dynamic group, a member's share is its rank among the live members, ordered by epoch:
+partition p belongs to the member whose rank is p modulo the number of members. Every join and
+leave raises the group's generation, and each member takes its share of the new generation once
+it is ready to release the old one. If several shares contain a partition, the share of the lowest
+generation holds it, and the others wait. So a partition has one holder at any time, and is
+handed over at the moment at which the holder releases it.
 """
 
 import re
@@ -20,13 +21,23 @@ _NAME = re.compile(GROUP_PATTERN.removesuffix("$") + r"\Z")
 
 
 def check_group(name: str) -> str:
-    """Return `name` if a group may have it; raises ValueError saying the rule."""
+    """Return `name` if it is a valid name of a group; raises ValueError that says the rule."""
     if not _NAME.match(name):
         raise ValueError(
             "a group's name has 1 to 200 characters of a-z, A-Z, 0-9, '.', '_' and '-', and starts "
             f"with a letter or a digit: {name[:250]!r} does not"
         )
     return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig:
+    """The kind of a group, as its members request it."""
+
+    mode: Mode = Mode.SHARED
+    size: int | None = None
+    """None for anonymous endpoints and dynamic groups."""
+    dynamic: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,147 +49,142 @@ class Group:
     name: str
     mode: Mode
     size: int | None
-    """How many members it has, living ones where it is dynamic; None for the anonymous ones of a
-    role, who have nothing to do with one another."""
+    """The number of members, of a dynamic group the live ones; None for the anonymous endpoints
+    of a role, which are independent of one another."""
     generation: int
-    """Counts the sizes, modes and resets; where it is dynamic, also who comes and goes."""
+    """Counts changes of size and mode and resets; in a dynamic group, also joins and leaves."""
     epoch: int
     """Counts the instances that were attached to it."""
     next_index: int
-    """For the next one that names no index."""
+    """The index of the next member that requests none."""
     dynamic: bool = False
-    """Whether its members come and go, without places of their own."""
+    """Whether members have no fixed places."""
     changed_at: datetime | None = None
-    """When the generation last went up."""
+    """Time of the last change of the generation."""
+
+    def matches(self, config: GroupConfig) -> bool:
+        """Whether the group is of this kind, and, unless it is dynamic, of this size."""
+        same_kind = (self.mode, self.dynamic) == (config.mode, config.dynamic)
+        return same_kind and (self.dynamic or self.size == config.size)
+
+    def reconfigured(self, config: GroupConfig, *, living: int, now: datetime) -> "Group":
+        """Return the group as requested, in a new generation; itself if it matches.
+
+        Raises GroupSize or GroupMode while a member is alive.
+        """
+        if self.matches(config):
+            return self
+        members = f"{living} of its members {'is' if living == 1 else 'are'} alive"
+        if living and self.dynamic != config.dynamic:
+            is_, other = ("dynamic", "with") if self.dynamic else ("of a fixed size", "without")
+            raise GroupSize(
+                f"The group {self.name!r} is {is_}, and {members}. Join it as it is, or {other} "
+                "an index and a size after all members have closed."
+            )
+        if living and self.size != config.size:
+            raise GroupSize(
+                f"The group {self.name!r} has the size {self.size}, not {config.size}, and "
+                f"{members}. Join with its size, or after all members have closed."
+            )
+        if living:
+            raise GroupMode(
+                f"The group {self.name!r} is {self.mode}, not {config.mode}, and {members}. Join "
+                "it as it is, use another group, or join after all members have closed."
+            )
+        size = 1 if config.dynamic else config.size
+        group = replace(self, size=size, mode=config.mode, dynamic=config.dynamic)
+        return group.next_generation(now)
+
+    def next_generation(self, now: datetime) -> "Group":
+        """Return the group in a new generation."""
+        return replace(self, generation=self.generation + 1, changed_at=now)
+
+    def resized(self, size: int, *, now: datetime) -> "Group":
+        """Return the group with another size, in a new generation."""
+        return replace(self, size=size).next_generation(now)
+
+    def rebalanced(self, *, living: int, now: datetime) -> "Group":
+        """Return a dynamic group in a new generation, after members joined or left."""
+        return replace(self, size=max(1, living)).next_generation(now)
+
+    def with_member(self, index: int | None) -> tuple["Group", Place]:
+        """Return the group with one more instance, and the place of that instance."""
+        group = self
+        if self.name == ANONYMOUS or index is None:
+            index = self.next_index
+            group = replace(self, next_index=index + 1)
+        place = Place(role=self.role, group=self.name, index=index)
+        return replace(group, epoch=self.epoch + 1), place
 
 
-def founded(
-    channel_uid: str,
-    role: Role,
-    name: str,
-    *,
-    mode: Mode,
-    size: int | None,
-    dynamic: bool = False,
-) -> Group:
-    """Return the group as its first member finds it."""
+def new_group(channel_uid: str, role: Role, name: str, config: GroupConfig) -> Group:
+    """Return a group without members."""
     return Group(
         channel_uid=channel_uid,
         role=role,
         name=name,
-        mode=mode,
-        size=1 if dynamic else size,
+        mode=config.mode,
+        size=1 if config.dynamic else config.size,
         generation=1,
         epoch=0,
         next_index=0,
-        dynamic=dynamic,
+        dynamic=config.dynamic,
     )
 
 
-def fits(group: Group, *, mode: Mode, size: int | None, dynamic: bool = False) -> bool:
-    """Whether the group is as somebody asks for it; nobody asks for a dynamic one's size."""
-    return (group.mode, group.dynamic) == (mode, dynamic) and (dynamic or group.size == size)
+def assigned_partitions(place: Place, config: GroupConfig, partitions: int) -> range:
+    """Return the partitions of a member, of so many in the channel.
 
-
-def fitted(
-    group: Group,
-    *,
-    mode: Mode,
-    size: int | None,
-    living: int,
-    dynamic: bool = False,
-    now: datetime | None = None,
-) -> Group:
-    """Return the group as somebody asks for it: itself, if it is so.
-
-    Its size, its mode and whether it is dynamic change, in a new generation, only while none of
-    its members lives; raises GroupSize and GroupMode.
+    A member of a shared group of readers has every `size`-th; a member of a dynamic group has
+    none before it takes its share; all other endpoints have all.
     """
-    if fits(group, mode=mode, size=size, dynamic=dynamic):
-        return group
-    members = f"{living} of its members {'lives' if living == 1 else 'live'}"
-    if living and group.dynamic != dynamic:
-        is_, other = ("dynamic", "with") if group.dynamic else ("of a fixed size", "without")
-        raise GroupSize(
-            f"The group {group.name!r} is {is_}, and {members}: join as it is, or {other} an "
-            "index and a size when all have closed."
-        )
-    if living and group.size != size:
-        raise GroupSize(
-            f"The group {group.name!r} has the size {group.size}, not {size}, and {members}: join "
-            "with the size that it has, or when all have closed."
-        )
-    if living:
-        raise GroupMode(
-            f"The group {group.name!r} is {group.mode}, not {mode}, and {members}: join as it is, "
-            "take another group, or come when all have closed."
-        )
-    return replace(
-        group,
-        size=1 if dynamic else size,
-        mode=mode,
-        dynamic=dynamic,
-        generation=group.generation + 1,
-        changed_at=now,
-    )
+    if place.role is not Role.READER or config.mode is not Mode.SHARED:
+        return range(partitions)
+    if config.dynamic:
+        return range(0)
+    return range(partitions) if config.size is None else range(place.index, partitions, config.size)
 
 
-def resized(group: Group, size: int, *, now: datetime) -> Group:
-    """Return the group with another size, in a new generation."""
-    return replace(group, size=size, generation=group.generation + 1, changed_at=now)
+def endpoint_partitions(endpoint: Endpoint, partitions: int) -> range:
+    """Return the partitions of an endpoint, of a dynamic member those of its share."""
+    if endpoint.share is not None:
+        return endpoint.share.of(partitions)
+    config = GroupConfig(mode=endpoint.mode, size=endpoint.size, dynamic=endpoint.is_dynamic)
+    return assigned_partitions(endpoint.place, config, partitions)
 
 
-def joined(group: Group, index: int | None) -> tuple[Group, Place]:
-    """Return the group with one instance more, and the place that this has."""
-    if group.name == ANONYMOUS or index is None:
-        index = group.next_index
-        group = replace(group, next_index=index + 1)
-    place = Place(role=group.role, group=group.name, index=index)
-    return replace(group, epoch=group.epoch + 1), place
-
-
-def assigned(place: Place, *, mode: Mode, size: int | None, partitions: int) -> range:
-    """Return the partitions that are a member's: of shared groups every `size`-th.
-
-    What members of dynamic groups have is in `sharing`.
-    """
-    if place.role is Role.READER and mode is Mode.SHARED and size is not None:
-        return range(place.index, partitions, size)
-    return range(partitions)
-
-
-def member_of_positions(place: Place, mode: Mode) -> int:
-    """Return whose positions a member commits: its own, or -1 for those of the whole group."""
+def position_member(place: Place, mode: Mode) -> int:
+    """Return the member index of an endpoint's positions: -1 for those of the whole group."""
     return place.index if mode is Mode.BROADCAST else -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A living member of a dynamic group, as far as it concerns the others."""
+    """A live member of a dynamic group, as far as it concerns the others."""
 
     endpoint: str
     epoch: int
     generation: int
-    """Of its share."""
+    """The generation of its share."""
     share: Share | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The partitions of a share: those that its member has, and those that are still another's."""
+    """The partitions of a share: those that its member holds, and those that others still hold."""
 
     own: tuple[int, ...]
     pending: tuple[int, ...]
 
 
 def target_share(members: Iterable[Member], endpoint: str) -> Share:
-    """Return the share that a living member is to have in the group's present generation."""
+    """Return the share of a live member in the group's current generation."""
     ordered = sorted(members, key=lambda each: each.epoch)
     return Share(index=[each.endpoint for each in ordered].index(endpoint), size=len(ordered))
 
 
 def split(share: Share, generation: int, others: Sequence[Member], partitions: int) -> Split:
-    """Return which partitions of a share its member has, and for which it waits."""
+    """Return which partitions of a share its member holds, and which are pending."""
     before = [each.share for each in others if each.share and each.generation < generation]
     own: list[int] = []
     pending: list[int] = []
@@ -188,48 +194,45 @@ def split(share: Share, generation: int, others: Sequence[Member], partitions: i
     return Split(own=tuple(own), pending=tuple(pending))
 
 
-def held(endpoint: Endpoint, others: Sequence[Member], partitions: int) -> tuple[int, ...]:
-    """Return the partitions that a member has by the share that it took last."""
+def held_partitions(
+    endpoint: Endpoint, others: Sequence[Member], partitions: int
+) -> tuple[int, ...]:
+    """Return the partitions that a dynamic member holds by the share that it took last."""
     if endpoint.share is None or not endpoint.lives:
         return ()
     return split(endpoint.share, endpoint.generation, others, partitions).own
 
 
 def share_generation(endpoint: Endpoint) -> int | None:
-    """Return the generation of its share; None if it has none."""
+    """Return the generation of an endpoint's share; None without a share."""
     return None if endpoint.share is None else endpoint.generation
 
 
-def taken(
+def with_share(
     endpoint: Endpoint, group: Group, members: Sequence[Member], *, take: int, has: int | None
 ) -> Endpoint:
-    """Return the member with its share of the generation `take`; itself, if it cannot have that.
+    """Return the member with its share of the generation `take`, or unchanged.
 
-    It can while the group is at `take`, and its own share is the one that it says: a request that
-    comes late changes nothing.
+    It takes the share only while the group is at `take` and its present share is of the
+    generation `has`, so a delayed request changes nothing.
     """
     if take != group.generation or share_generation(endpoint) != has or has == take:
         return endpoint
     return replace(endpoint, share=target_share(members, endpoint.id), generation=take)
 
 
-def regrouped(group: Group, *, living: int, now: datetime) -> Group:
-    """Return the group in a new generation, as somebody came or went."""
-    return replace(group, generation=group.generation + 1, size=max(1, living), changed_at=now)
-
-
-def require_at_work(endpoint: Endpoint) -> None:
-    """Raise StaleGeneration for a lost member, IllegalTransition for one that closed or failed."""
+def require_live(endpoint: Endpoint) -> None:
+    """Raise StaleGeneration for a lost member, IllegalTransition for a closed or failed one."""
     if endpoint.may_return:
         raise StaleGeneration(
-            f"The endpoint {endpoint.id} was lost: no heartbeat within the channel's timeout, "
-            "and its partitions went to the others. Send a heartbeat, then sync, and go on where "
-            "the positions of the group stand."
+            f"The endpoint {endpoint.id} was lost: no heartbeat arrived within the channel's "
+            "timeout, and its partitions went to other members. Send a heartbeat, sync, and "
+            "continue at the group's positions."
         )
     if not endpoint.lives:
         raise IllegalTransition(
             f"The endpoint {endpoint.id} is {endpoint.state} and has no share of its group's "
-            "partitions: attach a new instance."
+            "partitions. Attach a new instance."
         )
 
 
@@ -238,7 +241,6 @@ def require_share(endpoint: Endpoint, generation: int) -> None:
     if share_generation(endpoint) != generation:
         has = "has none" if endpoint.share is None else f"is of {endpoint.generation}"
         raise StaleGeneration(
-            f"The share of {endpoint.where} {has}, not of the generation {generation}: it let go "
-            "of those partitions, or was not waited for any longer. Sync, and go on where the "
-            "positions of the group stand."
+            f"The share of {endpoint.where} {has}, not of the generation {generation}: it released "
+            "those partitions, or took too long to. Sync, and continue at the group's positions."
         )

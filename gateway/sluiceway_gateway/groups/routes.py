@@ -1,7 +1,6 @@
 """Routes of groups: sync and resize."""
 
-import json
-from typing import Any
+from dataclasses import asdict
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
@@ -10,9 +9,10 @@ from sluiceway_gateway.channels.wire import Asked, Uid
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.routes import EndpointId
 from sluiceway_gateway.endpoints.wire import PositionBody, position_json
-from sluiceway_gateway.groups.service import Sharing, SyncRequest
+from sluiceway_gateway.groups.service import SyncRequest
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
@@ -27,26 +27,26 @@ class SyncPost(Asked):
     uid: Uid = Field(description="Of the channel")
     epoch: Count
     take: Count | None = Field(
-        default=None, description="The generation whose share it takes; left out, it only asks"
+        default=None, description="The generation whose share to take; without it, only read"
     )
     has: Count | None = Field(
-        default=None, description="The generation of the share that it has; null for none"
+        default=None, description="The generation of the member's share; null without a share"
     )
 
 
-class SharingBody(BaseModel):
-    """How a member stands in its dynamic group."""
+class AssignmentBody(BaseModel):
+    """The partitions of a member of a dynamic group."""
 
     generation: int = Field(description="Of the group")
-    taken: bool = Field(description="Whether it has its share of that")
-    has: int | None = Field(description="The generation of the share that it has; null for none")
-    index: int = Field(description="Its rank among the members: partition p is its own if")
-    size: int = Field(description="p modulo this is the index")
-    partitions: list[int] = Field(description="Those of its share that are nobody else's")
-    pending: list[int] = Field(description="Those that another has not let go of yet")
-    held: list[int] = Field(description="What it has now, and may commit")
-    positions: list[PositionBody] = Field(description="What is committed, of `partitions`")
-    total: int = Field(description="How many partitions the channel has")
+    taken: bool = Field(description="Whether the member has its share of it")
+    has: int | None = Field(description="The generation of its share; null without a share")
+    index: int = Field(description="Rank among the members: it has each partition p for which")
+    size: int = Field(description="p modulo this equals the index")
+    partitions: list[int] = Field(description="Of its share, those that no other member holds")
+    pending: list[int] = Field(description="Of its share, those that another has not released")
+    held: list[int] = Field(description="The partitions that it holds now, and may commit")
+    positions: list[PositionBody] = Field(description="The committed positions of `partitions`")
+    total: int = Field(description="Number of partitions of the channel")
 
 
 class ResizePost(Asked):
@@ -54,7 +54,7 @@ class ResizePost(Asked):
 
     uid: Uid = Field(description="Of the channel")
     size: int = Field(ge=1, le=MAX_GROUP_SIZE)
-    generation: Count = Field(description="That of the group, as it is now")
+    generation: Count = Field(description="The current generation of the group")
 
 
 class ResizedBody(BaseModel):
@@ -68,9 +68,9 @@ class ResizedBody(BaseModel):
 @router.post(
     "/endpoints/{id}/sync",
     summary="Take a share of a dynamic group's partitions",
-    response_model=SharingBody,
+    response_model=AssignmentBody,
     responses=problems(
-        404, 409, 413, also={200: {"description": "How it stands", "model": SharingBody}}
+        404, 409, 413, also={200: {"description": "The assignment", "model": AssignmentBody}}
     ),
 )
 def sync(
@@ -80,16 +80,18 @@ def sync(
     principal: Viewer,
     gateway: Gateway,
 ) -> Response:
-    """Say what a member's share of the partitions is, and, with `take`, let it have that.
+    """Return a member's share of the partitions and, with `take`, assign it.
 
-    With that it lets go of what it had. If the group is at another generation meanwhile, or the
-    share of the generation `has` is not the member's any more, nothing changes, and `taken` says
-    so. Partitions that are pending become its own when the other takes its share, leaves, or is not
-    waited for any longer: ask again.
+    The member releases its previous share. If the group has reached another generation, or the
+    member no longer has the share of the generation `has`, nothing changes and `taken` is false.
+    Pending partitions become its own after their holder takes its share, leaves, or times out: sync
+    again.
     """
-    wish = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
-    found = gateway.shares.sync(name, id, wish, uid=body.uid, principal=principal)
-    return _sent(_sharing_json(found))
+    request = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
+    found = gateway.groups.sync(name, id, request, uid=body.uid, principal=principal)
+    return json_response(
+        asdict(found) | {"positions": [position_json(each) for each in found.positions]}
+    )
 
 
 @router.post(
@@ -97,18 +99,18 @@ def sync(
     summary="Change a group's size",
     response_model=ResizedBody,
     responses=problems(
-        404, 409, 413, also={200: {"description": "It has the size", "model": ResizedBody}}
+        404, 409, 413, also={200: {"description": "The group with its size", "model": ResizedBody}}
     ),
 )
 def resize(
     name: Name, group: InGroup, body: ResizePost, principal: Viewer, gateway: Gateway
 ) -> Response:
-    """Give a group of readers another size, in a new generation; its positions stay.
+    """Change the size of a group of readers, in a new generation; its positions stay.
 
-    Its members are fenced, as when new ones take their places, and so it takes the scope `read`,
-    which attaching takes. Whoever is to read on attaches with the new size.
+    Its members are fenced, as when new instances take their places, so the scope is `read`, as for
+    attaching. New instances attach with the new size.
     """
-    found = gateway.resizing.resize(
+    found = gateway.groups.resize(
         name,
         group,
         size=body.size,
@@ -116,23 +118,4 @@ def resize(
         uid=body.uid,
         principal=principal,
     )
-    return _sent({"group": found.name, "size": found.size, "generation": found.generation})
-
-
-def _sharing_json(found: Sharing) -> dict[str, Any]:
-    return {
-        "generation": found.generation,
-        "taken": found.taken,
-        "has": found.has,
-        "index": found.share.index,
-        "size": found.share.size,
-        "partitions": list(found.partitions),
-        "pending": list(found.pending),
-        "held": list(found.held),
-        "positions": [position_json(each) for each in found.positions],
-        "total": found.total,
-    }
-
-
-def _sent(body: Any) -> Response:
-    return Response(json.dumps(body, separators=(",", ":")), media_type="application/json")
+    return json_response({"group": found.name, "size": found.size, "generation": found.generation})

@@ -7,54 +7,73 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, select, tuple_, upda
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import endpoint_groups, endpoints
-from sluiceway_gateway.db.statements import by_dialect, chunks
+from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, chunks
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
 from sluiceway_gateway.endpoints.store import share_of
 from sluiceway_gateway.groups.model import Group, Member
 
+RoleGroup = tuple[str, Role, str]
+"""A channel's uid, a role and the name of a group."""
+GroupKey = tuple[str, str]
+"""A channel's uid and the name of a group of readers."""
+
 _KEY = ("channel_uid", "role", "name")
-# Asked at each beat of a dynamic member, and changed with each that comes or goes, so they are put
-# together once.
-_THIS = select(endpoint_groups).where(*(endpoint_groups.c[key] == bindparam(key) for key in _KEY))
+_FIND = PreparedSelect(
+    select(endpoint_groups).where(
+        tuple_(*(endpoint_groups.c[key] for key in _KEY)).in_(bindparam("keys", expanding=True))
+    ),
+    keys="keys",
+)
 
 
-def _upsert(insert: Any) -> Any:
+def _upsert(insert: Any) -> PreparedDml:
     statement = insert(endpoint_groups)
-    changing = (each.name for each in endpoint_groups.columns if each.name not in _KEY)
-    return statement.on_conflict_do_update(
-        index_elements=_KEY, set_={name: statement.excluded[name] for name in changing}
+    columns = [each.name for each in endpoint_groups.columns]
+    upsert = statement.on_conflict_do_update(
+        index_elements=_KEY,
+        set_={name: statement.excluded[name] for name in columns if name not in _KEY},
     )
+    return PreparedDml(upsert, columns=columns)
 
 
 _SAVE = by_dialect(_upsert)
 
 
 def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group | None:
-    """Return the group, if anybody was ever in it."""
-    key = {"channel_uid": channel_uid, "role": str(role), "name": name}
-    row = tx.execute(_THIS, key).one_or_none()
-    return None if row is None else group_of(row)
+    """Return a group; None if no endpoint was ever in it."""
+    key = (channel_uid, role, name)
+    return find_all(tx, [key]).get(key)
 
 
-def save(tx: WriteTransaction, group: Group) -> None:
-    """Write the group down, new or changed."""
-    values = {
-        "channel_uid": group.channel_uid,
-        "role": str(group.role),
-        "name": group.name,
-        "mode": str(group.mode),
-        "size": group.size,
-        "generation": group.generation,
-        "epoch": group.epoch,
-        "next_index": group.next_index,
-        "dynamic": group.dynamic,
-        "changed_at": group.changed_at,
-    }
-    tx.execute(_SAVE[tx.dialect], values)
+def find_all(tx: ReadTransaction, keys: Collection[RoleGroup]) -> dict[RoleGroup, Group]:
+    """Return the groups of these keys."""
+    rows = tx.look_up(_FIND, [(uid, str(role), name) for uid, role, name in keys])
+    found = [group_of(row) for row in rows]
+    return {(each.channel_uid, each.role, each.name): each for each in found}
+
+
+def save(tx: WriteTransaction, *groups: Group) -> None:
+    """Insert groups, or update them."""
+    rows = [
+        {
+            "channel_uid": each.channel_uid,
+            "role": str(each.role),
+            "name": each.name,
+            "mode": str(each.mode),
+            "size": each.size,
+            "generation": each.generation,
+            "epoch": each.epoch,
+            "next_index": each.next_index,
+            "dynamic": each.dynamic,
+            "changed_at": each.changed_at,
+        }
+        for each in groups
+    ]
+    tx.run_each(_SAVE[tx.dialect], rows)
 
 
 def of_its_group() -> ColumnElement[bool]:
-    """Return what joins an endpoint with its group."""
+    """Return the condition that joins endpoints with their groups."""
     return and_(
         endpoint_groups.c.channel_uid == endpoints.c.channel_uid,
         endpoint_groups.c.role == endpoints.c.role,
@@ -63,7 +82,7 @@ def of_its_group() -> ColumnElement[bool]:
 
 
 def group_of(row: Row[Any]) -> Group:
-    """Return the group of a row that has all columns of `endpoint_groups`."""
+    """Return the group of a row with all columns of `endpoint_groups`."""
     return Group(
         channel_uid=row.channel_uid,
         role=Role(row.role),
@@ -78,16 +97,8 @@ def group_of(row: Row[Any]) -> Group:
     )
 
 
-GroupKey = tuple[str, str]
-"""A channel's uid, and the name of a group of its readers."""
-
 _ASSIGNMENT_KEY = (endpoints.c.channel_uid, endpoints.c.group_name)
-_LIVE = (
-    ~endpoints.c.superseded,
-    endpoints.c.state.in_(sorted(map(str, OPEN))),
-    endpoints.c.health != str(Health.LOST),
-)
-# Commits come so often that it is put together once.
+# Built once: it runs with every commit of a dynamic group.
 _MEMBERS = (
     select(
         endpoints.c.id,
@@ -100,14 +111,16 @@ _MEMBERS = (
     .where(
         endpoints.c.role == str(Role.READER),
         tuple_(*_ASSIGNMENT_KEY).in_(bindparam("keys", expanding=True)),
-        *_LIVE,
+        ~endpoints.c.superseded,
+        endpoints.c.state.in_(sorted(map(str, OPEN))),
+        endpoints.c.health != str(Health.LOST),
     )
     .order_by(endpoints.c.epoch)
 )
 
 
 def living(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, list[Member]]:
-    """Return who lives in each of these groups, by epoch."""
+    """Return the live members of each of these groups, by epoch."""
     found: dict[GroupKey, list[Member]] = {key: [] for key in keys}
     for part in chunks(list(found)):
         for row in tx.execute(_MEMBERS, {"keys": part}):
@@ -119,7 +132,7 @@ def living(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, li
 
 
 def release_shares(tx: WriteTransaction, ids: Collection[str]) -> None:
-    """Have these endpoints hold nothing any more."""
+    """Clear the shares of these endpoints."""
     for part in chunks(sorted(ids)):
         statement = update(endpoints).where(endpoints.c.id.in_(part))
         tx.execute(statement.values(share_index=None, share_size=None))

@@ -8,10 +8,10 @@ from fastapi import Depends, Request
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.cluster.service import ClusterService
-from sluiceway_gateway.endpoints.attach import Attachment
-from sluiceway_gateway.endpoints.heartbeats import Beats
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import Endpoints
-from sluiceway_gateway.groups.service import Resizing, Shares
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
@@ -29,16 +29,15 @@ class Services:
     settings: Settings
     tokens: Tokens
     channels: Channels
-    attachment: Attachment
+    attach: AttachService
     endpoints: Endpoints
-    beats: Beats
+    heartbeats: HeartbeatService
     offsets: Offsets
     acknowledgements: Acknowledgements
     statuses: Statuses
     rendered: ResponseCache
     fragments: JsonCache
-    shares: Shares
-    resizing: Resizing
+    groups: GroupService
     watch: Watch
     cluster: ClusterService
     readiness: ReadinessCheck

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NoReturn
 
+from fastapi import Response
 from pydantic_core import to_json
 
 from sluiceway_gateway.errors import InvalidRequest
@@ -155,6 +156,11 @@ class JsonCache:
 def text_of(value: Any) -> str:
     """Return JSON without spaces."""
     return to_json(value).decode()
+
+
+def json_response(body: Any, status: int = 200) -> Response:
+    """Return a response with compact JSON."""
+    return Response(to_json(body), status, media_type="application/json")
 
 
 def list_of(items: Iterable[str]) -> str:

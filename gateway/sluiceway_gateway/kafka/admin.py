@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.client import Client, accepted, outcomes, rejected, rejection
 from sluiceway_gateway.kafka.model import (
     Broker,
@@ -322,3 +323,21 @@ def _incremental(change: AlterConfig) -> ConfigResource:
         for name in sorted(names)
     ]
     return ConfigResource(ConfigResource.Type.TOPIC, change.name, incremental_configs=entries)
+
+
+def require_watermarks(
+    kafka: KafkaAdmin, topic: str, partitions: int, *, unknown: str = ""
+) -> dict[int, Watermarks]:
+    """Return the watermarks of all partitions of a topic.
+
+    Raises KafkaUnavailable, with a message that begins with `unknown`.
+    """
+    try:
+        found = kafka.watermarks(topic, range(partitions))
+    except KafkaUnavailable as error:
+        raise KafkaUnavailable(f"{unknown} {error}".lstrip(), error.lockout) from error
+    missing = [partition for partition, each in found.items() if each is None]
+    if missing:
+        text = f"{unknown} Kafka did not return the end offset of partition {missing[0]}."
+        raise KafkaUnavailable(text.lstrip())
+    return {partition: each for partition, each in found.items() if each is not None}

@@ -10,68 +10,67 @@ from sluiceway_gateway.channels.model import Channel, Condition, Phase, may_beco
 from sluiceway_gateway.errors import ChannelNotReady
 from sluiceway_gateway.kafka.model import Watermarks
 
-#: Whose positions they are where members share them.
+#: Member index of the positions of a whole group.
 SHARED = -1
 _SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupUsage:
-    """A group of readers, and how far it has committed."""
+    """A group of readers and its positions."""
 
     group: str
     shared: bool
-    """Its members share the records, and the positions."""
+    """Whether members share records and positions."""
     members: frozenset[int]
-    """The places that somebody has, at work or not."""
+    """The indexes of members, open or not."""
     living: frozenset[int]
-    """Those of them that are at work."""
+    """The indexes of members that are alive."""
     positions: Mapping[int, Mapping[int, int]]
-    """The next offset to read, by member (SHARED where they share) and by partition."""
+    """The committed offsets by member (SHARED in a shared group) and by partition."""
     reached: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
-    """In the same form, how far jobs say that they are that keep their positions themselves, as
-    Spark's do in checkpoints; it is their title that tells them. It stands in for the positions of
-    a group that commits nothing."""
+    """In the same form, the reported offsets of jobs that keep positions themselves, such as
+    Spark's in checkpoints. They count in a group without commits."""
 
     @property
     def counts(self) -> bool:
-        """Whether it is at work, or has been so far as to commit."""
+        """Whether a member is alive, or the group has committed."""
         return bool(self.living or self.positions)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attendance:
-    """Who is at a channel."""
+class ChannelUsage:
+    """The endpoints and groups of a channel."""
 
     writers: tuple[str, ...]
-    """Those at work, in words."""
-    loners: tuple[str, ...]
-    """Readers at work that have no group, so that nobody knows how far they are."""
-    followers: tuple[GroupUsage, ...]
+    """Open writers, as text."""
+    ungrouped: tuple[str, ...]
+    """Open readers without a group, as text; their positions are unknown."""
+    groups: tuple[GroupUsage, ...]
 
     @property
     def living(self) -> tuple[str, ...]:
-        """All that are at work, in words."""
+        """All open endpoints, as text."""
         members = [
-            f"{each.group}[{index}]" for each in self.followers for index in sorted(each.living)
+            f"{each.group}[{index}]" for each in self.groups for index in sorted(each.living)
         ]
-        return (*self.writers, *self.loners, *members)
+        return (*self.writers, *self.ungrouped, *members)
 
     @property
-    def is_over(self) -> bool:
-        """Whether nobody writes, and nobody reads who is known to have anything left to read."""
-        return not (self.writers or self.loners or any(each.counts for each in self.followers))
+    def is_finished(self) -> bool:
+        """Whether no endpoint is open and no group has committed."""
+        return not (self.writers or self.ungrouped or any(each.counts for each in self.groups))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unread:
-    """What a group, or one member of a broadcast group, has not committed of a partition."""
+    """Uncommitted messages of a partition, of a group or a member of a broadcast group."""
 
     group: str
     member: int
     partition: int
     messages: int
-    """Offsets, which in a log with gaps are more than messages."""
+    """The number of offsets, which exceeds that of messages in a log with gaps."""
 
     def __str__(self) -> str:
         who = (
@@ -81,49 +80,49 @@ class Unread:
 
 
 def unread(
-    followers: Iterable[GroupUsage], marks: Mapping[int, Watermarks], *, idle_members: bool
+    groups: Iterable[GroupUsage], marks: Mapping[int, Watermarks], *, idle_members: bool
 ) -> list[Unread]:
-    """Return what groups have not committed of what there is, by group, member and partition.
+    """Return the uncommitted messages by group, member and partition.
 
-    `idle_members` says whether a place counts whose instance ended and never committed.
+    With `idle_members`, members that ended and never committed count too.
     """
     return [
-        Unread(group=each.group, member=member, partition=partition, messages=behind)
-        for each in followers
-        for member in _whose(each, idle_members=idle_members)
+        Unread(group=each.group, member=member, partition=partition, messages=lag)
+        for each in groups
+        for member in _members(each, idle_members=idle_members)
         for partition, mark in sorted(marks.items())
-        if (behind := _behind(_place(each, member, partition), mark)) > 0
+        if (lag := _lag(_place(each, member, partition), mark)) > 0
     ]
 
 
-def _whose(follower: GroupUsage, *, idle_members: bool) -> list[int]:
-    places = follower.members if idle_members else follower.living
-    if follower.shared:
-        return [SHARED] if places or follower.positions else []
-    return sorted(places | follower.positions.keys())
+def _members(group_usage: GroupUsage, *, idle_members: bool) -> list[int]:
+    places = group_usage.members if idle_members else group_usage.living
+    if group_usage.shared:
+        return [SHARED] if places or group_usage.positions else []
+    return sorted(places | group_usage.positions.keys())
 
 
-def _place(follower: GroupUsage, member: int, partition: int) -> int | None:
-    places = follower.positions or follower.reached
+def _place(group_usage: GroupUsage, member: int, partition: int) -> int | None:
+    places = group_usage.positions or group_usage.reached
     return places.get(member, {}).get(partition)
 
 
-def _behind(committed: int | None, mark: Watermarks) -> int:
+def _lag(committed: int | None, mark: Watermarks) -> int:
     return mark.end_offset - max(mark.begin_offset, committed or 0)
 
 
-def in_words(what: Iterable[object]) -> str:
-    """Name the first of many."""
+def listed(what: Iterable[object]) -> str:
+    """Join the first texts of many."""
     names = [str(each) for each in what]
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
-def closing(channel: Channel, present: Attendance, *, force: bool, now: datetime) -> Channel:
-    """Return the channel closed to writers: itself, if it is already.
+def closing(channel: Channel, present: ChannelUsage, *, force: bool, now: datetime) -> Channel:
+    """Return the channel closed to writers, or itself if it is.
 
-    It is `closing` as long as there is somebody to wait for, unless `force`. Raises
-    ChannelNotReady for one that has no topic to read.
+    It is `closing` while records may be written or read, unless `force`. Raises ChannelNotReady
+    for a channel without a topic.
     """
     if channel.phase is Phase.CLOSED or (channel.phase is Phase.CLOSING and not force):
         return channel
@@ -133,66 +132,46 @@ def closing(channel: Channel, present: Attendance, *, force: bool, now: datetime
             f"The channel {channel.name!r} is {channel.phase}; only one that is ready can be "
             "closed. Wait until it is, or delete it."
         )
-    if force and not present.is_over:
+    if force and not present.is_finished:
         return closed(
             channel, reason="Forced", message="It was closed without waiting for anybody.", now=now
         )
-    if present.is_over:
+    if present.is_finished:
         return _drained(channel, now=now)
-    ready = Condition(
-        type="Ready",
-        status="True",
-        reason="Closing",
-        message="The channel is closing: its writers finish, its records are read.",
-        last_transition_at=now,
-    )
-    waits = replace(
-        channel,
-        phase=Phase.CLOSING,
-        conditions=with_condition(channel.conditions, ready),
-        revision=channel.revision + 1,
-    )
+    message = "The channel is closing: its writers finish, its records are read."
+    waits = _with_condition(channel, "Ready", "True", "Closing", message, now)
+    waits = replace(waits, phase=Phase.CLOSING, revision=channel.revision + 1)
     return _waiting(waits, present, None, now=now)
 
 
 def drained(
     channel: Channel,
-    present: Attendance,
+    present: ChannelUsage,
     marks: Mapping[int, Watermarks] | None,
     *,
     now: datetime,
 ) -> Channel:
-    """Return a closing channel closed, if all is written and read, else with what is missing.
+    """Return a closing channel closed after all is written and read, else with what is missing.
 
-    It is itself where nothing is new. `marks` are the topic's, taken when no writer was at work
-    any more; None where they are not known.
+    Returns the channel itself if nothing changed. `marks` are the topic's watermarks, read when no
+    writer was open; None if they are unknown.
     """
-    at_work = present.writers or present.loners
-    read = marks is not None and not unread(present.followers, marks, idle_members=False)
-    if present.is_over or (read and not at_work):
+    at_work = present.writers or present.ungrouped
+    read = marks is not None and not unread(present.groups, marks, idle_members=False)
+    if present.is_finished or (read and not at_work):
         return _drained(channel, now=now)
-    following = _waiting(channel, present, marks, now=now)
-    if following == channel:
+    updated = _waiting(channel, present, marks, now=now)
+    if updated == channel:
         return channel
-    return replace(following, revision=channel.revision + 1)
+    return replace(updated, revision=channel.revision + 1)
 
 
 def closed(channel: Channel, *, reason: str, message: str, now: datetime) -> Channel:
-    """Return the channel closed, be there whom it may."""
-    ready = Condition(
-        type="Ready",
-        status="True",
-        reason="Closed",
-        message="The channel is closed: its records are read, nobody writes any more.",
-        last_transition_at=now,
-    )
-    conditions = with_condition(channel.conditions, ready)
-    return replace(
-        channel,
-        phase=Phase.CLOSED,
-        revision=channel.revision + 1,
-        conditions=with_condition(conditions, _condition("True", reason, message, now)),
-    )
+    """Close the channel regardless of open endpoints."""
+    readable = "The channel is closed: its records are read, nobody writes any more."
+    ready = _with_condition(channel, "Ready", "True", "Closed", readable, now)
+    done = _with_condition(ready, "Drained", "True", reason, message, now)
+    return replace(done, phase=Phase.CLOSED, revision=channel.revision + 1)
 
 
 def _drained(channel: Channel, *, now: datetime) -> Channel:
@@ -202,67 +181,73 @@ def _drained(channel: Channel, *, now: datetime) -> Channel:
 
 def _waiting(
     channel: Channel,
-    present: Attendance,
+    present: ChannelUsage,
     marks: Mapping[int, Watermarks] | None,
     *,
     now: datetime,
 ) -> Channel:
     if present.writers:
-        reason, what = "WritersOpen", f"writers are at work: {in_words(present.writers)}"
-    elif present.loners:
-        reason, what = "ReadersOpen", f"readers are at work: {in_words(present.loners)}"
+        reason, what = "WritersOpen", f"writers are at work: {listed(present.writers)}"
+    elif present.ungrouped:
+        reason, what = "ReadersOpen", f"readers are at work: {listed(present.ungrouped)}"
     elif marks is None:
         reason, what = "EndsUnknown", "Kafka has yet to tell where the topic ends"
     else:
-        left = unread(present.followers, marks, idle_members=False)
-        reason, what = "Unread", in_words(left)
-    waits = _condition(
-        "False", reason, f"{what}. It is closed when that is done, or at once with force.", now
-    )
-    return replace(channel, conditions=with_condition(channel.conditions, waits))
+        left = unread(present.groups, marks, idle_members=False)
+        reason, what = "Unread", listed(left)
+    message = f"{what}. It is closed when that is done, or at once with force."
+    return _with_condition(channel, "Drained", "False", reason, message, now)
 
 
-def _condition(
-    status: Literal["True", "False"], reason: str, message: str, now: datetime
-) -> Condition:
-    return Condition(
-        type="Drained", status=status, reason=reason, message=message, last_transition_at=now
+def _with_condition(
+    channel: Channel,
+    type_: str,
+    status: Literal["True", "False"],
+    reason: str,
+    message: str,
+    now: datetime,
+) -> Channel:
+    condition = Condition(
+        type=type_, status=status, reason=reason, message=message, last_transition_at=now
     )
+    return replace(channel, conditions=with_condition(channel.conditions, condition))
 
 
 IDLE = "Idle"
-"""The type of the condition."""
+"""Type of the condition."""
 PHASES = frozenset({Phase.READY, Phase.CLOSING, Phase.CLOSED})
-"""Those that come to their end by being idle. Others wait for somebody, who should find them."""
+"""Phases in which the idle limit applies; a channel in another phase needs its owner."""
 _LONGEST_WATCH = timedelta(hours=1)
 
 
-def limit(channel: Channel) -> timedelta:
-    """Return how long it may be idle."""
-    assert channel.spec.idle_ms is not None  # noqa: S101 - the callers have looked
+def idle_limit(channel: Channel) -> timedelta:
+    """Return the time without use after which the channel is closed."""
+    assert channel.spec.idle_ms is not None  # noqa: S101 - the callers check it
     return timedelta(milliseconds=channel.spec.idle_ms)
 
 
-def watch(channel: Channel) -> timedelta:
-    """Return how long its topic has to be seen unmoved before anything is done to it."""
-    return min(limit(channel) / 10, _LONGEST_WATCH)
+def watch_period(channel: Channel) -> timedelta:
+    """Return the time for which the topic must not grow before the channel is closed or removed."""
+    return min(idle_limit(channel) / 10, _LONGEST_WATCH)
 
 
 def is_quiet(channel: Channel, *, used_at: datetime, now: datetime) -> bool:
-    """Tell whether it has not been used for so long that its topic should be looked at."""
-    return now - used_at >= limit(channel) / 2
+    """Whether the channel has been unused for half its limit, so that its topic is checked."""
+    return now - used_at >= idle_limit(channel) / 2
 
 
-def idled(channel: Channel, *, used_at: datetime, watched: bool, now: datetime) -> Channel:
-    """Return the channel as it is after so long without use: itself, if nothing is new.
+def apply_idle_limit(
+    channel: Channel, *, used_at: datetime, watched: bool, now: datetime
+) -> Channel:
+    """Return the channel with its idle limit applied, or itself if nothing changed.
 
-    It is closed after its time, whatever was not read, and deleted after as long again; both only
-    if its topic was `watched`. Before, its condition `Idle` says when.
+    It is closed after the limit, even with unread records, and deleted after as long again; both
+    only if its topic was `watched`. Its condition `Idle` announces both.
     """
-    idle = limit(channel)
+    idle = idle_limit(channel)
     closes_at = used_at + idle
     if now < closes_at:
-        return _said(channel, *_before(channel, used_at, now), now=now)
+        return _announced(channel, *_before(channel, used_at, now), now=now)
     before = channel.condition(IDLE)
     since = before.last_transition_at if before and before.status == "True" else now
     removed_at = max(since, closes_at) + idle
@@ -270,19 +255,17 @@ def idled(channel: Channel, *, used_at: datetime, watched: bool, now: datetime) 
     if channel.phase is Phase.CLOSED:
         if watched and now >= removed_at:
             return deleted(channel, keep_topic=False, now=now)
-        return _said(channel, "True", reason, message, now=now)
+        return _announced(channel, "True", reason, message, now=now)
     if not watched:
-        return _said(channel, *_before(channel, used_at, now), now=now)
+        return _announced(channel, *_before(channel, used_at, now), now=now)
     shut = closed(channel, reason=IDLE, message="It was closed as nobody used it.", now=now)
-    return replace(
-        shut, conditions=_with(shut, _idle_condition("True", reason, message, now)).conditions
-    )
+    return _with_condition(shut, IDLE, "True", reason, message, now)
 
 
 def _before(
     channel: Channel, used_at: datetime, now: datetime
 ) -> tuple[Literal["False"], str, str]:
-    idle = limit(channel)
+    idle = idle_limit(channel)
     fate = "its topic stays" if channel.adopted else "its records with it"
     if not is_quiet(channel, used_at=used_at, now=now):
         if channel.phase is Phase.CLOSED:
@@ -315,23 +298,11 @@ def _remains(channel: Channel, used_at: datetime, removed_at: datetime) -> str:
     )
 
 
-def _said(
+def _announced(
     channel: Channel, status: Literal["True", "False"], reason: str, message: str, *, now: datetime
 ) -> Channel:
-    following = _with(channel, _idle_condition(status, reason, message, now))
-    return channel if following == channel else replace(following, revision=channel.revision + 1)
-
-
-def _with(channel: Channel, condition: Condition) -> Channel:
-    return replace(channel, conditions=with_condition(channel.conditions, condition))
-
-
-def _idle_condition(
-    status: Literal["True", "False"], reason: str, message: str, now: datetime
-) -> Condition:
-    return Condition(
-        type=IDLE, status=status, reason=reason, message=message, last_transition_at=now
-    )
+    updated = _with_condition(channel, IDLE, status, reason, message, now)
+    return channel if updated == channel else replace(updated, revision=channel.revision + 1)
 
 
 def _span(time: timedelta) -> str:

@@ -9,21 +9,14 @@ from typing import Any
 from sqlalchemy import Row, bindparam, exists, func, or_, select, update
 
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.channels.rows import (
-    CHANGE,
-    as_it_was,
-    channel_of,
-    in_phases,
-    selection,
-    values_of,
-)
+from sluiceway_gateway.channels.store import channel_of, in_phases, replace_row, selection
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions
 from sluiceway_gateway.endpoints import history
 from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Event, Health, Mode, Role
-from sluiceway_gateway.lifecycle.model import PHASES, SHARED, Attendance, GroupUsage
+from sluiceway_gateway.lifecycle.model import PHASES, SHARED, ChannelUsage, GroupUsage
 
-# The leading replica asks all the time, so they are put together once.
+# Built once: the leading replica runs them all the time.
 _CLOSING = selection().where(in_phases([Phase.CLOSING])).order_by(channels.c.uid)
 _PRESENT = (
     select(
@@ -59,18 +52,18 @@ _GROUPS = (
 )
 
 
-def usage_of_channel(tx: ReadTransaction, channel: Channel) -> Attendance:
-    """Return who is at the channel; positions of another topic than its own count for nothing."""
+def usage_of_channel(tx: ReadTransaction, channel: Channel) -> ChannelUsage:
+    """Return the endpoints and groups of a channel, without positions in other topics."""
     rows = tx.execute(_PRESENT, {"channel_uid": channel.uid}).all()
     living = [row for row in rows if row.state in OPEN and row.health != str(Health.LOST)]
-    return Attendance(
+    return ChannelUsage(
         writers=tuple(_place(row) for row in living if row.role == str(Role.WRITER)),
-        loners=tuple(
+        ungrouped=tuple(
             _place(row)
             for row in living
             if row.role == str(Role.READER) and row.group_name == ANONYMOUS
         ),
-        followers=_followers(tx, channel, [row for row in rows if row.role == str(Role.READER)]),
+        groups=_groups(tx, channel, [row for row in rows if row.role == str(Role.READER)]),
     )
 
 
@@ -80,14 +73,14 @@ def closing(tx: ReadTransaction) -> list[Channel]:
 
 
 def save_status(tx: WriteTransaction, channel: Channel, *, was: Channel) -> bool:
-    """Put `channel`, of which the status is another, in the place of `was`; False if that is gone.
+    """Save a channel whose status changed; False if it is no longer as it `was`.
 
-    Nothing of it concerns Kafka: when it is compared with Kafka next stays as it was.
+    The time of its next reconciliation stays, as nothing here concerns Kafka.
     """
-    return tx.execute(CHANGE, values_of(channel) | as_it_was(was)).rowcount == 1
+    return replace_row(tx, channel, was=was)
 
 
-def _followers(
+def _groups(
     tx: ReadTransaction, channel: Channel, readers: Sequence[Row[Any]]
 ) -> tuple[GroupUsage, ...]:
     committed: dict[str, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
@@ -120,7 +113,7 @@ def _reached(members: Sequence[Row[Any]], *, shared: bool) -> dict[int, dict[int
     found: dict[int, dict[int, int]] = defaultdict(dict)
     for row in members:
         if row.title is None:
-            # It can commit, and until it has, it may begin again where it began.
+            # Only jobs with a title keep positions of their own; others commit.
             continue
         own = found[SHARED if shared else row.member_index]
         for partition, (offset, _record) in (row.reached or {}).items():
@@ -132,8 +125,8 @@ def _place(row: Row[Any]) -> str:
     return f"{row.group_name}[{row.member_index}]" if row.group_name else f"{row.role} {row.id[:8]}"
 
 
-#: Uses that come one after the other are written down once in this time.
-SPARE = timedelta(minutes=1)
+#: Uses within this time are saved once.
+USE_INTERVAL = timedelta(minutes=1)
 
 _OWN = endpoints.c.channel_uid == channels.c.uid
 _LIVING = exists().where(
@@ -148,7 +141,7 @@ _LAST_COMMITTED = (
     .where(positions.c.channel_uid == channels.c.uid)
     .scalar_subquery()
 )
-# The leading replica asks all the time, so they are put together once.
+# Built once: the leading replica runs them all the time.
 _ALL = (
     selection()
     .add_columns(
@@ -163,48 +156,49 @@ _ONE = _ALL.where(channels.c.uid == bindparam("uid"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Usage:
-    """A channel, and how it is used."""
+class LastUse:
+    """A channel with an idle limit, and its last use."""
 
     channel: Channel
     used_at: datetime
-    """The last use that the database knows of."""
+    """The last use that is in the database."""
     lives: bool
-    """Somebody writes or reads it."""
+    """Whether an endpoint is open."""
 
 
-def usages(tx: ReadTransaction) -> list[Usage]:
-    """Return the channels that come to their end by being idle."""
-    return [_usage_of(row) for row in tx.execute(_ALL)]
+def last_uses(tx: ReadTransaction) -> list[LastUse]:
+    """Return the channels with an idle limit."""
+    return [_last_use_of(row) for row in tx.execute(_ALL)]
 
 
-def usage(tx: ReadTransaction, uid: str) -> Usage | None:
-    """Return one of them; None if it is gone, or is none of them any more."""
+def last_use(tx: ReadTransaction, uid: str) -> LastUse | None:
+    """Return a channel with an idle limit; None if it has none, or is gone."""
     row = tx.execute(_ONE, {"uid": uid}).one_or_none()
-    return None if row is None else _usage_of(row)
+    return None if row is None else _last_use_of(row)
 
 
-def touch(tx: WriteTransaction, uid: str, at: datetime, *, spare: timedelta = SPARE) -> None:
-    """Note a use, unless a later one, or one that is hardly older, was noted."""
+def record_use(
+    tx: WriteTransaction, uid: str, at: datetime, *, interval: timedelta = USE_INTERVAL
+) -> None:
+    """Save a use, unless one within `interval` before it, or a later one, is saved."""
     tx.execute(
         update(channels)
         .where(
             channels.c.uid == uid,
-            or_(channels.c.used_at.is_(None), channels.c.used_at < at - spare),
+            or_(channels.c.used_at.is_(None), channels.c.used_at < at - interval),
         )
         .values(used_at=at)
     )
 
 
-def write_down(tx: WriteTransaction, channel: Channel, what: str, *, at: datetime) -> None:
-    """Add to the channel's history what became of it."""
-    line = Event(at=at, endpoint=None, group="", state=None, health=None, cause=what, by="gateway")
-    history.add(tx, [(channel.uid, line)])
+def record_event(tx: WriteTransaction, channel: Channel, what: str, *, at: datetime) -> None:
+    """Append a line about the channel to its history."""
+    history.add(tx, [Event(channel_uid=channel.uid, at=at, cause=what, by="gateway")])
 
 
-def _usage_of(row: Any) -> Usage:
+def _last_use_of(row: Any) -> LastUse:
     known: Sequence[datetime | None] = (row.used_at, row.changed_at, row.committed_at)
-    return Usage(
+    return LastUse(
         channel=channel_of(row),
         used_at=max([row.created_at, *(each for each in known if each is not None)]),
         lives=bool(row.lives),

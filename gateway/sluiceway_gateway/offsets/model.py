@@ -13,7 +13,13 @@ from sluiceway_gateway.errors import (
     StaleGeneration,
     TopicChanged,
 )
-from sluiceway_gateway.groups.model import Group, Member, assigned, held, require_share
+from sluiceway_gateway.groups.model import (
+    Group,
+    Member,
+    endpoint_partitions,
+    held_partitions,
+    require_share,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +119,8 @@ def validate_commit(commit: Commit, context: CommitContext) -> bool:
 def _own(context: CommitContext) -> Container[int]:
     endpoint, partitions = context.endpoint, context.partitions
     if endpoint.is_dynamic:
-        return held(endpoint, context.others, partitions)
-    return assigned(endpoint.place, mode=endpoint.mode, size=endpoint.size, partitions=partitions)
+        return held_partitions(endpoint, context.others, partitions)
+    return endpoint_partitions(endpoint, partitions)
 
 
 def require_generation(group: Group, generation: int) -> None:
@@ -122,7 +128,7 @@ def require_generation(group: Group, generation: int) -> None:
     if generation != group.generation:
         raise StaleGeneration(
             f"The group {group.name!r} is at generation {group.generation}, not {generation}: it "
-            "was resized or reset. Attach a new instance, which continues from what is committed."
+            "was resized or reset. Attach a new instance; it continues from the committed offsets."
         )
 
 

@@ -17,7 +17,7 @@ from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, Position
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.auth import Manager, Viewer, access
 from sluiceway_gateway.http.deps import Gateway
-from sluiceway_gateway.http.json import text_of
+from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, Wait, request_of
 from sluiceway_gateway.http.problems import problems
@@ -231,7 +231,7 @@ def commit_of(name: str, group: str, body: CommitPut) -> Commit:
 def _committed(done: CommitResult) -> Response:
     assert done.group is not None  # noqa: S101 - no error, so there is one
     positions = [(done.member, each) for each in done.positions]
-    return _sent(_group_json(done.group, positions) | {"number": done.number})
+    return json_response(_group_json(done.group, positions) | {"number": done.number})
 
 
 def position_of(given: PositionPut) -> Position:
@@ -240,7 +240,7 @@ def position_of(given: PositionPut) -> Position:
 
 
 def _report_response(report: GroupReport) -> Response:
-    return _sent(_report_json(report))
+    return json_response(_report_json(report))
 
 
 def _report_json(report: GroupReport) -> dict[str, Any]:
@@ -269,10 +269,6 @@ def _committed_json(member: int, committed: Committed) -> dict[str, Any]:
         "number": committed.number,
         "committed_at": time_json(committed.committed_at),
     }
-
-
-def _sent(body: Any) -> Response:
-    return Response(text_of(body), media_type="application/json")
 
 
 Before = Annotated[list[PositionPut], Field(max_length=MAX_PARTITIONS), AfterValidator(each_once)]
@@ -389,4 +385,4 @@ async def passed(
             for each in result.missing[:_SHOWN]
         ],
     }
-    return Response(text_of(answer), media_type="application/json")
+    return json_response(answer)

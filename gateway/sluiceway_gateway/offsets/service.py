@@ -29,7 +29,7 @@ from sluiceway_gateway.errors import (
     Violation,
 )
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.model import Group, founded
+from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import (
     Commit,
@@ -137,7 +137,7 @@ class Offsets:
     ) -> "list[CommitResult | Future[CommitResult] | Exception]":
         try:
             with self._database.write() as tx:
-                results = self._commit_all(tx, pending, patiently=False)
+                results = self._commit_all(tx, pending, wait=False)
         except DatabaseUnavailable:
             raise
         except Exception:
@@ -154,7 +154,7 @@ class Offsets:
     def _commit_alone(self, pending: PendingCommit) -> CommitResult:
         commit = pending.commit
         with self._database.write() as tx:
-            (result,) = self._commit_all(tx, [pending], patiently=True)
+            (result,) = self._commit_all(tx, [pending], wait=True)
             if isinstance(result.error, EndpointNotFound):
                 require_channel(
                     commit.channel, channels_store.find(tx, commit.channel), commit.channel_uid
@@ -164,12 +164,12 @@ class Offsets:
         return result
 
     def _commit_all(
-        self, tx: WriteTransaction, pending: Sequence[PendingCommit], *, patiently: bool
+        self, tx: WriteTransaction, pending: Sequence[PendingCommit], *, wait: bool
     ) -> list[CommitResult]:
         refusals = self._tokens.refusals(tx, {each.principal for each in pending})
         valid = [each for each in pending if each.principal not in refusals]
         commits = [(each.commit, each.principal) for each in valid]
-        results = iter(offsets_store.commit(tx, commits, now=self._clock(), patiently=patiently))
+        results = iter(offsets_store.commit(tx, commits, now=self._clock(), wait=wait))
         return [
             CommitResult(error=refusals[each.principal])
             if each.principal in refusals
@@ -223,15 +223,13 @@ class Offsets:
             following = replace(found, generation=found.generation + 1, changed_at=now)
             groups_store.save(tx, following)
             line = Event(
+                channel_uid=channel.uid,
                 at=now,
-                endpoint=None,
                 group=group,
-                state=None,
-                health=None,
                 cause=reset.reason,
                 by=principal.id,
             )
-            history.add(tx, [(channel.uid, line)])
+            history.add(tx, [line])
             answer = render(_report(tx, following, member=member))
             if request is not None:
                 idempotency.settle(tx, request, answer)
@@ -344,7 +342,7 @@ def _malformed(field: str, message: str) -> InvalidRequest:
 def _group_of_advance(tx: WriteTransaction, channel: Channel, name: str) -> Group:
     found = groups_store.find(tx, channel.uid, Role.READER, name)
     if found is None:
-        found = founded(channel.uid, Role.READER, name, mode=Mode.SHARED, size=None, dynamic=True)
+        found = new_group(channel.uid, Role.READER, name, GroupConfig(dynamic=True))
         groups_store.save(tx, found)
     if found.mode is Mode.BROADCAST:
         raise GroupMode(

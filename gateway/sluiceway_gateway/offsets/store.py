@@ -9,7 +9,7 @@ from sqlalchemy import Row, bindparam, delete, select, tuple_, update
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import READABLE
-from sluiceway_gateway.channels.rows import in_phases
+from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions, sessions
 from sluiceway_gateway.db.statements import (
@@ -23,7 +23,7 @@ from sluiceway_gateway.db.statements import (
 from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
 from sluiceway_gateway.errors import EndpointNotFound, SluicewayGatewayError
-from sluiceway_gateway.groups.model import Group, Member, member_of_positions
+from sluiceway_gateway.groups.model import Group, Member, position_member
 from sluiceway_gateway.groups.store import group_of, living, of_its_group
 from sluiceway_gateway.offsets.model import (
     Commit,
@@ -82,7 +82,7 @@ class PositionUpdate:
 
 def whose(endpoint: Endpoint) -> Whose:
     """Return the owner of the positions that the endpoint commits."""
-    member = member_of_positions(endpoint.place, endpoint.mode)
+    member = position_member(endpoint.place, endpoint.mode)
     return endpoint.channel_uid, endpoint.place.group, member
 
 
@@ -190,16 +190,16 @@ def commit(
     asked: Sequence[tuple[Commit, Principal]],
     *,
     now: datetime,
-    patiently: bool = True,
+    wait: bool = True,
 ) -> list[CommitResult]:
     """Validate and store commits, each all or nothing; return a result for each, in order.
 
     At most one per endpoint, as the second would be validated by what was before the first. Unless
-    `patiently`, an endpoint that another transaction has locked is EndpointNotFound, too.
+    `wait`, an endpoint that another transaction has locked is EndpointNotFound, too.
     """
     # Until this transaction ends, no locked endpoint is superseded and no group of theirs is
     # resized or reset, so what is read next stays true.
-    held = endpoint_store.hold(tx, {each.endpoint for each, _ in asked}, patiently=patiently)
+    held = endpoint_store.hold(tx, {each.endpoint for each, _ in asked}, wait=wait)
     contexts = _endpoint_contexts(tx, held)
     others = _others(tx, held)
     stored = stored_at(
@@ -283,7 +283,7 @@ _CONTEXTS = CachedSelect(
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
     make=_context_of,
-    most=_MOST_KEPT,
+    max_entries=_MOST_KEPT,
 )
 
 

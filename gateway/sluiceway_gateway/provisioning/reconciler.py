@@ -200,7 +200,7 @@ class Reconciler:
             return due(tx, now=now, limit=self._page_size) or misdated(
                 tx,
                 latest=now + timedelta(seconds=longest_s),
-                latest_on_the_way=now + timedelta(seconds=BACKOFF_MAX_S),
+                latest_in_progress=now + timedelta(seconds=BACKOFF_MAX_S),
                 limit=self._page_size,
             )
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, delete, exists, false, or_, select
 
 from sluiceway_gateway.channels.model import Format, Phase, SchemaVersion
-from sluiceway_gateway.channels.rows import in_phases
+from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channel_schemas, channels, kept_schemas, schemas
 from sluiceway_gateway.db.statements import by_dialect, starts_with

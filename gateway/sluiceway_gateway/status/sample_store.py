@@ -42,9 +42,9 @@ def sample_of(row: Row[Any]) -> StoredSample:
             ends=document["ends"],
             tracks={key: OffsetTrack(**each) for key, each in document["tracks"].items()},
         ),
-        endpoints_digest=document["counted"],
-        lags={key: _group_lag_of(each) for key, each in document["paces"].items()},
-        write_rate=document["outline"]["write_rate"],
+        endpoints_digest=document["endpoints_digest"],
+        lags={key: _group_lag_of(each) for key, each in document["lags"].items()},
+        write_rate=document["summary"]["write_rate"],
     )
 
 
@@ -59,9 +59,9 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
             key: {"position": t.position, "committed": t.committed, "holder": t.holder}
             for key, t in sample.tracks.items()
         },
-        "counted": stored.endpoints_digest,
-        "paces": {key: vars(each) for key, each in stored.lags.items()},
-        "outline": asdict(summarize(stored.lags.values(), stored.write_rate)),
+        "endpoints_digest": stored.endpoints_digest,
+        "lags": {key: vars(each) for key, each in stored.lags.items()},
+        "summary": asdict(summarize(stored.lags.values(), stored.write_rate)),
     }
     return {
         "channel_uid": channel_uid,
@@ -125,7 +125,7 @@ _LAST = CachedSelect(
     .offset(literal_column("0")),
     keys="uid",
     make=sample_of,
-    most=_MAX_CACHED,
+    max_entries=_MAX_CACHED,
 )
 
 
@@ -185,13 +185,13 @@ def summaries(
         these = newest.where(samples.c.channel_uid.in_(chunk)).group_by(samples.c.channel_uid)
         latest = these.subquery()
         statement = select(
-            samples.c.channel_uid, samples.c.at, samples.c.document["outline"].label("outline")
+            samples.c.channel_uid, samples.c.at, samples.c.document["summary"].label("summary")
         ).join(
             latest,
             (samples.c.channel_uid == latest.c.channel_uid) & (samples.c.number == latest.c.number),
         )
         for row in tx.execute(statement):
-            found[row.channel_uid] = (row.at, _summary_of(row.outline))
+            found[row.channel_uid] = (row.at, _summary_of(row.summary))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from sluiceway_gateway.endpoints.model import Endpoint, Health, Mode, Place, Role, State
+from sluiceway_gateway.endpoints.model import Endpoint, Mode, Place, Role
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ENDPOINT = Endpoint(
@@ -14,15 +14,6 @@ ENDPOINT = Endpoint(
     mode=Mode.SHARED,
     epoch=7,
     generation=1,
-    state=State.OPENED,
-    health=Health.HEALTHY,
-    superseded=False,
-    cause=None,
     attached_at=NOW,
     changed_at=NOW,
-    counters={},
-    payload=None,
-    ends=None,
-    lost_at=None,
-    commits=0,
 )

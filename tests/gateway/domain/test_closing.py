@@ -14,7 +14,7 @@ from sluiceway_gateway.errors import Conflict
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import (
     SHARED,
-    Attendance,
+    ChannelUsage,
     GroupUsage,
     Unread,
     closing,
@@ -33,12 +33,12 @@ def channel(phase: Phase = Phase.READY) -> Channel:
     return replace(made, phase=phase)
 
 
-def present(**who: Any) -> Attendance:
-    nobody: dict[str, Any] = {"writers": (), "loners": (), "followers": ()}
-    return Attendance(**(nobody | who))
+def present(**who: Any) -> ChannelUsage:
+    nobody: dict[str, Any] = {"writers": (), "ungrouped": (), "groups": ()}
+    return ChannelUsage(**(nobody | who))
 
 
-def follower(
+def group_usage(
     positions: dict[int, dict[int, int]] | None = None, *, shared: bool = True, **places: Any
 ) -> GroupUsage:
     members, living = (frozenset(places.get(each, ())) for each in ("members", "living"))
@@ -58,48 +58,48 @@ def told(each: Channel) -> tuple[str, str, str]:
     return condition.status, condition.reason, condition.message
 
 
-def test_what_a_group_has_not_committed_is_counted_from_where_the_log_begins() -> None:
-    assert left(follower({SHARED: {0: 12}})) == [(SHARED, 0, 8)]
-    assert left(follower({SHARED: {0: 2, 1: 0}})) == [(SHARED, 0, 15)]
-    assert left(follower({SHARED: {1: 0}})) == [(SHARED, 0, 15)]
-    assert left(follower({SHARED: {0: 20}})) == []
+def test_unread_messages_are_counted_from_the_start_of_the_log() -> None:
+    assert left(group_usage({SHARED: {0: 12}})) == [(SHARED, 0, 8)]
+    assert left(group_usage({SHARED: {0: 2, 1: 0}})) == [(SHARED, 0, 15)]
+    assert left(group_usage({SHARED: {1: 0}})) == [(SHARED, 0, 15)]
+    assert left(group_usage({SHARED: {0: 20}})) == []
 
 
-def test_each_member_of_a_broadcast_group_has_to_have_all() -> None:
-    one = follower({0: {0: 20}, 2: {0: 19}}, shared=False, living=(1,))
+def test_each_member_of_a_broadcast_group_has_to_read_all() -> None:
+    one = group_usage({0: {0: 20}, 2: {0: 19}}, shared=False, living=(1,))
     assert left(one) == [(1, 0, 15), (2, 0, 1)]
 
 
-def test_a_place_that_ended_without_a_commit_counts_where_that_is_asked() -> None:
-    gone = follower(members=(0,))
+def test_ended_members_without_commits_count_on_request() -> None:
+    gone = group_usage(members=(0,))
     assert left(gone) == [(SHARED, 0, 15)]
     assert left(gone, idle_members=False) == []
     assert not gone.counts
 
 
-def test_what_a_group_has_reached_stands_in_where_it_never_commits() -> None:
+def test_reached_offsets_count_in_groups_without_commits() -> None:
     reached = {SHARED: {0: 15}}
-    assert left(replace(follower(members=(0,)), reached=reached)) == [(SHARED, 0, 5)]
-    assert left(replace(follower({SHARED: {0: 12}}), reached=reached)) == [(SHARED, 0, 8)]
-    assert not replace(follower(members=(0,)), reached=reached).counts
+    assert left(replace(group_usage(members=(0,)), reached=reached)) == [(SHARED, 0, 5)]
+    assert left(replace(group_usage({SHARED: {0: 12}}), reached=reached)) == [(SHARED, 0, 8)]
+    assert not replace(group_usage(members=(0,)), reached=reached).counts
 
 
 @given(
     committed=st.dictionaries(st.integers(0, 3), st.integers(0, 9)),
     ends=st.dictionaries(st.integers(0, 3), st.integers(0, 9)),
 )
-def test_nothing_is_left_exactly_when_all_is_committed(
+def test_no_messages_are_unread_exactly_when_all_are_committed(
     committed: dict[int, int], ends: dict[int, int]
 ) -> None:
     marks = {p: Watermarks(begin_offset=0, end_offset=end) for p, end in ends.items()}
-    found = unread([follower({SHARED: committed})], marks, idle_members=False)
+    found = unread([group_usage({SHARED: committed})], marks, idle_members=False)
     behind = {p: end - committed.get(p, 0) for p, end in ends.items() if end > committed.get(p, 0)}
     assert {each.partition: each.messages for each in found} == behind
 
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("phase", list(Phase))
-def test_only_a_ready_channel_is_closed_and_that_once(phase: Phase, force: bool) -> None:
+def test_only_a_ready_channel_is_closed_and_only_once(phase: Phase, force: bool) -> None:
     before = channel(phase)
     if phase not in (Phase.READY, Phase.CLOSING, Phase.CLOSED):
         with pytest.raises(Conflict) as raised:
@@ -113,14 +113,14 @@ def test_only_a_ready_channel_is_closed_and_that_once(phase: Phase, force: bool)
     assert closing(once, present(writers=("a",)), force=force, now=NOW) is once
 
 
-def test_a_channel_that_nobody_uses_is_closed_at_once() -> None:
-    closed = closing(channel(), present(followers=(follower(members=(0,)),)), force=False, now=NOW)
+def test_an_unused_channel_is_closed_at_once() -> None:
+    closed = closing(channel(), present(groups=(group_usage(members=(0,)),)), force=False, now=NOW)
     assert (closed.phase, told(closed)[:2]) == (Phase.CLOSED, ("True", "Drained"))
 
 
-def test_a_channel_is_closed_when_writers_and_readers_have_come_to_the_end() -> None:
+def test_a_channel_is_closed_after_writers_and_readers_finished() -> None:
     at_work = present(
-        writers=("load[0]",), loners=("reader 1",), followers=(follower(living=(0,)),)
+        writers=("load[0]",), ungrouped=("reader 1",), groups=(group_usage(living=(0,)),)
     )
     waits = closing(channel(), at_work, force=False, now=NOW)
     assert told(waits)[:2] == ("False", "WritersOpen")
@@ -128,10 +128,10 @@ def test_a_channel_is_closed_when_writers_and_readers_have_come_to_the_end() -> 
     assert drained(waits, at_work, MARKS, now=LATER) is waits
 
     steps = [
-        (present(loners=("reader 1",)), MARKS, "ReadersOpen", "reader 1"),
-        (present(followers=(follower(living=(0,)),)), None, "EndsUnknown", "Kafka"),
+        (present(ungrouped=("reader 1",)), MARKS, "ReadersOpen", "reader 1"),
+        (present(groups=(group_usage(living=(0,)),)), None, "EndsUnknown", "Kafka"),
         (
-            present(followers=(follower({SHARED: {0: 8}}),)),
+            present(groups=(group_usage({SHARED: {0: 8}}),)),
             MARKS,
             "Unread",
             "the group 'g' has not committed 12 messages of partition 0",
@@ -147,16 +147,16 @@ def test_a_channel_is_closed_when_writers_and_readers_have_come_to_the_end() -> 
     assert condition is not None
     assert condition.last_transition_at == NOW
 
-    closed = drained(waits, present(followers=(follower({SHARED: {0: 20}}),)), MARKS, now=LATER)
+    closed = drained(waits, present(groups=(group_usage({SHARED: {0: 20}}),)), MARKS, now=LATER)
     assert (closed.phase, told(closed)[:2]) == (Phase.CLOSED, ("True", "Drained"))
 
 
-def test_force_says_that_nobody_was_waited_for() -> None:
+def test_the_condition_names_a_forced_close() -> None:
     closed = closing(channel(Phase.CLOSING), present(writers=("a",)), force=True, now=NOW)
     assert told(closed)[:2] == ("True", "Forced")
 
 
-def test_many_that_are_missing_are_named_in_part() -> None:
+def test_a_long_list_is_cut() -> None:
     waits = closing(channel(), present(writers=tuple(map(str, range(99)))), force=False, now=NOW)
     assert "18, 19 and 79 more" in told(waits)[2]
     assert str(Unread(group="g", member=2, partition=0, messages=1200)) == (

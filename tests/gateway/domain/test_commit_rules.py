@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 import pytest
 from attached import ENDPOINT
 
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Place, Role, State
 from sluiceway_gateway.errors import (
     Conflict,
     Fenced,
@@ -15,7 +15,7 @@ from sluiceway_gateway.errors import (
     StaleGeneration,
     TopicChanged,
 )
-from sluiceway_gateway.groups.model import founded
+from sluiceway_gateway.groups.model import GroupConfig, new_group
 from sluiceway_gateway.offsets.model import (
     Commit,
     CommitContext,
@@ -34,7 +34,7 @@ STORED = Committed(
 )
 STANDING = CommitContext(
     endpoint=READER,
-    group=founded("c" * 32, Role.READER, "delays", mode=Mode.SHARED, size=2),
+    group=new_group("c" * 32, Role.READER, "delays", GroupConfig(size=2)),
     topic_id="t",
     partitions=6,
     stored={3: STORED},

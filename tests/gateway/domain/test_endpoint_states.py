@@ -24,7 +24,7 @@ STATES = st.sampled_from(State)
 ENDS = st.none() | st.dictionaries(st.integers(0, 3), st.integers(0, 9))
 
 
-def test_every_state_has_its_row_in_the_table() -> None:
+def test_every_state_has_a_row_in_the_table() -> None:
     assert set(TRANSITIONS) == set(State)
 
 
@@ -34,12 +34,12 @@ def test_closed_is_final_and_every_open_state_may_fail_and_close() -> None:
         assert {State.ERROR, State.CLOSED} <= TRANSITIONS[state]
 
 
-def test_an_error_is_left_by_opening_or_starting_alone() -> None:
+def test_an_error_is_followed_only_by_opened_or_started() -> None:
     assert TRANSITIONS[State.ERROR] == {State.OPENED, State.STARTED}
 
 
 @given(before=STATES, after=STATES)
-def test_a_step_is_taken_once_or_refused(before: State, after: State) -> None:
+def test_a_transition_is_applied_once_or_refused(before: State, after: State) -> None:
     endpoint = replace(ENDPOINT, state=before)
     if not may_become(before, after):
         with pytest.raises(IllegalTransition, match=f"is {before} and cannot become {after}"):
@@ -63,11 +63,11 @@ def test_a_step_is_taken_once_or_refused(before: State, after: State) -> None:
         (replace(ENDPOINT, state=State.CLOSED), False),
     ],
 )
-def test_who_is_reckoned_with(endpoint: Endpoint, lives: bool) -> None:
+def test_which_endpoints_are_alive(endpoint: Endpoint, lives: bool) -> None:
     assert endpoint.lives is lives
 
 
-def test_the_superseded_and_those_of_another_epoch_are_fenced() -> None:
+def test_superseded_endpoints_and_other_epochs_are_fenced() -> None:
     ENDPOINT.require(epoch=7)
     with pytest.raises(Fenced, match="has the epoch 7, not 6"):
         ENDPOINT.require(epoch=6)
@@ -76,7 +76,9 @@ def test_the_superseded_and_those_of_another_epoch_are_fenced() -> None:
 
 
 @given(before=ENDS, reported=ENDS)
-def test_ends_only_grow(before: dict[int, int] | None, reported: dict[int, int] | None) -> None:
+def test_ends_never_decrease(
+    before: dict[int, int] | None, reported: dict[int, int] | None
+) -> None:
     merged = merged_ends(before, reported)
     assert (merged is None) == (before is None and reported is None)
     for ends in (before or {}, reported or {}):

@@ -1,4 +1,4 @@
-"""Random schedules of members that come, take their shares when they like, and go."""
+"""Random schedules of members of a dynamic group that join, take their shares and leave."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -8,19 +8,19 @@ from attached import ENDPOINT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, Share, State
+from sluiceway_gateway.endpoints.model import Endpoint, Role, Share, State
 from sluiceway_gateway.errors import StaleGeneration
 from sluiceway_gateway.groups.model import (
     Group,
+    GroupConfig,
     Member,
-    founded,
-    held,
-    regrouped,
+    held_partitions,
+    new_group,
     require_share,
     share_generation,
     split,
-    taken,
     target_share,
+    with_share,
 )
 
 PARTITIONS = 5
@@ -31,8 +31,8 @@ STEPS = st.lists(
 
 
 @dataclass
-class Crew:
-    """A dynamic group, as the database has it."""
+class DynamicGroup:
+    """The rows of a dynamic group."""
 
     group: Group
     members: list[Endpoint]
@@ -42,21 +42,23 @@ class Crew:
             self.group = replace(self.group, epoch=self.group.epoch + 1)
             made = replace(ENDPOINT, id=str(self.group.epoch), epoch=self.group.epoch, size=None)
             self.members.append(made)
-            self.regroup()
+            self.rebalance()
         elif self.members:
             member = self.members[which % len(self.members)]
             if what == "leave":
                 self.members.remove(member)
-                self.regroup()
+                self.rebalance()
             else:
                 take = self.group.generation - (what == "late")
                 self.take(member, max(1, take))
 
-    def regroup(self) -> None:
-        self.group = regrouped(self.group, living=len(self.members), now=NOW)
+    def rebalance(self) -> None:
+        self.group = self.group.rebalanced(living=len(self.members), now=NOW)
 
     def take(self, member: Endpoint, generation: int) -> None:
-        after = taken(member, self.group, self.known, take=generation, has=share_generation(member))
+        after = with_share(
+            member, self.group, self.known, take=generation, has=share_generation(member)
+        )
         assert (after is member) == (
             generation != self.group.generation or share_generation(member) == generation
         )
@@ -73,19 +75,19 @@ class Crew:
         found: dict[int, list[str]] = {partition: [] for partition in range(PARTITIONS)}
         for each in self.members:
             others = [other for other in self.known if other.endpoint != each.id]
-            for partition in held(each, others, PARTITIONS):
+            for partition in held_partitions(each, others, PARTITIONS):
                 found[partition].append(each.id)
         return found
 
 
-def crew() -> Crew:
-    group = founded("c" * 32, Role.READER, "d", mode=Mode.SHARED, size=None, dynamic=True)
-    return Crew(group=group, members=[])
+def empty_group() -> DynamicGroup:
+    group = new_group("c" * 32, Role.READER, "d", GroupConfig(dynamic=True))
+    return DynamicGroup(group=group, members=[])
 
 
 @given(steps=STEPS)
-def test_a_partition_has_one_holder_until_that_one_lets_go(steps: list[tuple[str, int]]) -> None:
-    one = crew()
+def test_a_partition_has_one_holder_until_it_releases_it(steps: list[tuple[str, int]]) -> None:
+    one = empty_group()
     before = one.holders()
     for what, which in steps:
         there = {each.id: each for each in one.members}
@@ -95,7 +97,7 @@ def test_a_partition_has_one_holder_until_that_one_lets_go(steps: list[tuple[str
             assert len(who) <= 1
             had = before[partition]
             if had and had != who:
-                # The one that had it has left, or taken another share.
+                # The former holder left, or took another share.
                 (loser,) = had
                 now = {each.id: each for each in one.members}.get(loser)
                 assert now is None or now is not there[loser]
@@ -103,10 +105,10 @@ def test_a_partition_has_one_holder_until_that_one_lets_go(steps: list[tuple[str
 
 
 @given(steps=STEPS)
-def test_every_partition_is_held_once_all_have_taken_their_shares(
+def test_every_partition_has_a_holder_after_all_members_took_their_shares(
     steps: list[tuple[str, int]],
 ) -> None:
-    one = crew()
+    one = empty_group()
     for what, which in [*steps, ("join", 0)]:
         one.step(what, which)
     for each in list(one.members):
@@ -116,7 +118,7 @@ def test_every_partition_is_held_once_all_have_taken_their_shares(
     assert shares == [Share(index=i, size=len(shares)) for i in range(len(shares))]
 
 
-def test_what_another_holds_is_pending() -> None:
+def test_partitions_that_another_member_holds_are_pending() -> None:
     share = Share(index=1, size=2)
     slow = Member(endpoint="a", epoch=1, generation=2, share=Share(index=0, size=1))
     assert split(share, 3, [slow], 4).pending == (1, 3)
@@ -125,7 +127,7 @@ def test_what_another_holds_is_pending() -> None:
     assert split(share, 3, [other], 4) == split(share, 3, [replace(slow, share=None)], 4)
 
 
-def test_ranks_go_by_epoch() -> None:
+def test_members_are_ranked_by_epoch() -> None:
     members = [
         Member(endpoint=name, epoch=epoch, generation=1, share=None)
         for name, epoch in (("c", 9), ("a", 2), ("b", 5))
@@ -133,16 +135,16 @@ def test_ranks_go_by_epoch() -> None:
     assert [target_share(members, name).index for name in "abc"] == [0, 1, 2]
 
 
-def test_who_says_another_share_than_it_has_takes_none() -> None:
-    group = replace(crew().group, generation=4)
+def test_a_member_that_names_another_share_than_its_own_takes_none() -> None:
+    group = replace(empty_group().group, generation=4)
     member = replace(ENDPOINT, size=None, share=Share(index=0, size=1), generation=3)
     known = [Member(endpoint=member.id, epoch=7, generation=3, share=member.share)]
     for has in (None, 2, 4):
-        assert taken(member, group, known, take=4, has=has) is member
-    assert taken(member, group, known, take=4, has=3).generation == 4
-    robbed = replace(member, share=None)
-    assert taken(robbed, group, known, take=4, has=3) is robbed
-    assert taken(robbed, group, known, take=4, has=None).share == Share(index=0, size=1)
+        assert with_share(member, group, known, take=4, has=has) is member
+    assert with_share(member, group, known, take=4, has=3).generation == 4
+    released = replace(member, share=None)
+    assert with_share(released, group, known, take=4, has=3) is released
+    assert with_share(released, group, known, take=4, has=None).share == Share(index=0, size=1)
 
 
 def test_commits_name_the_generation_of_the_share() -> None:
@@ -154,7 +156,7 @@ def test_commits_name_the_generation_of_the_share() -> None:
         require_share(replace(member, share=None), 3)
 
 
-def test_who_has_closed_holds_nothing() -> None:
+def test_a_closed_member_holds_no_partitions() -> None:
     member = replace(ENDPOINT, size=None, share=Share(index=0, size=1))
-    assert held(member, [], 2) == (0, 1)
-    assert held(replace(member, state=State.CLOSED), [], 2) == ()
+    assert held_partitions(member, [], 2) == (0, 1)
+    assert held_partitions(replace(member, state=State.CLOSED), [], 2) == ()

@@ -156,7 +156,7 @@ def test_who_takes_a_writer_away_needs_to_know_where_its_records_end(flights: Si
     # Kafka is away here.
     answer = dismiss(failed)
     assert (answer.status_code, code(answer)) == (503, "kafka_unavailable")
-    assert "Where the records of the endpoint" in answer.json()["detail"]
+    assert "The ends of the records of the endpoint" in answer.json()["detail"]
     assert [each["id"] for each in flights.listed()] == [failed["id"]]
 
     told = flights.member(role="writer", group="told")

@@ -120,7 +120,7 @@ def test_tasks_of_another_epoch_are_fenced(flights: Site) -> None:
     endpoint = flights.attach("reader")
     stale = {"parts": 1, "epoch": endpoint["epoch"] + 1}
     (reply,) = Worker(flights).send(task(endpoint, 0, "done", **stale)).json()["tasks"]
-    assert (reply["status"], "send the epoch that attaching gave" in reply["reason"]) == (
+    assert (reply["status"], "Send the epoch that the attach returned" in reply["reason"]) == (
         "fenced",
         True,
     )

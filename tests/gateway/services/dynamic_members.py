@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from sluiceway_gateway.auth.service import LOOPBACK
-from sluiceway_gateway.endpoints.heartbeats import Report
+from sluiceway_gateway.endpoints.attach_batch import AttachSpec
+from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.placement import AttachSpec
-from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.errors import Conflict, Fenced, IllegalTransition, StaleGeneration
-from sluiceway_gateway.groups.service import Sharing, SyncRequest
+from sluiceway_gateway.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.offsets.model import Commit, Position
 
 GROUP = "d"
@@ -65,7 +65,7 @@ class DynamicRules:
             role=Role.READER,
             group=GROUP,
         )
-        found = self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
+        found = self.services.attach(self.name, asked, uid=self.uid)
         index = found.endpoint.place.index
         assert index not in {each.index for each in self.members}
         self.members.append(Member(asked=asked, index=index, epoch=found.endpoint.epoch))
@@ -73,12 +73,12 @@ class DynamicRules:
     def known(self, id_: str):  # type: ignore[no-untyped-def]
         return self.services.endpoints.get(self.name, id_).endpoint
 
-    def sync(self, one: Member, wish: SyncRequest) -> Sharing:
-        return self.services.shares.sync(
+    def sync(self, one: Member, wish: SyncRequest) -> MemberAssignment:
+        return self.services.groups.sync(
             self.name, one.asked.id, wish, uid=self.uid, principal=LOOPBACK
         )
 
-    def ask(self, one: Member) -> Sharing | None:
+    def ask(self, one: Member) -> MemberAssignment | None:
         """Hear how it stands, and read no more what is another's; None if it has to stop."""
         try:
             found = self.sync(one, SyncRequest(epoch=one.epoch, take=None, has=None))
@@ -93,12 +93,12 @@ class DynamicRules:
         one.reads &= set(found.held)
         return found
 
-    def take(self, one: Member) -> Sharing | None:
+    def take(self, one: Member) -> MemberAssignment | None:
         """Do all that a client does when it hears of another generation."""
         found = self.ask(one)
         return None if found is None else self.take_told(one, found)
 
-    def take_told(self, one: Member, found: Sharing) -> Sharing:
+    def take_told(self, one: Member, found: MemberAssignment) -> MemberAssignment:
         """Take what it was told of."""
         one.reads &= set(found.partitions)
         wish = SyncRequest(epoch=one.epoch, take=found.generation, has=found.has)
@@ -199,7 +199,7 @@ class DynamicRules:
             self.services.endpoints.detach(
                 self.name,
                 one.asked.id,
-                Departure(epoch=one.epoch, state=state),
+                DetachSpec(epoch=one.epoch, state=state),
                 uid=self.uid,
                 principal=LOOPBACK,
             )
@@ -228,7 +228,7 @@ class DynamicRules:
         self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
         one.beats += 1
-        report = Report(
+        report = EndpointReport(
             id=one.asked.id,
             epoch=one.epoch,
             state=state,

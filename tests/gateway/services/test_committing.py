@@ -15,8 +15,8 @@ from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.attach_batch import AttachSpec
 from sluiceway_gateway.endpoints.model import Endpoint, Role
-from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.errors import (
     Conflict,
     DatabaseUnavailable,
@@ -54,9 +54,7 @@ class Group:
             index=index,
             size=PARTITIONS,
         )
-        attached = self.services.attachment.attach(
-            self.name, asked, uid=self.uid, principal=LOOPBACK
-        )
+        attached = self.services.attach(self.name, asked, uid=self.uid)
         return attached.endpoint
 
     def commit(self, index: int, number: int = 1, *, offset: int | None = None) -> Commit:

@@ -1,4 +1,4 @@
-"""Many clients at once: what one of them was told holds against all others."""
+"""Concurrent clients: the answer to each holds against all others."""
 
 import threading
 import uuid
@@ -12,9 +12,9 @@ from endpoint_services import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer
-from sluiceway_gateway.endpoints.heartbeats import Report
+from sluiceway_gateway.endpoints.attach_batch import Attached, AttachSpec
+from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.placement import Attached, AttachSpec
 from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.errors import Conflict, Fenced, GoesBack, StaleGeneration
 from sluiceway_gateway.offsets.model import Commit, Position
@@ -40,7 +40,7 @@ class Crowd:
             index=index,
             size=size,
         )
-        return self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
+        return self.services.attach(self.name, asked, uid=self.uid)
 
     def commit(self, attached: Attached, number: int, offset: int) -> None:
         endpoint = attached.endpoint
@@ -81,7 +81,7 @@ def crowd(database: Database) -> Crowd:
     return Crowd(database)
 
 
-def test_of_many_that_take_one_place_the_highest_epoch_has_it(crowd: Crowd) -> None:
+def test_of_many_attaches_to_one_place_the_highest_epoch_wins(crowd: Crowd) -> None:
     found = crowd.at_once(*[crowd.attach] * THREADS)
     epochs = sorted(each.endpoint.epoch for each in found)
     assert epochs == list(range(1, THREADS + 1))
@@ -89,7 +89,7 @@ def test_of_many_that_take_one_place_the_highest_epoch_has_it(crowd: Crowd) -> N
     assert [each.epoch for each in page.endpoints] == [THREADS]
 
 
-def test_what_a_new_instance_is_given_no_older_one_goes_beyond(crowd: Crowd) -> None:
+def test_no_older_instance_commits_beyond_the_positions_of_a_new_one(crowd: Crowd) -> None:
     old = crowd.attach()
     for turn in range(5):
         # The commit counts and is given to the new one, or it is fenced: nothing in between.
@@ -105,7 +105,7 @@ def test_what_a_new_instance_is_given_no_older_one_goes_beyond(crowd: Crowd) -> 
         old = new
 
 
-def test_a_forced_reset_and_a_commit_come_one_after_the_other(crowd: Crowd) -> None:
+def test_a_forced_reset_and_a_commit_are_serialized(crowd: Crowd) -> None:
     for turn in range(5):
         reader = crowd.attach()
         reset = Reset(
@@ -134,7 +134,7 @@ def test_a_forced_reset_and_a_commit_come_one_after_the_other(crowd: Crowd) -> N
         assert crowd.offsets() == {0: turn}
 
 
-def test_commits_of_one_endpoint_that_cross_each_other_leave_the_highest(crowd: Crowd) -> None:
+def test_of_concurrent_commits_of_one_endpoint_the_highest_remains(crowd: Crowd) -> None:
     reader = crowd.attach()
     calls = [
         lambda number=number: crowd.commit(reader, number, number) for number in range(1, THREADS)
@@ -144,7 +144,7 @@ def test_commits_of_one_endpoint_that_cross_each_other_leave_the_highest(crowd: 
     assert crowd.offsets() == {0: THREADS - 1}
 
 
-def test_beats_commits_attaches_and_the_reaper_do_not_wait_in_a_circle(crowd: Crowd) -> None:
+def test_heartbeats_commits_attaches_and_the_reaper_do_not_deadlock(crowd: Crowd) -> None:
     session = uuid.uuid4().hex
     members = [crowd.attach(index, PARTITIONS, session=session) for index in range(PARTITIONS)]
     states = (State.STARTED, State.ERROR)
@@ -152,7 +152,7 @@ def test_beats_commits_attaches_and_the_reaper_do_not_wait_in_a_circle(crowd: Cr
     def beat_all() -> None:
         for number in range(1, 21):
             reports = [
-                Report(
+                EndpointReport(
                     id=each.endpoint.id,
                     epoch=each.endpoint.epoch,
                     state=states[number % 2],

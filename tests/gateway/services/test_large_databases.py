@@ -17,7 +17,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints.liveness import LostEnds, Reaper
 from sluiceway_gateway.endpoints.model import Role
-from sluiceway_gateway.endpoints.store import known, on_sides
+from sluiceway_gateway.endpoints.store import find_all, on_sides
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
@@ -222,7 +222,7 @@ def test_a_look_up_of_very_many_keys_finds_each_once(database: Database) -> None
     crowd(database, channels=1, endpoints=9)
     ids = [f"endpoint-{number}" for number in range(20_000)]
     with database.read() as tx:
-        assert known(tx, [*ids, *ids]) == set(ids[:9])
+        assert find_all(tx, [*ids, *ids]).keys() == set(ids[:9])
 
 
 @pytest.mark.long

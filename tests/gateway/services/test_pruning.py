@@ -12,11 +12,11 @@ from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import session_store
-from sluiceway_gateway.endpoints.heartbeats import Report
+from sluiceway_gateway.endpoints.attach_batch import AttachSpec
+from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Endpoint, Role, State
-from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner
-from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.errors import EndpointNotFound
 from sluiceway_gateway.offsets.model import Commit, Position
@@ -44,15 +44,13 @@ class Past:
             role=role,
             **place,  # type: ignore[arg-type]
         )
-        attached = self.services.attachment.attach(
-            self.name, asked, uid=self.uid, principal=LOOPBACK
-        )
+        attached = self.services.attach(self.name, asked, uid=self.uid)
         return attached.endpoint
 
     def depart(
         self, endpoint: Endpoint, state: State = State.CLOSED, ends: dict[int, int] | None = None
     ) -> None:
-        departure = Departure(epoch=endpoint.epoch, state=state, ends=ends)
+        departure = DetachSpec(epoch=endpoint.epoch, state=state, ends=ends)
         self.services.endpoints.detach(
             self.name, endpoint.id, departure, uid=self.uid, principal=LOOPBACK
         )
@@ -85,7 +83,7 @@ def past(database: Database) -> Iterator[Past]:
     past.services.offsets.close()
 
 
-def test_a_superseded_reader_is_forgotten_with_its_session_and_history(past: Past) -> None:
+def test_a_superseded_reader_is_pruned_with_its_session_and_history(past: Past) -> None:
     old, new = past.attach(), past.attach()
     past.later(DAYS)
     assert past.prune() == PruneCounts()
@@ -96,7 +94,7 @@ def test_a_superseded_reader_is_forgotten_with_its_session_and_history(past: Pas
     assert past.prune() == PruneCounts()
 
 
-def test_an_id_that_is_forgotten_commits_and_beats_no_more_and_takes_no_place(past: Past) -> None:
+def test_a_pruned_id_cannot_commit_send_heartbeats_or_take_a_place(past: Past) -> None:
     old, new = past.attach(), past.attach()
     past.later(DAYS + 1)
     past.prune()
@@ -113,7 +111,7 @@ def test_an_id_that_is_forgotten_commits_and_beats_no_more_and_takes_no_place(pa
     )
     with pytest.raises(EndpointNotFound):
         past.services.offsets.submit(commit, principal=LOOPBACK).result(30)
-    report = Report(
+    report = EndpointReport(
         id=old.id,
         epoch=old.epoch,
         state=State.STARTED,
@@ -128,7 +126,7 @@ def test_an_id_that_is_forgotten_commits_and_beats_no_more_and_takes_no_place(pa
     assert [each.id for each in page.endpoints] == [new.id]
 
 
-def test_a_writer_that_was_superseded_counts_until_another_has_come_to_its_end(past: Past) -> None:
+def test_a_superseded_writer_is_kept_until_a_later_one_closed(past: Past) -> None:
     crashed = past.attach(Role.WRITER)
     successor = past.attach(Role.WRITER)
     past.later(DAYS + 1)
@@ -143,7 +141,7 @@ def test_a_writer_that_was_superseded_counts_until_another_has_come_to_its_end(p
     assert [past.knows(each) for each in (crashed, successor, third)] == [False, False, True]
 
 
-def test_readers_without_a_group_that_have_left_are_forgotten_and_writers_are_not(
+def test_closed_readers_without_a_group_are_pruned_and_writers_are_kept(
     past: Past,
 ) -> None:
     reader, writer = past.attach(group=""), past.attach(Role.WRITER, group="")
@@ -156,7 +154,7 @@ def test_readers_without_a_group_that_have_left_are_forgotten_and_writers_are_no
     assert known == [False, True, True, True]
 
 
-def test_a_session_whose_endpoints_are_gone_may_attach_again(past: Past) -> None:
+def test_a_session_without_endpoints_may_attach_again(past: Past) -> None:
     session = uuid.uuid4().hex
     past.depart(past.attach(group="", session=session))
     past.later(DAYS + 1)
@@ -168,9 +166,7 @@ def test_a_session_whose_endpoints_are_gone_may_attach_again(past: Past) -> None
     assert past.knows(again)
 
 
-def test_much_is_forgotten_in_small_transactions(
-    past: Past, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pruning_uses_small_transactions(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluiceway_gateway.endpoints.pruning._ROWS", 2)
     for _ in range(6):
         past.attach()
@@ -188,7 +184,7 @@ def test_much_is_forgotten_in_small_transactions(
 
 # SQLite has one writer at a time.
 @pytest.mark.parametrize("databases", ["postgres"], indirect=True)
-def test_a_session_that_somebody_attaches_with_is_left_alone(past: Past) -> None:
+def test_a_session_with_an_attach_in_progress_is_kept(past: Past) -> None:
     past.later(-DAYS - 1)
     opening = session_store.Opening(session=uuid.uuid4().hex, client="", owner=None)
     with past.database.write() as tx:

@@ -64,7 +64,7 @@ def health(flights: Site, endpoint: Any) -> str:
     return found
 
 
-def test_silence_makes_an_endpoint_suspect_then_lost_and_a_beat_heals_it(
+def test_silence_makes_an_endpoint_suspect_then_lost_and_a_heartbeat_heals_it(
     flights: Site, watch: Watch
 ) -> None:
     reader = flights.attach()
@@ -88,7 +88,7 @@ def test_silence_makes_an_endpoint_suspect_then_lost_and_a_beat_heals_it(
     assert flights.get(reader)["events"][-1]["cause"] == "its session beats again"
 
 
-def test_who_beats_is_left_alone(flights: Site, watch: Watch) -> None:
+def test_an_endpoint_with_heartbeats_stays_healthy(flights: Site, watch: Watch) -> None:
     reader, writer = flights.attach(), flights.attach("writer")
     before = flights.rig.http.get(f"{flights.path}/endpoints").headers["etag"]
     for _ in range(15):
@@ -97,7 +97,7 @@ def test_who_beats_is_left_alone(flights: Site, watch: Watch) -> None:
     assert flights.rig.http.get(f"{flights.path}/endpoints").headers["etag"] == before
 
 
-def test_after_a_gap_of_its_own_the_reaper_counts_anew(flights: Site, watch: Watch) -> None:
+def test_after_a_gap_of_its_own_the_reaper_starts_anew(flights: Site, watch: Watch) -> None:
     reader = flights.attach()
     watch.on(5)
     assert watch.look(late_s=3600).suspect == 0
@@ -107,7 +107,7 @@ def test_after_a_gap_of_its_own_the_reaper_counts_anew(flights: Site, watch: Wat
     assert health(flights, reader) == "suspect"
 
 
-def test_another_replica_that_takes_over_counts_anew(flights: Site, watch: Watch) -> None:
+def test_a_new_leader_starts_anew(flights: Site, watch: Watch) -> None:
     reader = flights.attach()
     watch.on(19)
     assert health(flights, reader) == "suspect"
@@ -119,7 +119,7 @@ def test_another_replica_that_takes_over_counts_anew(flights: Site, watch: Watch
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_a_wall_clock_that_is_set_makes_nobody_lost(
+def test_setting_the_wall_clock_makes_no_endpoint_lost(
     flights: Site, watch: Watch, hours: int
 ) -> None:
     reader = flights.attach()
@@ -131,7 +131,7 @@ def test_a_wall_clock_that_is_set_makes_nobody_lost(
     assert health(flights, reader) == "suspect"
 
 
-def test_only_those_are_judged_who_are_there(flights: Site, watch: Watch) -> None:
+def test_only_open_endpoints_are_evaluated(flights: Site, watch: Watch) -> None:
     closed, old = flights.attach(), flights.member()
     flights.depart(closed)
     flights.member()
@@ -140,7 +140,7 @@ def test_only_those_are_judged_who_are_there(flights: Site, watch: Watch) -> Non
     assert watch.look().judged == 0
 
 
-def test_a_superseded_endpoint_is_not_healed_by_its_beats(flights: Site, watch: Watch) -> None:
+def test_a_superseded_endpoint_is_not_healed_by_its_heartbeats(flights: Site, watch: Watch) -> None:
     old = flights.member()
     watch.on(30)
     flights.member()
@@ -148,7 +148,7 @@ def test_a_superseded_endpoint_is_not_healed_by_its_beats(flights: Site, watch: 
     assert health(flights, old) == "lost"
 
 
-def test_a_beat_between_look_and_verdict_counts(flights: Site, watch: Watch) -> None:
+def test_a_heartbeat_between_scan_and_write_counts(flights: Site, watch: Watch) -> None:
     reader = flights.attach()
     watch.on(6)
     was = watch.reaper._write
@@ -163,7 +163,7 @@ def test_a_beat_between_look_and_verdict_counts(flights: Site, watch: Watch) -> 
     assert health(flights, reader) == "healthy"
 
 
-def test_a_lost_member_is_no_hindrance_any_more(flights: Site, watch: Watch) -> None:
+def test_a_lost_member_does_not_block_the_close_of_the_first(flights: Site, watch: Watch) -> None:
     first, second = flights.member(0, 2, mode="broadcast"), flights.member(1, 2, mode="broadcast")
     assert flights.depart(first).status_code == 409
     watch.on(30)
@@ -172,7 +172,7 @@ def test_a_lost_member_is_no_hindrance_any_more(flights: Site, watch: Watch) -> 
     assert flights.member(0, 3, mode="broadcast")["generation"] == 2
 
 
-def test_short_beats_are_looked_at_more_often(flights: Site, watch: Watch) -> None:
+def test_short_intervals_are_scanned_more_often(flights: Site, watch: Watch) -> None:
     assert watch.look().pause_s == 1.0
     flights.rig.http.put(
         flights.path, json={"spec": {"heartbeat": {"interval_ms": 100, "timeout_ms": 300}}}
@@ -181,7 +181,7 @@ def test_short_beats_are_looked_at_more_often(flights: Site, watch: Watch) -> No
     assert watch.look().pause_s == 0.05
 
 
-def test_without_kafka_a_lost_writer_is_lost_all_the_same(flights: Site, watch: Watch) -> None:
+def test_a_writer_is_lost_without_kafka_too(flights: Site, watch: Watch) -> None:
     writer = flights.attach("writer")
     watch.on(25)
     kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
@@ -191,7 +191,7 @@ def test_without_kafka_a_lost_writer_is_lost_all_the_same(flights: Site, watch: 
     assert health(flights, writer) == "lost"
 
 
-def test_a_session_that_keeps_what_it_attached_heals_it_unnamed(
+def test_a_heartbeat_with_keeps_heals_endpoints_that_it_does_not_name(
     flights: Site, watch: Watch
 ) -> None:
     writer = flights.attach("writer")

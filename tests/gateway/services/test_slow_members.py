@@ -9,14 +9,14 @@ from endpoint_services import PARTITIONS, Services
 
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.endpoints.heartbeats import Report
-from sluiceway_gateway.endpoints.liveness_store import behind
+from sluiceway_gateway.endpoints.attach_batch import AttachSpec
+from sluiceway_gateway.endpoints.heartbeats import EndpointReport
+from sluiceway_gateway.endpoints.liveness_store import stale_shares
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
-from sluiceway_gateway.endpoints.placement import AttachSpec
 from sluiceway_gateway.endpoints.pruning import Pruner
-from sluiceway_gateway.endpoints.service import Departure
+from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.errors import Fenced, StaleGeneration
-from sluiceway_gateway.groups.service import Sharing, SyncRequest
+from sluiceway_gateway.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.offsets.model import Commit, Position
 
 
@@ -37,16 +37,18 @@ class Team:
             group="d",
             **place,
         )
-        found = self.services.attachment.attach(self.name, asked, uid=self.uid, principal=LOOPBACK)
+        found = self.services.attach(self.name, asked, uid=self.uid)
         return found.endpoint
 
-    def sync(self, member: Endpoint, take: int | None = None, has: int | None = None) -> Sharing:
+    def sync(
+        self, member: Endpoint, take: int | None = None, has: int | None = None
+    ) -> MemberAssignment:
         wish = SyncRequest(epoch=member.epoch, take=take, has=has)
-        return self.services.shares.sync(
+        return self.services.groups.sync(
             self.name, member.id, wish, uid=self.uid, principal=LOOPBACK
         )
 
-    def take(self, member: Endpoint, has: int | None = None) -> Sharing:
+    def take(self, member: Endpoint, has: int | None = None) -> MemberAssignment:
         return self.sync(member, self.sync(member).generation, has)
 
     def commit(self, member: Endpoint, generation: int) -> None:
@@ -74,7 +76,7 @@ class Team:
             self.services.reaper.run_once()
 
     def beat(self, member: Endpoint, state: State = State.STARTED) -> Any:
-        report = Report(
+        report = EndpointReport(
             id=member.id,
             epoch=member.epoch,
             state=state,
@@ -95,7 +97,7 @@ class Team:
     def behind(self) -> list[str]:
         """Return the endpoints that the reaper finds to wait for."""
         with self.services.database.read() as tx:
-            return [each.endpoint for each in behind(tx)]
+            return [each.endpoint for each in stale_shares(tx)]
 
 
 @pytest.fixture
@@ -103,7 +105,7 @@ def team(database: Database) -> Team:
     return Team(database)
 
 
-def test_a_member_that_is_lost_has_no_place_and_the_others_take_what_it_had(team: Team) -> None:
+def test_a_lost_member_has_no_place_and_the_others_take_its_partitions(team: Team) -> None:
     silent, other = team.join(), team.join()
     team.take(silent)
     team.take(other)
@@ -113,11 +115,11 @@ def test_a_member_that_is_lost_has_no_place_and_the_others_take_what_it_had(team
     lost = team.known(silent)
     assert (lost.health, lost.superseded, lost.share) == (Health.LOST, True, None)
     asked = team.sync(other)
-    assert (asked.taken, asked.share.size, asked.pending) == (False, 1, ())
+    assert (asked.taken, asked.size, asked.pending) == (False, 1, ())
     assert len(team.take(other, asked.generation - 1).partitions) == PARTITIONS
 
 
-def test_a_lost_member_returns_by_a_heartbeat_and_commits_by_its_new_share_alone(
+def test_a_lost_member_returns_by_a_heartbeat_and_commits_only_with_a_new_share(
     team: Team,
 ) -> None:
     paused = team.join()
@@ -127,7 +129,7 @@ def test_a_lost_member_returns_by_a_heartbeat_and_commits_by_its_new_share_alone
     team.take(other)
     team.pass_time(125, other)
     assert team.known(paused).may_return
-    with pytest.raises(StaleGeneration, match="Send a heartbeat, then sync"):
+    with pytest.raises(StaleGeneration, match="Send a heartbeat, sync"):
         team.sync(paused)
     with pytest.raises(StaleGeneration):
         team.commit(paused, has)
@@ -139,7 +141,7 @@ def test_a_lost_member_returns_by_a_heartbeat_and_commits_by_its_new_share_alone
     with pytest.raises(StaleGeneration):
         team.commit(paused, has)
     asked = team.sync(paused)
-    assert (asked.held, asked.share.size, asked.generation > has) == ((), 2, True)
+    assert (asked.held, asked.size, asked.generation > has) == ((), 2, True)
     team.take(other, team.known(other).generation)
     given = team.take(paused)
     assert given.partitions == (0, 2)
@@ -147,7 +149,7 @@ def test_a_lost_member_returns_by_a_heartbeat_and_commits_by_its_new_share_alone
         team.commit(paused, has)
 
 
-def test_a_lost_member_that_beats_late_stays_lost(team: Team) -> None:
+def test_an_old_heartbeat_does_not_return_a_lost_member(team: Team) -> None:
     paused = team.join()
     team.take(paused)
     team.pass_time(5, paused)
@@ -198,7 +200,7 @@ def test_a_lost_member_that_closes_is_closed_and_a_repeat_changes_nothing(team: 
     team.take(paused)
     team.pass_time(125, other)
     generation = team.sync(other).generation
-    departure = Departure(epoch=paused.epoch, state=State.CLOSED)
+    departure = DetachSpec(epoch=paused.epoch, state=State.CLOSED)
     for _ in range(2):
         team.services.endpoints.detach(
             team.name, paused.id, departure, uid=team.uid, principal=LOOPBACK
@@ -208,7 +210,7 @@ def test_a_lost_member_that_closes_is_closed_and_a_repeat_changes_nothing(team: 
     assert team.sync(other).generation == generation
 
 
-def test_a_member_that_beats_and_does_not_let_go_is_waited_for_and_then_no_more(
+def test_a_member_that_does_not_sync_loses_its_share_after_the_timeout(
     team: Team,
 ) -> None:
     slow = team.join()
@@ -222,7 +224,7 @@ def test_a_member_that_beats_and_does_not_let_go_is_waited_for_and_then_no_more(
     given = team.sync(new)
     assert (given.partitions, given.pending) == ((1, 3), ())
     assert [each.position.offset for each in given.positions] == [5]
-    with pytest.raises(StaleGeneration, match="was not waited for any longer"):
+    with pytest.raises(StaleGeneration, match="or took too long to"):
         team.commit(slow, has)
     # It lives, and takes the share that is its own now.
     assert team.known(slow).lives
@@ -231,7 +233,7 @@ def test_a_member_that_beats_and_does_not_let_go_is_waited_for_and_then_no_more(
     assert team.take(slow).partitions == (0, 2)
 
 
-def test_only_who_holds_a_share_of_an_earlier_generation_is_waited_for(team: Team) -> None:
+def test_only_shares_of_an_earlier_generation_are_waited_for(team: Team) -> None:
     slow = team.join()
     team.sync(slow)
     assert team.behind() == []
@@ -252,7 +254,7 @@ def test_only_who_holds_a_share_of_an_earlier_generation_is_waited_for(team: Tea
     assert failing.id not in team.behind()
 
 
-def test_after_a_gap_of_the_reapers_own_nobody_is_overdue(team: Team) -> None:
+def test_after_a_gap_of_the_reaper_no_share_is_overdue(team: Team) -> None:
     slow = team.join()
     team.take(slow)
     new = team.join()

@@ -1,0 +1,84 @@
+"""Changes of endpoints: saved with their groups, the history and the channel's revision."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from sluiceway_gateway.db.engine import WriteTransaction
+from sluiceway_gateway.endpoints import history
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.model import Endpoint, Role, event
+from sluiceway_gateway.groups import store as groups_store
+
+#: Fields that counterparts and lists of endpoints show.
+_VISIBLE = ("state", "health", "payload", "lost_at", "superseded")
+#: Fields whose changes are lines of the history.
+_RECORDED = ("state", "health", "superseded")
+
+EndpointChange = tuple[Endpoint, Endpoint]
+"""An endpoint before and after."""
+
+
+def is_visible(before: Endpoint, after: Endpoint) -> bool:
+    """Whether others see a difference."""
+    return _differ(before, after, _VISIBLE)
+
+
+def save_changes(
+    tx: WriteTransaction,
+    changes: Sequence[EndpointChange],
+    *,
+    by: str,
+    now: datetime,
+    cause: str | None = None,
+    health_cause: str | None = None,
+) -> bool:
+    """Save endpoints and all that follows from it; return whether others see a difference.
+
+    Channels and endpoints are locked. The history gives `health_cause` for changes of health, and
+    else `cause`.
+    """
+    endpoints_store.save(tx, changes)
+    rebalance(tx, changes, now=now)
+    events = []
+    for before, after in changes:
+        if _differ(before, after, _RECORDED):
+            recovers = health_cause is not None and before.health is not after.health
+            why = health_cause if recovers else cause
+            events.append(event(after, by=by, at=now, cause=why))
+    history.add(tx, events)
+    visible = {after.channel_uid for before, after in changes if is_visible(before, after)}
+    endpoints_store.revise(tx, visible)
+    return bool(visible)
+
+
+def rebalance(
+    tx: WriteTransaction, changes: Iterable[tuple[Endpoint | None, Endpoint]], *, now: datetime
+) -> None:
+    """Start a new generation of each dynamic group whose live members changed.
+
+    The changes are saved already; a new endpoint has None before it. Endpoints that are no
+    longer alive lose their shares.
+    """
+    gone: list[str] = []
+    touched: set[groups_store.GroupKey] = set()
+    for before, after in changes:
+        was_alive = before is not None and before.lives
+        if not after.is_dynamic or was_alive == after.lives:
+            continue
+        touched.add((after.channel_uid, after.place.group))
+        if was_alive:
+            gone.append(after.id)
+    groups_store.release_shares(tx, gone)
+    members = groups_store.living(tx, sorted(touched))
+    groups = groups_store.find_all(tx, [(uid, Role.READER, name) for uid, name in members])
+    groups_store.save(
+        tx,
+        *(
+            each.rebalanced(living=len(members[each.channel_uid, each.name]), now=now)
+            for each in groups.values()
+        ),
+    )
+
+
+def _differ(before: Endpoint, after: Endpoint, fields: Iterable[str]) -> bool:
+    return any(getattr(before, each) != getattr(after, each) for each in fields)

@@ -1,0 +1,116 @@
+"""`sluiceway serve` as a process: its limits, its interpreter, and its end."""
+
+import gc
+import json
+import resource
+import signal
+import socket
+import ssl
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from certificates import Authority
+from databases import Databases
+from running_commands import Process, process
+from sluiceway_gateway.cli.serve import _tuned_interpreter
+
+FILES = 256
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+#: More connections than files may be open, each with half of a request.
+CLIENTS = 300
+HALF = b"GET /v1/channels HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+SETTINGS = {"SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SLUICEWAY_LOG_LEVEL": "warning"}
+
+
+@pytest.fixture
+def database(sqlite: Databases) -> str:
+    return sqlite.migrated()
+
+
+def served(running: Process) -> httpx.URL:
+    return httpx.URL(running.until(r"serving on (\S+)"))
+
+
+def test_more_half_requests_than_open_files_do_not_block_other_clients(database: str) -> None:
+    with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **SETTINGS) as running:
+        # Before the process reads its limit, as it still imports its modules.
+        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+        url = served(running)
+        assert running.until(r"at most (\d+) connections, not SLUICEWAY_MAX_CONNECTIONS=11000")
+        with ExitStack() as held:
+            for _ in range(CLIENTS):
+                half = held.enter_context(socket.create_connection((url.host, url.port or 0)))
+                half.sendall(HALF)
+            with httpx.Client(base_url=url, timeout=20) as client:
+                assert client.get("/livez").status_code == 200
+                assert client.get("/v1/channels").status_code == 200
+        running.until("(idle ones are closed for new ones)")
+        assert "Too many open files" not in running.text
+
+
+def test_a_connection_without_a_tls_handshake_is_closed_soon(database: str, tmp_path: Path) -> None:
+    authority = Authority.made(tmp_path / "authority", "Tests")
+    certificate = authority.issue("gateway")
+    tls = {
+        "SLUICEWAY_TLS_CERTIFICATE_FILE": str(certificate.file),
+        "SLUICEWAY_TLS_KEY_FILE": str(certificate.key_file),
+    }
+    settings = SETTINGS | tls
+    with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **settings) as running:
+        url = served(running)
+        trusted = ssl.create_default_context(cafile=str(authority.file))
+        with socket.create_connection((url.host, url.port or 0), timeout=30) as silent:
+            assert httpx.get(url.join("/livez"), verify=trusted).status_code == 200
+            started_s = time.monotonic()
+            assert silent.recv(1) == b""
+            assert time.monotonic() - started_s < 15
+
+
+def test_threads_switch_sooner_while_it_serves_and_as_before_afterwards() -> None:
+    before_s, frozen = sys.getswitchinterval(), gc.get_freeze_count()
+    with _tuned_interpreter():
+        assert sys.getswitchinterval() < before_s / 5
+        assert gc.get_freeze_count() > frozen
+    assert sys.getswitchinterval() == pytest.approx(before_s)
+    assert gc.get_freeze_count() == 0
+
+
+def _wait_for_a_change(url: str) -> httpx.Response:
+    channel = httpx.put(f"{url}/v1/channels/one", json={"spec": {"schema": SCHEMA}})
+    while True:
+        answer = httpx.get(
+            f"{url}/v1/channels/one?wait=60",
+            headers={"If-None-Match": channel.headers["ETag"]},
+            timeout=480,
+        )
+        if answer.status_code == 304:
+            return answer
+        channel = answer
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
+)
+def test_serve_answers_waiting_requests_before_it_ends(database: str, number: int) -> None:
+    # The end waits for calls to Kafka, which does not answer.
+    settings = SETTINGS | {"SLUICEWAY_LOG_LEVEL": "info", "SLUICEWAY_KAFKA_TIMEOUT_MS": "200"}
+    with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **settings) as serving:
+        url = serving.until(r"serving on (\S+)")
+        assert httpx.get(f"{url}/livez").status_code == 200
+        ready = httpx.get(f"{url}/readyz", timeout=30)
+        assert (ready.status_code, ready.json()["kafka"]) == (503, False)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(_wait_for_a_change, url)
+            while "sluiceway_waiting_reads 1.0" not in httpx.get(f"{url}/metrics").text:
+                assert not waiting.done()
+            assert serving.end(number) == 0
+            assert waiting.result(30).status_code == 304, "answered, not cut off"
+    for line in serving.text.splitlines():
+        assert line.startswith("serving on") or json.loads(line)["event"], "logs are JSON lines"
+    assert "Traceback" not in serving.text

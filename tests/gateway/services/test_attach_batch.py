@@ -1,0 +1,349 @@
+"""Attach requests that wait share a transaction, and each has its own outcome."""
+
+import random
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from endpoint_services import PARTITIONS, Services, before_each_commit
+from pydantic import SecretStr
+from sqlalchemy import select, text
+
+from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.service import LOOPBACK, Tokens
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
+from sluiceway_gateway.endpoints.service import DetachSpec
+from sluiceway_gateway.errors import (
+    ChannelNotFound,
+    DatabaseUnavailable,
+    EndpointIdReused,
+    Fenced,
+    Forbidden,
+    GroupSize,
+    SluicewayGatewayError,
+    TopicChanged,
+    UidMismatch,
+    Unauthenticated,
+)
+from sluiceway_gateway.offsets.model import Commit, Position
+
+KEY = SecretStr("k" * 40)
+
+
+class Crowd:
+    """Attach requests for one channel."""
+
+    def __init__(self, database: Database) -> None:
+        self.services = Services(database)
+        self.database = database
+        self.tokens = Tokens(database, KEY)
+        self.notified: list[None] = []
+        self.service = AttachService(
+            database, self.tokens, wake=lambda: None, notify=lambda: self.notified.append(None)
+        )
+        self.name, self.uid = self.services.channel()
+        self.blocked, self.blocked_uid = self.services.channel()
+
+    def request(
+        self, by: Principal = LOOPBACK, uid: str | None = None, **asked: Any
+    ) -> AttachRequest:
+        return AttachRequest(
+            channel=self.name, channel_uid=uid or self.uid, spec=a_spec(**asked), principal=by
+        )
+
+    def together(self, *requests: AttachRequest) -> "list[Future[Attached]]":
+        """Submit requests while one for another channel is in progress, so they share a batch."""
+        arrived, free = threading.Event(), threading.Event()
+
+        def hold_up() -> None:
+            arrived.set()
+            assert free.wait(30)
+
+        first = AttachRequest(
+            channel=self.blocked,
+            channel_uid=self.blocked_uid,
+            spec=a_spec(role=Role.WRITER),
+            principal=LOOPBACK,
+        )
+        before_each_commit(self.database, hold_up)
+        try:
+            self.service.submit(first)
+            assert arrived.wait(30)
+            return [self.service.submit(each) for each in requests]
+        finally:
+            free.set()
+
+    def attach(self, **asked: Any) -> Attached:
+        return self.service.submit(self.request(**asked)).result(30)
+
+    def rows(self, table: Any, uid: str) -> list[Any]:
+        with self.database.read() as tx:
+            found = tx.execute(select(table).where(table.c.channel_uid == uid))
+            return list(found.all())
+
+
+def a_spec(role: Role = Role.READER, **asked: Any) -> AttachSpec:
+    given: dict[str, Any] = {
+        "id": uuid.uuid4().hex,
+        "session": uuid.uuid4().hex,
+        "client": "a client",
+    } | asked
+    return AttachSpec(role=role, **given)
+
+
+def member(index: int, size: int = PARTITIONS, **asked: Any) -> dict[str, Any]:
+    return {"group": "g", "index": index, "size": size} | asked
+
+
+@pytest.fixture
+def crowd(database: Database) -> Iterator[Crowd]:
+    crowd = Crowd(database)
+    yield crowd
+    crowd.service.close()
+    crowd.services.attachment.close()
+
+
+def test_requests_that_wait_share_a_transaction(crowd: Crowd) -> None:
+    commits: list[object] = []
+    before_each_commit(crowd.database, lambda: commits.append(None))
+    futures = crowd.together(*(crowd.request(**member(index)) for index in range(PARTITIONS)))
+    attached = [each.result(30) for each in futures]
+    assert [list(each.partitions) for each in attached] == [[0], [1], [2], [3]]
+    assert sorted(each.endpoint.epoch for each in attached) == [1, 2, 3, 4]
+    assert all(each.created and each.versions for each in attached)
+    assert len(commits) == 2
+    # One notification for each transaction.
+    assert len(crowd.notified) == 2
+
+
+def test_an_error_of_one_request_leaves_the_others_as_they_are(crowd: Crowd) -> None:
+    known = crowd.request(**member(0))
+    crowd.service.submit(known).result(30)
+    crowd.attach(**member(0))
+    wrong = {
+        GroupSize: crowd.request(**member(1, size=3)),
+        UidMismatch: crowd.request(**member(2), uid="0" * 32),
+        Fenced: known,
+        EndpointIdReused: replace(known, spec=replace(known.spec, index=3)),
+        ChannelNotFound: replace(crowd.request(**member(0)), channel="nowhere"),
+    }
+    good = crowd.request(**member(3))
+    *refused, last = crowd.together(*wrong.values(), good)
+    for future, error in zip(refused, wrong, strict=True):
+        with pytest.raises(error):
+            future.result(30)
+    assert list(last.result(30).partitions) == [3]
+    assert len(crowd.rows(endpoints, crowd.uid)) == 3
+
+
+def test_a_repeated_request_returns_the_same_endpoint(crowd: Crowd) -> None:
+    request = crowd.request(**member(1))
+    first, again = crowd.together(request, request)
+    assert first.result(30).created
+    assert not again.result(30).created
+    assert again.result(30).endpoint == first.result(30).endpoint
+
+
+def test_a_value_that_the_database_refuses_fails_only_its_own_request(crowd: Crowd) -> None:
+    # PostgreSQL refuses U+0000, SQLite an unpaired surrogate.
+    poison = crowd.request(**member(1), title="\x00\ud800")
+    refused, good = crowd.together(poison, crowd.request(**member(2)))
+    with pytest.raises(Exception):  # noqa: B017 - whatever the driver raises
+        refused.result(30)
+    assert list(good.result(30).partitions) == [2]
+
+
+def test_an_endpoint_continues_at_the_committed_positions(crowd: Crowd) -> None:
+    reader = crowd.attach(**member(0, size=1)).endpoint
+    commit = Commit(
+        channel=crowd.name,
+        channel_uid=crowd.uid,
+        group="g",
+        endpoint=reader.id,
+        epoch=reader.epoch,
+        generation=reader.generation,
+        topic_id="t",
+        number=1,
+        positions=tuple(Position(partition=each, offset=each + 10) for each in (0, 1, 3)),
+    )
+    crowd.services.offsets.submit(commit, principal=LOOPBACK).result(30)
+    futures = crowd.together(
+        crowd.request(**member(0, size=1)), crowd.request(group="other", index=0, size=1)
+    )
+    own, others = (
+        [(each.position.partition, each.position.offset) for each in future.result(30).positions]
+        for future in futures
+    )
+    assert own == [(0, 10), (1, 11), (3, 13)]
+    assert others == []
+    with crowd.database.write() as tx:
+        tx.execute(text("UPDATE positions SET topic_id = 'another' WHERE partition = 3"))
+    (future,) = crowd.together(crowd.request(**member(0, size=1)))
+    with pytest.raises(TopicChanged):
+        future.result(30)
+    # The previous instance still has its place.
+    assert [each.superseded for each in crowd.rows(endpoints, crowd.uid)].count(False) == 2
+
+
+def test_a_writer_takes_over_a_place_that_was_left_unfinished(crowd: Crowd) -> None:
+    crowd.attach(role=Role.WRITER, group="w", index=0, size=2)
+    futures = crowd.together(
+        crowd.request(role=Role.WRITER, group="w", index=0, size=2),
+        crowd.request(role=Role.WRITER, group="w", index=1, size=2),
+    )
+    assert [each.result(30).took_over for each in futures] == [True, False]
+
+
+# SQLite has one writer at a time.
+@pytest.mark.parametrize("databases", ["postgres"], indirect=True)
+def test_a_locked_channel_delays_only_its_own_requests(crowd: Crowd) -> None:
+    other, other_uid = crowd.services.channel()
+    with crowd.database.write() as tx:
+        channels_store.hold(tx, crowd.name)
+        elsewhere = AttachRequest(
+            channel=other, channel_uid=other_uid, spec=a_spec(), principal=LOOPBACK
+        )
+        held, free = crowd.together(crowd.request(**member(1)), elsewhere)
+        assert free.result(30).created
+        assert not held.done()
+    assert held.result(30).created
+
+
+def test_a_revoked_token_is_refused_in_the_transaction(crowd: Crowd) -> None:
+    made = {
+        scope: crowd.tokens.create(label="t", scopes=[scope])
+        for scope in ("read", "read:other", "write")
+    }
+    by = {
+        scope: crowd.tokens.authenticate(each.text.get_secret_value())
+        for scope, each in made.items()
+    }
+    crowd.tokens.revoke(made["read:other"].token.id)
+    good, wrong_role, revoked, nobody, dynamic = crowd.together(
+        crowd.request(by["read"], **member(0)),
+        crowd.request(by["write"], **member(1)),
+        crowd.request(by["read:other"], **member(2)),
+        crowd.request(LOOPBACK, **member(3)),
+        crowd.request(by["read:other"], group="d"),
+    )
+    assert good.result(30).created
+    with pytest.raises(Forbidden):
+        wrong_role.result(30)
+    for future in (revoked, nobody, dynamic):
+        with pytest.raises(Unauthenticated):
+            future.result(30)
+    assert len(crowd.rows(endpoints, crowd.uid)) == 1
+
+
+def test_an_error_of_the_driver_is_raised_as_unavailable(crowd: Crowd) -> None:
+    with crowd.database.write() as tx:
+        tx.execute(text("ALTER TABLE endpoint_events RENAME TO gone"))
+    with pytest.raises(DatabaseUnavailable):
+        crowd.attach(**member(1))
+
+
+def random_spec(chance: random.Random) -> dict[str, Any]:
+    """Return fields of a spec whose group has the requested kind."""
+    kind = chance.choice(["shared", "broadcast", "writers", "alone"])
+    if kind == "alone":
+        return {"role": chance.choice([Role.READER, Role.WRITER])}
+    role = Role.WRITER if kind == "writers" else Role.READER
+    mode = Mode.BROADCAST if kind == "broadcast" else Mode.SHARED
+    return {"role": role, "mode": mode, "group": kind, "index": chance.randrange(3), "size": 3}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_batch_gives_the_same_as_single_requests(crowd: Crowd, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - to repeat, not to hide
+    wanted = [random_spec(chance) for _ in range(30)]
+    single, single_uid = crowd.services.channel()
+    for at, each in enumerate(wanted):
+        crowd.services.attach(single, a_spec(title=str(at), **each), uid=single_uid)
+    requests = [crowd.request(title=str(at), **each) for at, each in enumerate(wanted)]
+    answers = [each.result(30) for each in crowd.together(*requests)]
+    assert rows_of(crowd, crowd.uid) == rows_of(crowd, single_uid)
+    stored = {row.id: row for row in crowd.rows(endpoints, crowd.uid)}
+    for each in answers:
+        row = stored[each.endpoint.id]
+        assert (row.epoch, row.member_index) == (each.endpoint.epoch, each.endpoint.place.index)
+
+
+def outcome(future: "Future[Attached]") -> Any:
+    """Return the place and the epoch of the attached endpoint, or the class of the error."""
+    try:
+        endpoint = future.result(30).endpoint
+    except SluicewayGatewayError as error:
+        return type(error)
+    return endpoint.place, endpoint.epoch
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_batch_gives_each_request_the_outcome_that_it_would_have_alone(
+    crowd: Crowd, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - to repeat, not to hide
+    wanted: list[dict[str, Any]] = []
+    for at in range(20):
+        # Each place once, so that the batch keeps the order; groups of several kinds and sizes.
+        size = chance.choice([None, PARTITIONS, PARTITIONS, 3, PARTITIONS + 2])
+        kind: dict[str, Any] = {"group": chance.choice("ab"), "title": str(at)}
+        if size is not None:
+            kind |= {"index": at % size, "size": size, "mode": chance.choice(list(Mode))}
+        place = (kind["group"], kind.get("index"))
+        if size is None or place not in [(e["group"], e.get("index")) for e in wanted]:
+            wanted.append(kind)
+    single, single_uid = crowd.services.channel()
+    for name, uid in ((single, single_uid), (crowd.name, crowd.uid)):
+        # A finished group that the requests may change.
+        old = crowd.services.attach(name, a_spec(group="a", index=0, size=2), uid=uid).endpoint
+        spec = DetachSpec(epoch=old.epoch, state=State.CLOSED)
+        crowd.services.endpoints.detach(name, old.id, spec, uid=uid, principal=LOOPBACK)
+    alone = []
+    for each in wanted:
+        request = AttachRequest(
+            channel=single, channel_uid=single_uid, spec=a_spec(**each), principal=LOOPBACK
+        )
+        alone.append(outcome(crowd.services.attachment.submit(request)))
+    batch = crowd.together(*(crowd.request(**each) for each in wanted))
+    assert [outcome(each) for each in batch] == alone
+    assert any(isinstance(each, type) for each in alone)
+    assert any(not isinstance(each, type) for each in alone)
+
+
+def test_members_of_a_dynamic_group_join_in_one_generation(crowd: Crowd) -> None:
+    attached = [each.result(30) for each in crowd.together(crowd.request(group="d"))]
+    more = crowd.together(*(crowd.request(group="d") for _ in range(3)))
+    attached += [each.result(30) for each in more]
+    assert [each.endpoint.place.index for each in attached] == [0, 1, 2, 3]
+    assert [list(each.partitions) for each in attached] == [[]] * 4
+    (group,) = [each for each in crowd.rows(endpoint_groups, crowd.uid) if each.name == "d"]
+    assert (group.size, group.generation, group.next_index) == (4, 3, 4)
+
+
+def rows_of(crowd: Crowd, uid: str) -> Any:
+    """Return the successive instances in each place, the groups, and the history."""
+    places = defaultdict(list)
+    epochs = defaultdict(list)
+    for row in sorted(crowd.rows(endpoints, uid), key=lambda row: int(row.epoch)):
+        index = None if row.group_name == ANONYMOUS else row.member_index
+        places[row.role, row.group_name, index].append((row.title, row.superseded, row.state))
+        epochs[row.role, row.group_name].append(row.epoch)
+    groups = {
+        (row.role, row.name): (row.mode, row.size, row.generation, row.epoch, row.next_index)
+        for row in crowd.rows(endpoint_groups, uid)
+    }
+    lines = sorted(
+        (row.group_name, row.state, (row.cause or "")[:13])
+        for row in crowd.rows(endpoint_events, uid)
+    )
+    return places, epochs, groups, lines
