@@ -1,4 +1,4 @@
-"""Batcher: requests that arrive while one batch is under way share the next one."""
+"""Batcher: requests that arrive during one batch share the next one."""
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -6,109 +6,109 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-Asked = TypeVar("Asked")
+Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
-class Batcher(Generic[Asked, Answer]):
-    """Does all that waits with one call, and what comes meanwhile with the next.
+class Batcher(Generic[Request, Answer]):
+    """Passes all waiting requests to one call of `work`, on a thread of its own.
 
-    Whoever comes alone does not wait for others. `work` gets what is asked, in the order in which
-    it came, and returns the answers in that order. An answer that is an exception is raised, to
-    that one alone, and one that is a future is waited for by that one alone; what `work` raises
-    is raised to all.
+    A request that arrives alone waits for no others. `work` gets requests in order of arrival and
+    returns their answers in the same order. An exception among the answers is raised for its
+    request only, and a future delays its request only. An exception that `work` raises is raised
+    for all requests of the batch.
     """
 
     def __init__(
         self,
-        work: Callable[[Sequence[Asked]], "Sequence[Answer | Future[Answer] | Exception]"],
+        work: Callable[[Sequence[Request]], "Sequence[Answer | Future[Answer] | Exception]"],
         *,
         name: str,
-        key: Callable[[Asked], Hashable] | None = None,
-        weight: Callable[[Asked], int] = lambda _asked: 1,
+        key: Callable[[Request], Hashable] | None = None,
+        weight: Callable[[Request], int] = lambda _request: 1,
         most: int = 1_000,
     ) -> None:
-        """Take at most `most` in weight at once (one in any case), and no two of the same `key`."""
+        """Limit a batch to the weight `most` (or one request), without two of the same `key`."""
         self._work = work
         self._key = key
         self._weight = weight
         self._most = most
-        self._coming: SimpleQueue[tuple[Asked, Future[Answer]] | None] = SimpleQueue()
-        self._waiting: list[tuple[Asked, Future[Answer]]] = []
-        self._begun = threading.Lock()
+        self._arriving: SimpleQueue[tuple[Request, Future[Answer]] | None] = SimpleQueue()
+        self._waiting: list[tuple[Request, Future[Answer]]] = []
+        self._starting = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._ends = False
+        self._closed = False
 
-    def submit(self, asked: Asked) -> "Future[Answer]":
-        """Have it done; returns at once."""
+    def submit(self, request: Request) -> "Future[Answer]":
+        """Add a request to the next batch; returns at once."""
         if self._thread.ident is None:
-            self._begin()
+            self._start()
         future: Future[Answer] = Future()
-        self._coming.put((asked, future))
+        self._arriving.put((request, future))
         return future
 
     def close(self) -> None:
-        """End when all that was asked is answered; nothing may be asked any more."""
-        self._begin()
-        self._coming.put(None)
+        """Answer all requests, then end; nothing may be submitted afterwards."""
+        self._start()
+        self._arriving.put(None)
         self._thread.join()
 
-    def _begin(self) -> None:
-        with self._begun:
+    def _start(self) -> None:
+        with self._starting:
             if self._thread.ident is None:
                 self._thread.start()
 
     def _run(self) -> None:
-        while self._waiting or not self._ends:
-            taken = self._taken()
-            if not taken:
+        while self._waiting or not self._closed:
+            batch = self._next_batch()
+            if not batch:
                 continue
             answers: Sequence[Answer | Future[Answer] | Exception]
             try:
-                answers = self._work([asked for asked, _ in taken])
+                answers = self._work([request for request, _ in batch])
             except Exception as error:
-                answers = [error] * len(taken)
-            for (_, future), answer in zip(taken, answers, strict=True):
+                answers = [error] * len(batch)
+            for (_, future), answer in zip(batch, answers, strict=True):
                 _settle(future, answer)
 
-    def _taken(self) -> list[tuple[Asked, "Future[Answer]"]]:
-        """Wait until somebody is there, and return what goes next."""
+    def _next_batch(self) -> list[tuple[Request, "Future[Answer]"]]:
+        """Wait for a request, and return the next batch."""
         self._gather()
-        taken: list[tuple[Asked, Future[Answer]]] = []
-        later: list[tuple[Asked, Future[Answer]]] = []
+        batch: list[tuple[Request, Future[Answer]]] = []
+        later: list[tuple[Request, Future[Answer]]] = []
         keys: set[Hashable] = set()
         weight = 0
-        for at, (asked, future) in enumerate(self._waiting):
+        for at, (request, future) in enumerate(self._waiting):
             if weight >= self._most:
                 later += self._waiting[at:]
                 break
-            key = at if self._key is None else self._key(asked)
+            key = at if self._key is None else self._key(request)
             if key in keys:
-                later.append((asked, future))
+                later.append((request, future))
             elif future.set_running_or_notify_cancel():
                 keys.add(key)
-                taken.append((asked, future))
-                weight += self._weight(asked)
+                batch.append((request, future))
+                weight += self._weight(request)
         self._waiting = later
-        return taken
+        return batch
 
     def _gather(self) -> None:
-        """Bring in all that have come; wait for one, if nobody waits already."""
+        """Collect all that have arrived; block for one if none is waiting."""
         waits = not self._waiting
         while True:
             try:
-                came = self._coming.get(block=waits)
+                arrived = self._arriving.get(block=waits)
             except Empty:
                 return
             waits = False
-            if came is None:
-                self._ends = True
+            if arrived is None:
+                self._closed = True
             else:
-                self._waiting.append(came)
+                self._waiting.append(arrived)
 
 
 def _settle(future: "Future[Answer]", answer: "Answer | Future[Answer] | Exception") -> None:
-    def pass_on(done: "Future[Answer]") -> None:
+    def forward(done: "Future[Answer]") -> None:
         error = done.exception()
         if error is None:
             future.set_result(done.result())
@@ -116,7 +116,7 @@ def _settle(future: "Future[Answer]", answer: "Answer | Future[Answer] | Excepti
             future.set_exception(error)
 
     if isinstance(answer, Future):
-        answer.add_done_callback(pass_on)
+        answer.add_done_callback(forward)
     elif isinstance(answer, Exception):
         future.set_exception(answer)
     else:

@@ -1,4 +1,4 @@
-"""The errors of the gateway, as one tree.
+"""The gateway's errors, as one tree.
 
     SluicewayGatewayError
     ├── BodyTooLarge, MalformedHttp, UrlTooLong, HeadersTooLarge, RequestTimeout,
@@ -20,9 +20,9 @@
             GroupLargerThanPinned, MembersOpen, NoGroup, NotAssigned, StaleGeneration,
             TopicChanged, GoesBack, PositionMoved
 
-`code` is stable and part of the HTTP interface; `retriable` says whether the
-same request can succeed later without anybody changing it. The text of an
-error says what is wrong and what to do about it; it never holds a secret.
+Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
+of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
+message says what is wrong and what to do about it, and never holds a secret.
 """
 
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ from typing import ClassVar, Self
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """One thing that is wrong with a request.
+    """A violation in a request.
 
-    `pointer` is a JSON pointer into the body ("/spec/partitions"), or where else
-    the value was: "path:name", "query:limit", "header:If-Match".
+    `pointer` is a JSON pointer into the body ("/spec/partitions"), or "path:name", "query:limit",
+    "header:If-Match".
     """
 
     pointer: str
@@ -44,88 +44,83 @@ class Violation:
 
 
 class SluicewayGatewayError(Exception):
-    """Root of all errors of this package; `violations` says where in the request it lies."""
+    """Root of this package's errors; `violations` are the causes in the request."""
 
     code: ClassVar[str] = "internal_error"
     title: ClassVar[str] = "The gateway failed"
     retriable: ClassVar[bool] = False
+
+    def __init_subclass__(
+        cls, *, code: str, title: str | None = None, retriable: bool = False
+    ) -> None:
+        super().__init_subclass__()
+        cls.code = code
+        cls.title = title or cls.title
+        cls.retriable = retriable or cls.retriable
 
     def __init__(self, detail: str, violations: tuple[Violation, ...] = ()) -> None:
         super().__init__(detail)
         self.violations = violations
 
 
-class StartupRefused(SluicewayGatewayError):
-    """The process must not run like this; an operator has to change something."""
+class StartupRefused(
+    SluicewayGatewayError, code="startup_refused", title="The gateway does not start"
+):
+    """The process must not start; an operator has to change the configuration."""
 
-    code = "startup_refused"
-    title = "The gateway does not start"
 
-
-class InvalidSettings(StartupRefused):
+class InvalidSettings(StartupRefused, code="invalid_settings"):
     """A setting is missing, unknown or contradicts another."""
 
-    code = "invalid_settings"
 
-
-class BindRefused(StartupRefused):
+class BindRefused(StartupRefused, code="bind_refused"):
     """The address would expose the gateway without protection."""
 
-    code = "bind_refused"
+
+class WrongRevision(StartupRefused, code="wrong_revision"):
+    """The database's schema is of another version."""
 
 
-class WrongRevision(StartupRefused):
-    """The database's schema is not the one that this version knows."""
-
-    code = "wrong_revision"
-
-
-class WrongEncoding(StartupRefused):
-    """The database does not keep text as UTF-8."""
-
-    code = "wrong_encoding"
+class WrongEncoding(StartupRefused, code="wrong_encoding"):
+    """The database's encoding is not UTF-8."""
 
 
 class Misfit(StrEnum):
-    """What does not fit."""
+    """The kind of an access failure."""
 
     CREDENTIALS = "credentials"
     """User, password or mechanism."""
     CERTIFICATE = "certificate"
     """The broker's, to the gateway, or the gateway's, to the broker."""
     PROTOCOL = "protocol"
-    """With TLS or without, with a login or without; or it is no Kafka at all."""
+    """TLS or a login on one side only; or the server is not Kafka."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccessFailure:
-    """`words` say what does not fit and what to do, and stay the same as long as that does."""
+    """`words` say what is wrong and what to do, and stay equal while the cause does."""
 
     misfit: Misfit
     words: str
 
 
-class Unavailable(SluicewayGatewayError):
-    """A part that the gateway needs is away; ask again after `retry_after_s`."""
+class Unavailable(
+    SluicewayGatewayError, code="unavailable", title="Not available at the moment", retriable=True
+):
+    """A service that the gateway needs is unavailable; retry after `retry_after_s`."""
 
-    code = "unavailable"
-    title = "Not available at the moment"
-    retriable = True
     retry_after_s: ClassVar[int] = 1
 
 
-class DatabaseUnavailable(Unavailable):
-    """The database is locked, away, full or not migrated."""
+class DatabaseUnavailable(
+    Unavailable, code="database_unavailable", title="The database is not available"
+):
+    """The database is locked, unreachable, full or not migrated."""
 
-    code = "database_unavailable"
-    title = "The database is not available"
 
+class KafkaUnavailable(Unavailable, code="kafka_unavailable", title="Kafka is not available"):
+    """Kafka does not answer in time; `lockout` is the reason if it refuses the gateway."""
 
-class KafkaUnavailable(Unavailable):
-    """Kafka does not answer in time; `lockout` says why where it does not let the gateway in."""
-
-    code = "kafka_unavailable"
-    title = "Kafka is not available"
     retry_after_s = 2
 
     def __init__(self, detail: str, lockout: AccessFailure | None = None) -> None:
@@ -133,29 +128,22 @@ class KafkaUnavailable(Unavailable):
         self.lockout = lockout
 
 
-class TooManyConnections(Unavailable):
-    """As many connections are busy as this replica allows."""
-
-    code = "too_many_connections"
-    title = "Too many connections"
+class TooManyConnections(Unavailable, code="too_many_connections", title="Too many connections"):
+    """All connections that this replica allows are busy."""
 
 
-class TooManyWaiters(Unavailable):
-    """As many requests are waiting as this replica allows."""
-
-    code = "too_many_waiters"
-    title = "Too many waiting requests"
+class TooManyWaiters(Unavailable, code="too_many_waiters", title="Too many waiting requests"):
+    """All waits that this replica allows are taken."""
 
 
 MOST_VIOLATIONS = 20
-"""In one error."""
+"""The largest number of violations in one error."""
 
 
-class InvalidRequest(SluicewayGatewayError):
+class InvalidRequest(
+    SluicewayGatewayError, code="invalid_request", title="The request is malformed"
+):
     """The request is malformed."""
-
-    code = "invalid_request"
-    title = "The request is malformed"
 
     @classmethod
     def malformed(cls, violations: Sequence[Violation], *, count: int = 0) -> Self:
@@ -168,348 +156,234 @@ class InvalidRequest(SluicewayGatewayError):
         return cls(f"Malformed: {'; '.join(texts)}.", listed)
 
 
-class InvalidSchema(InvalidRequest):
-    """The schema is not one that a channel can have."""
-
-    code = "invalid_schema"
-    title = "The schema cannot be used"
+class InvalidSchema(InvalidRequest, code="invalid_schema", title="The schema cannot be used"):
+    """A channel cannot have this schema."""
 
 
-class ConfigNotAllowed(InvalidRequest):
-    """A topic setting that channels do not take, or a value that it cannot have."""
-
-    code = "config_not_allowed"
-    title = "The topic configuration is refused"
-
-
-class BodyTooLarge(SluicewayGatewayError):
-    """The request's body passes the limit."""
-
-    code = "body_too_large"
-    title = "The request's body is too large"
+class ConfigNotAllowed(
+    InvalidRequest, code="config_not_allowed", title="The topic configuration is refused"
+):
+    """A topic setting that channels do not accept, or an invalid value."""
 
 
-class MalformedHttp(SluicewayGatewayError):
-    """What came is not HTTP/1.1."""
-
-    code = "malformed_http"
-    title = "Not an HTTP request"
-
-
-class UrlTooLong(SluicewayGatewayError):
-    """The request's URL passes the limit."""
-
-    code = "url_too_long"
-    title = "The URL is too long"
+class BodyTooLarge(
+    SluicewayGatewayError, code="body_too_large", title="The request's body is too large"
+):
+    """The request's body exceeds the limit."""
 
 
-class HeadersTooLarge(SluicewayGatewayError):
-    """The request's headers pass a limit."""
-
-    code = "headers_too_large"
-    title = "The headers are too large"
+class MalformedHttp(SluicewayGatewayError, code="malformed_http", title="Not an HTTP request"):
+    """The request is not HTTP/1.1."""
 
 
-class RequestTimeout(SluicewayGatewayError):
+class UrlTooLong(SluicewayGatewayError, code="url_too_long", title="The URL is too long"):
+    """The request's URL exceeds the limit."""
+
+
+class HeadersTooLarge(
+    SluicewayGatewayError, code="headers_too_large", title="The headers are too large"
+):
+    """The request's headers exceed a limit."""
+
+
+class RequestTimeout(
+    SluicewayGatewayError,
+    code="request_timeout",
+    title="The request did not arrive in time",
+    retriable=True,
+):
     """The request did not arrive in time."""
 
-    code = "request_timeout"
-    title = "The request did not arrive in time"
-    retriable = True
+
+class Unauthenticated(
+    SluicewayGatewayError, code="unauthenticated", title="A valid token is needed"
+):
+    """A missing or invalid token."""
 
 
-class Unauthenticated(SluicewayGatewayError):
-    """No token, or none that is valid."""
-
-    code = "unauthenticated"
-    title = "A valid token is needed"
+class Forbidden(SluicewayGatewayError, code="forbidden", title="Not allowed"):
+    """The token's scopes do not cover the request."""
 
 
-class Forbidden(SluicewayGatewayError):
-    """The token is valid, but its scopes do not cover the request."""
-
-    code = "forbidden"
-    title = "Not allowed"
+class NotFound(SluicewayGatewayError, code="not_found", title="Not found"):
+    """The resource does not exist."""
 
 
-class NotFound(SluicewayGatewayError):
-    """There is no such thing."""
-
-    code = "not_found"
-    title = "Not found"
+class ChannelNotFound(NotFound, code="channel_not_found", title="No such channel"):
+    """No channel has this name, or this uid any more."""
 
 
-class ChannelNotFound(NotFound):
-    """There is no channel of this name, or not of this uid any more."""
-
-    code = "channel_not_found"
-    title = "No such channel"
-
-
-class MethodNotAllowed(SluicewayGatewayError):
+class MethodNotAllowed(
+    SluicewayGatewayError, code="method_not_allowed", title="Method not allowed"
+):
     """The resource does not have this method."""
 
-    code = "method_not_allowed"
-    title = "Method not allowed"
 
-
-class PreconditionFailed(SluicewayGatewayError):
+class PreconditionFailed(
+    SluicewayGatewayError, code="precondition_failed", title="The precondition does not hold"
+):
     """`If-Match` or `If-None-Match` does not hold."""
 
-    code = "precondition_failed"
-    title = "The precondition does not hold"
 
-
-class Conflict(SluicewayGatewayError):
+class Conflict(
+    SluicewayGatewayError, code="conflict", title="The channel's state does not allow this"
+):
     """The request is well-formed, but the state does not allow it."""
 
-    code = "conflict"
-    title = "The channel's state does not allow this"
+
+class UidMismatch(Conflict, code="uid_mismatch", title="Another channel has this name now"):
+    """The channel was deleted, and another one has its name."""
 
 
-class UidMismatch(Conflict):
-    """The name belongs to another incarnation of the channel."""
-
-    code = "uid_mismatch"
-    title = "Another channel has this name now"
-
-
-class PartitionsShrink(Conflict):
-    """Partitions are never taken away: their records would be lost."""
-
-    code = "partitions_shrink"
-    title = "A channel never loses partitions"
+class PartitionsShrink(
+    Conflict, code="partitions_shrink", title="A channel never loses partitions"
+):
+    """Partitions cannot be removed, as their records would be lost."""
 
 
-class ChannelPinned(Conflict):
+class ChannelPinned(Conflict, code="channel_pinned", title="The channel's partitions are pinned"):
     """The channel's number of partitions is pinned."""
 
-    code = "channel_pinned"
-    title = "The channel's partitions are pinned"
 
-
-class ImmutableField(Conflict):
+class ImmutableField(Conflict, code="immutable_field", title="The field cannot be changed"):
     """The field is fixed at creation."""
 
-    code = "immutable_field"
-    title = "The field cannot be changed"
+
+class SchemaIncompatible(
+    Conflict, code="schema_incompatible", title="The schema is not compatible"
+):
+    """The schema is incompatible with the channel's versions; one violation for each rule."""
 
 
-class SchemaIncompatible(Conflict):
-    """The schema does not go with those that the channel keeps; one violation a broken rule."""
-
-    code = "schema_incompatible"
-    title = "The schema is not compatible"
+class TooManySchemas(Conflict, code="too_many_schemas", title="The channel keeps too many schemas"):
+    """The channel has the largest number of schema versions."""
 
 
-class TooManySchemas(Conflict):
-    """The channel keeps as many versions of its schema as one may."""
-
-    code = "too_many_schemas"
-    title = "The channel keeps too many schemas"
+class ChannelAdopted(Conflict, code="channel_adopted", title="The channel's topic is adopted"):
+    """The channel's topic is adopted, and the gateway does not change it."""
 
 
-class ChannelAdopted(Conflict):
-    """The channel's topic was there before it, and is left as it is."""
-
-    code = "channel_adopted"
-    title = "The channel's topic is adopted"
+class ChannelClosed(Conflict, code="channel_closed", title="The channel is closed"):
+    """The channel is closed for writers."""
 
 
-class ChannelClosed(Conflict):
-    """Nobody writes to the channel any more."""
-
-    code = "channel_closed"
-    title = "The channel is closed"
-
-
-class ChannelDeleting(Conflict):
-    """The channel is on its way out; its name is free when it is gone."""
-
-    code = "channel_deleting"
-    title = "The channel is being deleted"
-    retriable = True
+class ChannelDeleting(
+    Conflict, code="channel_deleting", title="The channel is being deleted", retriable=True
+):
+    """The channel is being deleted; its name is free afterwards."""
 
 
-class ChannelNotReady(Conflict):
-    """The channel has no usable topic at the moment."""
-
-    code = "channel_not_ready"
-    title = "The channel is not ready"
-    retriable = True
+class ChannelNotReady(
+    Conflict, code="channel_not_ready", title="The channel is not ready", retriable=True
+):
+    """The channel has no usable topic yet."""
 
 
-class EndpointsLive(Conflict):
-    """Writers or readers of the channel are at work."""
-
-    code = "endpoints_live"
-    title = "The channel is in use"
-    retriable = True
+class EndpointsLive(Conflict, code="endpoints_live", title="The channel is in use", retriable=True):
+    """Writers or readers of the channel are alive."""
 
 
-class UnreadData(Conflict):
-    """Groups have not read all of the channel."""
-
-    code = "unread_data"
-    title = "The channel holds records that were not read"
-    retriable = True
-
-
-class TopicNotFound(Conflict):
-    """There is no topic to adopt."""
-
-    code = "topic_not_found"
-    title = "No such topic"
+class UnreadData(
+    Conflict,
+    code="unread_data",
+    title="The channel holds records that were not read",
+    retriable=True,
+):
+    """Groups have not read all of the channel's records."""
 
 
-class TopicTaken(Conflict):
+class TopicNotFound(Conflict, code="topic_not_found", title="No such topic"):
+    """The topic to adopt does not exist."""
+
+
+class TopicTaken(Conflict, code="topic_taken", title="The topic belongs to another channel"):
     """The topic to adopt belongs to another channel."""
 
-    code = "topic_taken"
-    title = "The topic belongs to another channel"
+
+class ReplicationExceedsBrokers(
+    Conflict, code="replication_exceeds_brokers", title="Not enough brokers"
+):
+    """The replication factor exceeds the number of brokers."""
 
 
-class ReplicationExceedsBrokers(Conflict):
-    """More replicas are asked for than Kafka has brokers."""
-
-    code = "replication_exceeds_brokers"
-    title = "Not enough brokers"
-
-
-class IdempotencyKeyReused(Conflict):
+class IdempotencyKeyReused(
+    Conflict, code="idempotency_key_reused", title="The idempotency key belongs to another request"
+):
     """The idempotency key was used for another request."""
 
-    code = "idempotency_key_reused"
-    title = "The idempotency key belongs to another request"
+
+class ConcurrentChange(
+    Conflict,
+    code="concurrent_change",
+    title="The channel was changed at the same time",
+    retriable=True,
+):
+    """The channel was changed concurrently."""
 
 
-class ConcurrentChange(Conflict):
-    """Somebody else changed the channel at the same time."""
-
-    code = "concurrent_change"
-    title = "The channel was changed at the same time"
-    retriable = True
-
-
-class EndpointNotFound(NotFound):
+class EndpointNotFound(NotFound, code="endpoint_not_found", title="No such endpoint"):
     """No endpoint of this channel has this id."""
 
-    code = "endpoint_not_found"
-    title = "No such endpoint"
+
+class GroupNotFound(NotFound, code="group_not_found", title="No such group"):
+    """No reader has ever attached to this channel in this group."""
 
 
-class GroupNotFound(NotFound):
-    """No reader of this channel was ever attached in this group."""
-
-    code = "group_not_found"
-    title = "No such group"
+class Fenced(Conflict, code="fenced", title="The endpoint's place was taken"):
+    """The endpoint's place was taken by another instance, or removed."""
 
 
-class Fenced(Conflict):
-    """The endpoint's place was taken: by another instance, or by somebody who removed it."""
-
-    code = "fenced"
-    title = "The endpoint's place was taken"
+class IllegalTransition(Conflict, code="illegal_transition", title="Not in the endpoint's state"):
+    """The endpoint's state does not allow this."""
 
 
-class IllegalTransition(Conflict):
-    """An endpoint in its state cannot do this next."""
-
-    code = "illegal_transition"
-    title = "Not in the endpoint's state"
-
-
-class EndpointIdReused(Conflict):
+class EndpointIdReused(
+    Conflict, code="endpoint_id_reused", title="The id belongs to another endpoint"
+):
     """The id belongs to another endpoint."""
 
-    code = "endpoint_id_reused"
-    title = "The id belongs to another endpoint"
+
+class GroupSize(Conflict, code="group_size", title="The group has another size"):
+    """The group has another size, and living members."""
 
 
-class GroupSize(Conflict):
-    """The group has another size, and members that live."""
-
-    code = "group_size"
-    title = "The group has another size"
+class GroupMode(Conflict, code="group_mode", title="The group has another mode"):
+    """The group has another mode, and living members."""
 
 
-class GroupMode(Conflict):
-    """The group has another mode, and members that live."""
-
-    code = "group_mode"
-    title = "The group has another mode"
-
-
-class GroupLargerThanPinned(Conflict):
-    """More members than the channel may ever have partitions."""
-
-    code = "group_larger_than_pinned"
-    title = "The group is larger than the channel may grow"
+class GroupLargerThanPinned(
+    Conflict, code="group_larger_than_pinned", title="The group is larger than the channel may grow"
+):
+    """The group has more members than the channel may have partitions."""
 
 
-class MembersOpen(Conflict):
-    """Other members of the group are at work."""
-
-    code = "members_open"
-    title = "Other members of the group are open"
-    retriable = True
+class MembersOpen(
+    Conflict, code="members_open", title="Other members of the group are open", retriable=True
+):
+    """Other members of the group are alive."""
 
 
-class NoGroup(Conflict):
-    """What has no group has no positions."""
-
-    code = "no_group"
-    title = "Only readers of a group commit"
+class NoGroup(Conflict, code="no_group", title="Only readers of a group commit"):
+    """Only readers of a group have positions."""
 
 
-class NotAssigned(Conflict):
-    """The partition is another member's, or there is none."""
-
-    code = "not_assigned"
-    title = "The partition is not the member's"
+class NotAssigned(Conflict, code="not_assigned", title="The partition is not the member's"):
+    """The partition belongs to another member, or does not exist."""
 
 
-class StaleGeneration(Conflict):
-    """The group was resized or reset meanwhile."""
+class StaleGeneration(
+    Conflict, code="stale_generation", title="The group is at another generation"
+):
+    """The group was resized or reset."""
 
-    code = "stale_generation"
-    title = "The group is at another generation"
 
-
-class TopicChanged(Conflict):
+class TopicChanged(Conflict, code="topic_changed", title="The positions are of another topic"):
     """The positions are of another topic."""
 
-    code = "topic_changed"
-    title = "The positions are of another topic"
+
+class GoesBack(Conflict, code="goes_back", title="A commit does not go back"):
+    """Commits only go forward; a reset goes back."""
 
 
-class GoesBack(Conflict):
-    """Committed positions go forward; going back is the reset."""
-
-    code = "goes_back"
-    title = "A commit does not go back"
-
-
-class PositionMoved(Conflict):
-    """Somebody else moved the position since it was looked at."""
-
-    code = "position_moved"
-    title = "The position was moved meanwhile"
-
-
-__all__ = [
-    *("BindRefused", "BodyTooLarge", "ChannelAdopted", "ChannelClosed", "ChannelDeleting"),
-    *("ChannelNotFound", "ChannelNotReady", "ChannelPinned", "ConcurrentChange"),
-    *("ConfigNotAllowed", "Conflict", "DatabaseUnavailable", "EndpointIdReused"),
-    *("EndpointNotFound", "EndpointsLive", "Fenced", "Forbidden", "GoesBack"),
-    *("GroupLargerThanPinned", "GroupMode", "GroupNotFound", "GroupSize"),
-    *("HeadersTooLarge", "IdempotencyKeyReused", "IllegalTransition", "ImmutableField"),
-    *("InvalidRequest", "InvalidSchema", "InvalidSettings", "KafkaUnavailable"),
-    *("MalformedHttp", "MembersOpen", "MethodNotAllowed", "NoGroup", "NotAssigned"),
-    *("NotFound", "PartitionsShrink", "PositionMoved", "PreconditionFailed"),
-    *("ReplicationExceedsBrokers", "RequestTimeout", "SchemaIncompatible"),
-    *("SluicewayGatewayError", "StaleGeneration", "StartupRefused", "TooManyConnections"),
-    *("TooManySchemas", "TooManyWaiters", "TopicChanged", "TopicNotFound", "TopicTaken"),
-    *("UidMismatch", "Unauthenticated", "Unavailable", "UnreadData", "UrlTooLong"),
-    *("Violation", "WrongEncoding", "WrongRevision"),
-]
+class PositionMoved(Conflict, code="position_moved", title="The position was moved meanwhile"):
+    """Another reader has moved the position."""

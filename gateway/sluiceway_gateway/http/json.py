@@ -1,14 +1,15 @@
-"""Strict JSON request bodies, and rendered responses kept for repeats."""
+"""Strict JSON of request bodies, and caches of JSON for responses."""
 
 import json
 import math
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NoReturn
 
 from fastapi import Response
+from pydantic_core import to_json
 
 from sluiceway_gateway.errors import InvalidRequest
 
@@ -52,9 +53,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise InvalidRequest(
-                    f"The name {name[:100]!r} occurs twice in an object of the body."
-                )
+                raise InvalidRequest(f"An object in the body has the name {name[:100]!r} twice.")
             seen.add(name)
     return value
 
@@ -81,7 +80,7 @@ def _refuse_depth() -> NoReturn:
 
 
 def _check(value: Any, *, escapes: bool) -> None:
-    """Look at every part of the value, without recursion."""
+    """Check every part of the value, without recursion."""
     level, depth = [value], 0
     while level:
         if depth > MAX_DEPTH:
@@ -96,68 +95,74 @@ def _check(value: Any, *, escapes: bool) -> None:
                 following.extend(part)
             elif escapes and isinstance(part, str) and _UNSTORABLE.search(part):
                 raise InvalidRequest(
-                    "A text of the body holds U+0000 or half of a surrogate pair, "
-                    "which cannot be stored; leave it out."
+                    "A string in the body contains U+0000 or a lone surrogate, which cannot be "
+                    "stored; remove it."
                 )
         level, depth = following, depth + 1
 
 
 class ResponseCache:
-    """The last answers by what was asked for, each with its state's tag; bounded by their size."""
+    """The last response of each key, with the tag of its state.
+
+    Bounded by size: the least recently used responses are evicted. Safe between threads.
+    """
 
     def __init__(self, limit_bytes: int = 64 * 1024 * 1024) -> None:
         self._limit_bytes = limit_bytes
         self._bytes = 0
-        self._answers: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
-        self._turn = threading.Lock()
+        self._responses: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def get(self, key: str, tag: str) -> bytes | None:
-        """Return the answer, if it is kept and of this state."""
-        with self._turn:
-            kept = self._answers.get(key)
-            if kept is None or kept[0] != tag:
+        """Return the key's response, if it has this tag."""
+        with self._lock:
+            cached = self._responses.get(key)
+            if cached is None or cached[0] != tag:
                 return None
-            self._answers.move_to_end(key)
-            return kept[1]
+            self._responses.move_to_end(key)
+            return cached[1]
 
-    def put(self, key: str, tag: str, answer: bytes) -> None:
-        """Keep an answer in the place of the one before; what was asked for longest ago goes."""
-        with self._turn:
-            before = self._answers.pop(key, None)
-            self._bytes += len(answer) - (len(before[1]) if before else 0)
-            self._answers[key] = (tag, answer)
+    def put(self, key: str, tag: str, response: bytes) -> None:
+        """Replace the key's response."""
+        with self._lock:
+            previous = self._responses.pop(key, None)
+            self._bytes += len(response) - (len(previous[1]) if previous else 0)
+            self._responses[key] = (tag, response)
             while self._bytes > self._limit_bytes:
-                _, (_, gone) = self._answers.popitem(last=False)
-                self._bytes -= len(gone)
+                _, (_, evicted) = self._responses.popitem(last=False)
+                self._bytes -= len(evicted)
 
 
 class JsonCache:
-    """The last text of each part, with what it was made of; at most `most` of them."""
+    """The last JSON of each key, with its source; evicts the least recently used of `limit`."""
 
-    def __init__(self, most: int = 20_000) -> None:
-        self._most = most
-        self._kept: dict[Hashable, tuple[tuple[object, ...], str]] = {}
+    def __init__(self, limit: int = 20_000) -> None:
+        self._limit = limit
+        self._cached: OrderedDict[Hashable, tuple[tuple[object, ...], str]] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def of(self, key: Hashable, made_of: tuple[object, ...], make: Callable[[], Any]) -> str:
-        """Return the JSON of what `make` gives; that of before, if it was made of the same."""
-        kept = self._kept.get(key)
-        if kept is None or kept[0] != made_of:
-            if len(self._kept) >= self._most:
-                self._kept = {}
-            kept = self._kept[key] = (made_of, text_of(make()))
-        return kept[1]
+    def of(self, key: Hashable, source: tuple[object, ...], make: Callable[[], Any]) -> str:
+        """Return the JSON of `make()`: the cached one while the key's `source` is equal."""
+        cached = self._cached.get(key)
+        text = cached[1] if cached is not None and cached[0] == source else text_of(make())
+        with self._lock:
+            self._cached[key] = (source, text)
+            self._cached.move_to_end(key)
+            if len(self._cached) > self._limit:
+                self._cached.popitem(last=False)
+        return text
 
 
 def text_of(value: Any) -> str:
     """Return JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"))
+    return to_json(value).decode()
 
 
 def json_response(body: Any, status: int = 200) -> Response:
     """Return a response with compact JSON."""
-    return Response(text_of(body), status, media_type="application/json")
+    return Response(to_json(body), status, media_type="application/json")
 
 
-def list_of(items: Any) -> str:
-    """Return the JSON of a list of what is JSON already."""
+def list_of(items: Iterable[str]) -> str:
+    """Return the JSON of a list whose items are JSON."""
     return f"[{','.join(items)}]"

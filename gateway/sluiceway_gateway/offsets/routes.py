@@ -1,7 +1,6 @@
 """Routes of committed positions."""
 
 import asyncio
-import json
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, Position
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.auth import Manager, Viewer, access
 from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, Wait, request_of
 from sluiceway_gateway.http.problems import problems
@@ -49,9 +49,9 @@ class PositionPut(Asked):
 
 
 def each_once(positions: list[PositionPut]) -> list[PositionPut]:
-    """Return the positions; raises ValueError where a partition is named twice."""
+    """Return the positions; raises ValueError for a partition given twice."""
     if len({each.partition for each in positions}) != len(positions):
-        raise ValueError("a partition is named once")
+        raise ValueError("each partition may be given once")
     return positions
 
 
@@ -76,16 +76,16 @@ class ResetPost(Asked):
     """The body of `POST …/offsets/reset`."""
 
     uid: Uid = Field(description="Of the channel")
-    positions: Positions | None = Field(description="Those not named stay; null forgets all")
-    topic_id: TopicId | None = Field(default=None, description="Needed with positions")
+    positions: Positions | None = Field(description="Others keep theirs; null deletes all")
+    topic_id: TopicId | None = Field(default=None, description="Required with positions")
     index: Index | None = Field(default=None, description="Which member of a broadcast group")
-    generation: Count | None = Field(default=None, description="Reset only if it is still so")
+    generation: Count | None = Field(default=None, description="Of the group, to be reset")
     reason: str = Field(min_length=1, max_length=1000, description="For the history")
-    force: bool = Field(default=False, description="Though members live; they commit no more")
+    force: bool = Field(default=False, description="Though members are alive; fences them")
 
 
 class CommittedBody(PositionBody):
-    """A position as it stands, and what put it there."""
+    """A committed position, and the commit that it comes from."""
 
     index: int | None = Field(description="Of the member, in broadcast groups")
     epoch: int = Field(description="Of the endpoint; 0 after a reset")
@@ -107,7 +107,7 @@ class GroupBody(BaseModel):
     group: str
     mode: ModeWord
     size: int | None
-    dynamic: bool = Field(description="Members come and go; size counts those that live")
+    dynamic: bool = Field(description="Members join and leave; size counts the living")
     generation: int
     epoch: int
     positions: list[CommittedBody]
@@ -120,9 +120,9 @@ class GroupOffsets(GroupBody):
 
 
 class CommitAnswer(GroupBody):
-    """The partitions that a commit named, as they stand."""
+    """The committed positions of a commit's partitions."""
 
-    number: int = Field(description="Of the endpoint's last commit that counted")
+    number: int = Field(description="The number of the endpoint's last accepted commit")
 
 
 def _described(text: str) -> dict[int | str, Any]:
@@ -131,7 +131,7 @@ def _described(text: str) -> dict[int | str, Any]:
 
 @router.get(
     "",
-    summary="Read how far a group has come",
+    summary="Read a group's positions",
     response_model=GroupOffsets,
     responses=problems(404, also=_described("The group")),
 )
@@ -142,8 +142,8 @@ def get_offsets(
     gateway: Gateway,
     index: Annotated[Index | None, Query(description="Of a member of a broadcast group")] = None,
 ) -> Response:
-    """Give the group's committed positions; partitions without one are left out."""
-    return report_response(gateway.offsets.fetch(name, group, index=index))
+    """Return the group's committed positions; partitions without one are left out."""
+    return _report_response(gateway.offsets.fetch(name, group, index=index))
 
 
 @router.put(
@@ -163,11 +163,11 @@ async def commit(
 ) -> Response:
     """Commit all of the positions, or none of them.
 
-    They go forward alone, and only by the living instance of a place, in the group's present
-    generation. A number that is not above the last changes nothing.
+    Positions only go forward, by the living instance of a place in the group's present generation.
+    A number that is not above the last one changes nothing.
     """
     asked = commit_of(name, group, body)
-    return committed(await asyncio.wrap_future(gateway.offsets.submit(asked, principal=principal)))
+    return _committed(await asyncio.wrap_future(gateway.offsets.submit(asked, principal=principal)))
 
 
 @router.post(
@@ -184,9 +184,10 @@ def reset(
     gateway: Gateway,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Put positions wherever they are wanted, back too, in a new generation of the group.
+    """Set positions, forward or back, in a new generation of the group.
 
-    409 `members_open` while a member lives, unless it is forced. The history keeps who, when, why.
+    409 `members_open` while a member is alive, unless forced. The history keeps the principal, the
+    time and the reason.
     """
     content = body.model_dump_json(by_alias=True)
     answer = gateway.offsets.reset(
@@ -207,13 +208,13 @@ def reset(
         request=request_of(
             idempotency_key, principal, "RESET", name, group, content, precondition=Precondition()
         ),
-        render=lambda report: Answer(status=200, headers={}, body=_text(_report_json(report))),
+        render=lambda report: Answer(status=200, headers={}, body=text_of(_report_json(report))),
     )
     return Response(answer.body, answer.status, media_type="application/json")
 
 
 def commit_of(name: str, group: str, body: CommitPut) -> Commit:
-    """Return what a request asks for."""
+    """Return the commit of a request."""
     return Commit(
         channel=name,
         channel_uid=body.uid,
@@ -227,21 +228,19 @@ def commit_of(name: str, group: str, body: CommitPut) -> Commit:
     )
 
 
-def committed(done: CommitResult) -> Response:
-    """Return the answer to a commit that stands."""
+def _committed(done: CommitResult) -> Response:
     assert done.group is not None  # noqa: S101 - no error, so there is one
     positions = [(done.member, each) for each in done.positions]
-    return _sent(_group_json(done.group, positions) | {"number": done.number})
+    return json_response(_group_json(done.group, positions) | {"number": done.number})
 
 
 def position_of(given: PositionPut) -> Position:
-    """Return the position that a request names."""
+    """Return the position of a request."""
     return Position(partition=given.partition, offset=given.offset, record=given.record)
 
 
-def report_response(report: GroupReport) -> Response:
-    """Return what is answered with how a group stands."""
-    return _sent(_report_json(report))
+def _report_response(report: GroupReport) -> Response:
+    return json_response(_report_json(report))
 
 
 def _report_json(report: GroupReport) -> dict[str, Any]:
@@ -272,14 +271,6 @@ def _committed_json(member: int, committed: Committed) -> dict[str, Any]:
     }
 
 
-def _text(body: Any) -> str:
-    return json.dumps(body, separators=(",", ":"))
-
-
-def _sent(body: Any) -> Response:
-    return Response(_text(body), media_type="application/json")
-
-
 Before = Annotated[list[PositionPut], Field(max_length=MAX_PARTITIONS), AfterValidator(each_once)]
 
 
@@ -290,8 +281,8 @@ class AdvancePost(Asked):
     topic_id: TopicId
     positions: Positions
     before: Before = Field(
-        description="Where the group stands in these partitions, as far as the reader knows; one "
-        "that is left out has no position yet"
+        description="The group's positions in these partitions, as the reader knows them; a "
+        "partition left out has no position yet"
     )
 
 
@@ -306,11 +297,11 @@ class AdvancePost(Asked):
 def advance(
     name: Name, group: InGroup, body: AdvancePost, principal: Viewer, gateway: Gateway
 ) -> Response:
-    """Move all of the positions from where they are said to be, or none of them.
+    """Compare and set all of the positions, or none of them.
 
-    For readers that name their partitions themselves. Only while no member of the group lives
-    (409 `members_open`), and only forward. 409 `position_moved` where somebody else moved one.
-    A repeat finds the positions where it wants them, and changes nothing.
+    For readers that assign their partitions themselves. Only while no member of the group is alive
+    (409 `members_open`), and only forward. 409 `position_moved` if another reader moved one. A
+    repeat changes nothing.
     """
     asked = Advance(
         positions=tuple(map(position_of, body.positions)),
@@ -318,7 +309,7 @@ def advance(
         topic_id=body.topic_id,
     )
     found = gateway.offsets.advance(name, group, asked, uid=body.uid, principal=principal)
-    return report_response(found)
+    return _report_response(found)
 
 
 _SHOWN = 100
@@ -333,11 +324,11 @@ class PassedPost(Asked):
 
 
 class MissingBody(BaseModel):
-    """A partition in which the group has not come so far."""
+    """A partition in which the group has not committed that far."""
 
     index: int | None = Field(description="Of the member, in broadcast groups")
     partition: int
-    committed: int | None = Field(description="null: nothing, of this topic")
+    committed: int | None = Field(description="null: nothing in this topic")
     wanted: int
 
 
@@ -345,7 +336,7 @@ class PassedBody(BaseModel):
     """Whether the group has committed that far in all of the partitions."""
 
     passed: bool
-    known: bool = Field(description="Whether anybody was ever in the group")
+    known: bool = Field(description="Whether the group ever had a member")
     lacking: int = Field(description="How many partitions, or members' partitions, are missing")
     missing: list[MissingBody] = Field(description=f"The first {_SHOWN} of them")
 
@@ -367,9 +358,9 @@ async def passed(
     gateway: Gateway,
     wait: Wait = 0,
 ) -> Response:
-    """Answer when the group has come that far, or when `wait` is over, whichever is first.
+    """Respond when the group has committed that far, or when `wait` is over.
 
-    In a broadcast group every member has to. A group that nobody was in yet is waited for.
+    In a broadcast group every member has to. A group without any member yet is waited for.
     """
     bounds = Bounds(
         topic_id=body.topic_id, offsets={int(each): end for each, end in body.offsets.items()}
@@ -378,7 +369,7 @@ async def passed(
         request,
         gateway.acknowledgements.wait(name, group, bounds, uid=body.uid, timeout_s=wait),
     )
-    # Without one, nobody is there to read the answer.
+    # None if the client has disconnected.
     result = found or AckResult(known=False, missing=())
     answer: dict[str, Any] = {
         "passed": result.passed,
@@ -394,4 +385,4 @@ async def passed(
             for each in result.missing[:_SHOWN]
         ],
     }
-    return Response(json.dumps(answer, separators=(",", ":")), media_type="application/json")
+    return json_response(answer)
