@@ -1,58 +1,58 @@
-# Everything runs in .venv, which is built from the hashed requirements; nothing else is touched.
+# Everything runs in .venv, built from hashed requirements.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-# Where compiled modules are not kept, each of the many processes compiles all of ours anew.
+# Without cached bytecode, each of many processes would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test test-all test-spark test-floors lint format bench lock clean
 .DELETE_ON_ERROR:
 
-help: ## say what can be made
+help: ## list the targets
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-demo: $(READY) ## run the main job: flights through Spark, Kafka and a plain Python job
+demo: $(READY) ## send real flights through Spark, Kafka and a plain Python job (examples/demo)
 	@$(BIN)/sluiceway demo
 
-up: $(READY) ## run a broker and the gateway until Ctrl-C; the data are kept
+up: $(READY) ## run a broker and the gateway until Ctrl-C; keep their data
 	@$(BIN)/sluiceway up
 
 PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder --durations 25
 test: $(READY) ## run the tests, on a real Kafka broker, SQLite and PostgreSQL
 	@$(PYTEST) -m "not long"
 
-test-all: test ## run the tests, then those that take longer or need more than Python and Java
-	@$(PYTEST) -m long
+test-all: test ## run the tests, then long ones, and property tests with many examples
+	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile many
 
 SPARK ?= 4.3.0
-test-spark: .venv-spark-$(SPARK)/.ready ## run the tests of Spark on another version: SPARK=4.2.1
+test-spark: .venv-spark-$(SPARK)/.ready ## run the Spark tests on another version: SPARK=4.2.1
 	@$(<D)/bin/python -m pytest tests/spark tests/cluster
 
-test-floors: .venv-floors/.ready ## run the client's tests on the oldest packages it works with
+test-floors: .venv-floors/.ready ## run the client's tests on the oldest supported packages
 	@$(<D)/bin/python -m pytest tests/client tests/codecs
 
-lint: $(READY) ## check style, types and formatting
+lint: $(READY) ## check style, formatting and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-format: $(READY) ## put the code into its one form
+format: $(READY) ## apply formatter and safe fixes
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: bench-python bench-spark bench-streaming bench-gateway bench-offsets bench-endpoints bench-readers bench-facades bench-long ## run every benchmark, one after the other
+bench: bench-python bench-spark bench-streaming bench-gateway bench-offsets bench-endpoints bench-readers bench-facades bench-long ## run all benchmarks
 
 bench-%: $(READY) ## run one benchmark (python, spark, streaming, gateway, offsets, endpoints, readers, facades, long); writes bench/results/NAME.json
 	@$(BIN)/python -m bench.$*
 
-# Spark 4.1 is what the benchmarks' JVM connector runs on. Images get the part of it that they need.
+# The benchmarks' JVM connector needs Spark 4.1. Images get the part of the lock that they need.
 SPARKS := $(patsubst requirements/spark-%.txt,%,$(wildcard requirements/spark-*.txt))
 LOCK := uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --quiet
-lock: ## resolve the requirements anew (needs uv)
+lock: ## resolve the requirements again (needs uv)
 	@$(LOCK) pyproject.toml --extra dev --constraint requirements/constraints.txt \
 		--output-file requirements/dev.txt
 	@$(LOCK) pyproject.toml --extra gateway --constraint requirements/dev.txt \
@@ -66,7 +66,7 @@ lock: ## resolve the requirements anew (needs uv)
 	@for version in $(SPARKS); do echo "pyspark==$$version" | $(LOCK) - \
 		--output-file requirements/spark-$$version.txt; done
 
-clean: ## remove what was built, not what was fetched
+clean: ## remove built files, but not the download cache
 	@rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): requirements/dev.txt pyproject.toml
@@ -79,7 +79,7 @@ $(READY): requirements/dev.txt pyproject.toml
 		--no-build-isolation --editable .
 	@touch $@
 
-# Environments on top of the usual one: their own packages come first.
+# Environments on top of .venv, whose own packages come first.
 PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 .venv-%/.ready: requirements/%.txt $(READY)
 	@echo "Building .venv-$* from requirements/$*.txt"

@@ -16,7 +16,6 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-from compiled import share_compiled
 from databases import Databases, Postgres, SQLite, running_postgres
 from relay import Relay
 from serving import serving
@@ -35,8 +34,6 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - made names within
 _ROOM_BYTES = 10 << 30
 if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
-
-share_compiled()
 
 # What is collected here stays to the end: to look through it all the time finds nothing to free.
 gc.set_threshold(10_000, 20, 20)
@@ -101,10 +98,10 @@ def _turn(file: str) -> tuple[int, int]:
     return next(found, len(_LONG)), zlib.crc32(file.encode())
 
 
-# By `pytest --hypothesis-profile thorough` property tests look ten times as long.
-hypothesis.settings.register_profile("usual", max_examples=40)
-hypothesis.settings.register_profile("thorough", max_examples=400)
-hypothesis.settings.load_profile("usual")
+# `make test-all` runs property tests with the profile "many".
+hypothesis.settings.register_profile("few", max_examples=15)
+hypothesis.settings.register_profile("many", max_examples=100)
+hypothesis.settings.load_profile("few")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""A command in a process of its own."""
+"""A command as a process."""
 
 import os
 import re
@@ -13,7 +13,7 @@ COMMAND = [sys.executable, "-c", "from sluiceway_gateway.cli import main; raise 
 
 
 class Process:
-    """A command in a process of its own, its standard error read as it comes."""
+    """A running command, whose standard error is read in a thread."""
 
     def __init__(self, *arguments: str, **variables: str) -> None:
         self._process = subprocess.Popen(
@@ -25,21 +25,23 @@ class Process:
             env=os.environ | variables,
         )
         self.text = ""
-        self._came = threading.Condition()
+        self._arrived = threading.Condition()
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            with self._came:
+            with self._arrived:
                 self.text += line
-                self._came.notify_all()
+                self._arrived.notify_all()
 
     def until(self, pattern: str, timeout_s: float = 180) -> str:
-        """Wait until a line comes that has the pattern; return its first group."""
-        with self._came:
-            assert self._came.wait_for(lambda: re.search(pattern, self.text), timeout_s), self.text
+        """Wait for a line that matches the pattern; return its first group."""
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: re.search(pattern, self.text), timeout_s), (
+                self.text
+            )
             found = re.search(pattern, self.text)
         assert found is not None
         return found[1]
@@ -52,11 +54,11 @@ class Process:
         return self._process.poll() is None
 
     def signal(self, number: int) -> None:
-        """Send a signal; one that has ended gets none."""
+        """Send a signal, if the process still runs."""
         self._process.send_signal(number)
 
     def end(self, number: int, timeout_s: float = 180) -> int:
-        """Send a signal, and return the exit status."""
+        """Send a signal and return the exit status."""
         self.signal(number)
         return self.wait(timeout_s)
 

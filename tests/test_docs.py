@@ -56,10 +56,28 @@ def test_the_files_to_change_exist() -> None:
     assert (ROOT / absent[0]).exists()
 
 
-@pytest.mark.parametrize("record", sorted((ROOT / "docs" / "decisions").glob("*.md")))
+RECORDS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+
+
+def test_the_index_of_decisions_has_every_record_with_its_title_and_date() -> None:
+    listed = re.findall(
+        r"^\| \[(\d+)\]\((.+)\) \| (.+) \| (.+) \|$",
+        (ROOT / "docs" / "decisions" / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    shown = {f"# {number}. {title}": (name, date) for number, name, title, date in listed}
+    found = {}
+    for record in RECORDS:
+        title, _, status, *_ = record.read_text().splitlines()
+        found[title] = (record.name, status.partition("Accepted, ")[2][:10])
+    assert shown == found
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.stem)
 def test_a_decision_is_short_and_names_tests_that_exist(record: Path) -> None:
     text = record.read_text()
     assert len(text.splitlines()) <= 40
+    assert "**Alternatives.**" in text
     held_by = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
     assert held_by, "a decision names the test that holds it"
     for path, name in held_by:

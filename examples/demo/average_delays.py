@@ -15,11 +15,10 @@ import sluiceway.spark
 
 def main() -> None:
     """Read all flights, write their mean delays, and print the counts and checksums of both."""
-    print("Starting Spark", flush=True)
     spark = SparkSession.builder.appName("average delays").getOrCreate()
     sluiceway.spark.register(spark)
 
-    print("Reading the flights", flush=True)
+    print("Reading the channel", flush=True)
     started_s = time.monotonic()
     flights = spark.read.format("channel").option("minPartitions", 8).load("flights")
     grouped = (

@@ -22,11 +22,10 @@ SCHEMA = """
 
 def main(path: str) -> None:
     """Write all flights, and print how many there were and the sum of their hashes."""
-    print("Starting Spark", flush=True)
     spark = SparkSession.builder.appName("write flights").getOrCreate()
     sluiceway.spark.register(spark)
 
-    print("Writing the flights", flush=True)
+    print("Writing the flights into the channel", flush=True)
     started_s = time.monotonic()
     flights = spark.read.csv(path, schema=SCHEMA, header=True, nullValue="NA")
     written = Observation()

@@ -34,10 +34,9 @@ from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
-from sluiceway_gateway.offsets import ack_routes
 from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.ack import Acknowledgements
-from sluiceway_gateway.offsets.service import Advancing, Offsets
+from sluiceway_gateway.offsets.service import Offsets
 from sluiceway_gateway.provisioning.reconciler import Counts
 from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.schemas import routes as schemas_routes
@@ -116,7 +115,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         endpoints=Endpoints(database, topics=kafka, notify=watch.notify, clock=clock),
         heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
-        advancing=Advancing(database, clock=clock),
         acknowledgements=acknowledgements,
         statuses=Statuses(database, tokens),
         rendered=ResponseCache(),
@@ -165,7 +163,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         endpoints_routes,
         heartbeat_routes,
         offsets_routes,
-        ack_routes,
         status_routes,
         groups_routes,
         cluster_routes,

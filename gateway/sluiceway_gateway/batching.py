@@ -39,7 +39,7 @@ class Batcher(Generic[Asked, Answer]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._ends = False
 
-    def join(self, asked: Asked) -> "Future[Answer]":
+    def submit(self, asked: Asked) -> "Future[Answer]":
         """Have it done; returns at once."""
         if self._thread.ident is None:
             self._begin()

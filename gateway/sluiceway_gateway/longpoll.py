@@ -1,14 +1,12 @@
-"""Long polls: waiting for a change without a thread or a connection per waiter.
-
-One task looks at all awaited names with one query: at once when this process
-committed a change, else every `poll_s`, for those that other replicas make.
-"""
+"""Long polls: requests that wait for a change, without a thread or a query each."""
 
 import asyncio
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
@@ -18,71 +16,67 @@ from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import DatabaseUnavailable, TooManyWaiters
 
-View = Callable[[Tag], object]
-"""What of a channel's state a waiter waits for."""
+#: The largest part of the time that is spent on reading states.
+_SHARE = 0.1
+
+Key = TypeVar("Key", bound=Hashable)
+State = TypeVar("State")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Waiter:
-    """One that waits for another state than the one that it has seen."""
-
-    view: View
-    seen: object
+class _Waiter(Generic[State]):
+    is_done: Callable[[State | None], bool]
     future: "asyncio.Future[None]"
 
 
-def _channel(tag: Tag) -> object:
-    return tag.uid, tag.generation, tag.revision
+class Poller(Generic[Key, State]):
+    """Waits of one process until states are as desired; lives in one event loop.
 
+    One task reads the states of all awaited keys together: at once after `notify`, else every
+    `poll_s`, which finds the changes that other replicas make.
+    """
 
-def _endpoints(tag: Tag) -> object:
-    return tag.uid, tag.endpoints_revision
+    def __init__(
+        self,
+        read: Callable[[tuple[Key, ...]], Mapping[Key, State]],
+        *,
+        limit: int,
+        poll_s: float,
+        immediate: bool,
+    ) -> None:
+        """Allow `limit` waits; `read` runs on a thread, and at once for a new wait if `immediate`.
 
-
-def _status(tag: Tag) -> object:
-    return tag
-
-
-_EVERYTHING = ""
-"""The name, which no channel has, of all channels together."""
-
-
-class Watch:
-    """The waiting requests of one process; lives in one event loop."""
-
-    def __init__(self, database: Database, *, limit: int, poll_s: float) -> None:
-        self._database = database
+        Without `immediate`, a change just before a wait is found with the next regular read.
+        """
+        self._read = read
         self._limit = limit
         self._poll_s = poll_s
-        self._waiters: dict[str, list[Waiter]] = defaultdict(list)
+        self._immediate = immediate
+        self._waiters: dict[Key, list[_Waiter[State]]] = defaultdict(list)
         self._count = 0
-        self._looks: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signal = asyncio.Event()
-        # One of its own, so that looks go on while all others are busy.
+        # A thread of its own, so that reads continue while all others are busy.
         self._thread = CapacityLimiter(1)
         self._closed = False
-        self._at_close: list[Callable[[], None]] = []
 
     @property
     def waiting(self) -> int:
-        """How many wait at present."""
+        """The number of waits at present."""
         return self._count
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody waits any more, as the process shuts down."""
+        """Whether waits end at once, because the process shuts down."""
         return self._closed
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Have a place among those that wait; raises TooManyWaiters at the limit.
-
-        Whoever waits time and again keeps one, and says so with `placed`.
-        """
+    def slot(self) -> Iterator[None]:
+        """Count as one wait; raises TooManyWaiters at the limit."""
         if self._count >= self._limit:
             raise TooManyWaiters(
-                "As many requests are waiting as this gateway allows; ask again in a moment, "
+                "This gateway has reached its limit of waiting requests; retry in a moment, "
                 "or without `wait`."
             )
         self._count += 1
@@ -91,44 +85,35 @@ class Watch:
         finally:
             self._count -= 1
 
-    async def changed(self, channel: Channel, *, timeout_s: float) -> bool:
-        """Wait until the channel is not as given any more; False if the time was up first.
+    async def wait(
+        self,
+        key: Key,
+        is_done: Callable[[State | None], bool],
+        *,
+        timeout_s: float,
+        has_slot: bool = False,
+    ) -> bool:
+        """Wait until the key's state, None for a missing one, is done; False after `timeout_s`.
 
-        Returns at once while the process shuts down. Raises TooManyWaiters at the limit.
+        Returns False at once while the process shuts down. A caller that waits repeatedly keeps a
+        `slot` and says so with `has_slot`. Raises TooManyWaiters at the limit.
         """
-        seen = (channel.uid, channel.generation, channel.revision)
-        return await self._changed(channel.name, _channel, seen, timeout_s)
-
-    async def endpoints_changed(self, channel: Channel, revision: int, *, timeout_s: float) -> bool:
-        """Wait, in the same way, until the channel's endpoints are at another revision."""
-        return await self._changed(channel.name, _endpoints, (channel.uid, revision), timeout_s)
-
-    async def status_changed(
-        self, name: str, seen: Tag, *, timeout_s: float, placed: bool = False
-    ) -> bool:
-        """Wait, in the same way, until anything of the channel is not as given any more."""
-        return await self._changed(name, _status, seen, timeout_s, placed=placed)
-
-    async def anything_changed(self, seen: Tag, *, timeout_s: float, placed: bool = False) -> bool:
-        """Wait, in the same way, until anything of any channel is not as given any more."""
-        return await self._changed(_EVERYTHING, _status, seen, timeout_s, placed=placed)
-
-    async def _changed(
-        self, name: str, view: View, seen: object, timeout_s: float, *, placed: bool = False
-    ) -> bool:
         if self._closed or timeout_s <= 0:
             return False
-        with nullcontext() if placed else self.place():
-            return await self._awaited(name, view, seen, timeout_s)
+        with nullcontext() if has_slot else self.slot():
+            return await self._wait(key, is_done, timeout_s)
 
-    async def _awaited(self, name: str, view: View, seen: object, timeout_s: float) -> bool:
+    async def _wait(
+        self, key: Key, is_done: Callable[[State | None], bool], timeout_s: float
+    ) -> bool:
         self._loop = asyncio.get_running_loop()
-        waiter = Waiter(view=view, seen=seen, future=self._loop.create_future())
-        self._waiters[name].append(waiter)
-        # What changed between the caller's look and now is found by a look of our own.
-        self._signal.set()
-        if self._looks is None or self._looks.done():
-            self._looks = self._loop.create_task(self._look_repeatedly())
+        waiter: _Waiter[State] = _Waiter(is_done=is_done, future=self._loop.create_future())
+        self._waiters[key].append(waiter)
+        if self._immediate:
+            # Finds a change between the caller's read and now.
+            self._signal.set()
+        if self._polling is None or self._polling.done():
+            self._polling = self._loop.create_task(self._poll())
         try:
             async with asyncio.timeout(timeout_s):
                 await waiter.future
@@ -137,66 +122,49 @@ class Watch:
         else:
             return not self._closed
         finally:
-            self._remove(name, waiter)
+            self._remove(key, waiter)
 
     def notify(self) -> None:
-        """Look now: something was committed. May be called from any thread."""
+        """Read now: something was committed. May be called from any thread."""
         self._from_any_thread(self._signal.set)
 
-    def at_close(self, call: Callable[[], None]) -> None:
-        """Have `call` made when the process lets all go that wait."""
-        self._at_close.append(call)
-
     def close(self) -> None:
-        """Let all go that wait, and nobody wait any more. May be called from any thread."""
+        """End all waits, and allow no more. May be called from any thread."""
         self._closed = True
-        for call in self._at_close:
-            call()
         self._from_any_thread(self._release_all)
 
     def _from_any_thread(self, call: Callable[[], None]) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call)
 
-    def _remove(self, name: str, waiter: Waiter) -> None:
-        waiters = self._waiters[name]
+    def _remove(self, key: Key, waiter: _Waiter[State]) -> None:
+        waiters = self._waiters[key]
         waiters.remove(waiter)
         if not waiters:
-            del self._waiters[name]
+            del self._waiters[key]
         if not self._waiters:
             self._signal.set()
 
-    async def _look_repeatedly(self) -> None:
-        """Look as long as anybody waits."""
+    async def _poll(self) -> None:
+        """Read states while there are waits."""
         while self._waiters:
             self._signal.clear()
-            try:
-                names = tuple(self._waiters)
-                found = await to_thread.run_sync(self._tags, names, limiter=self._thread)
-            except DatabaseUnavailable:
-                # The requests find out by themselves when their time is up.
-                pass
-            else:
-                self._release(names, found)
-            try:
-                async with asyncio.timeout(self._poll_s):
+            begun_s = time.monotonic()
+            # If the database is away, requests find out themselves when their time is up.
+            with suppress(DatabaseUnavailable):
+                keys = tuple(self._waiters)
+                found = await to_thread.run_sync(self._read, keys, limiter=self._thread)
+                self._release(keys, found)
+            pause_s = max(self._poll_s, (time.monotonic() - begun_s) / _SHARE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
                     await self._signal.wait()
-            except TimeoutError:
-                continue
 
-    def _tags(self, names: tuple[str, ...]) -> Mapping[str, Tag]:
-        with self._database.read() as tx:
-            found = dict(channels_store.tags(tx, names))
-            if _EVERYTHING in names:
-                found[_EVERYTHING] = channels_store.overall(tx)
-            return found
-
-    def _release(self, names: tuple[str, ...], found: Mapping[str, Tag]) -> None:
-        for name in names:
-            tag = found.get(name)
-            for each in self._waiters.get(name, ()):
-                same = tag is not None and each.view(tag) == each.seen
-                if not same and not each.future.done():
+    def _release(self, keys: tuple[Key, ...], found: Mapping[Key, State]) -> None:
+        for key in keys:
+            state = found.get(key)
+            for each in self._waiters.get(key, ()):
+                if not each.future.done() and each.is_done(state):
                     each.future.set_result(None)
 
     def _release_all(self) -> None:
@@ -204,3 +172,79 @@ class Watch:
             for each in waiters:
                 if not each.future.done():
                     each.future.set_result(None)
+
+
+_ALL_CHANNELS = ""
+"""The key of all channels together; no channel has this name."""
+
+
+class Watch:
+    """Waits for changes of channels, their endpoints and their status."""
+
+    def __init__(self, database: Database, *, limit: int, poll_s: float) -> None:
+        self._database = database
+        self._poller = Poller(self._tags, limit=limit, poll_s=poll_s, immediate=True)
+        self.notify = self._poller.notify
+        self.slot = self._poller.slot
+        self._at_close: list[Callable[[], None]] = []
+
+    @property
+    def waiting(self) -> int:
+        """The number of waits at present."""
+        return self._poller.waiting
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether waits end at once, because the process shuts down."""
+        return self._poller.is_closed
+
+    async def changed(self, channel: Channel, *, timeout_s: float) -> bool:
+        """Wait until the channel differs from this one; see `Poller.wait`."""
+        seen = (channel.uid, channel.generation, channel.revision)
+
+        def differs(tag: Tag | None) -> bool:
+            return tag is None or (tag.uid, tag.generation, tag.revision) != seen
+
+        return await self._poller.wait(channel.name, differs, timeout_s=timeout_s)
+
+    async def endpoints_changed(self, channel: Channel, revision: int, *, timeout_s: float) -> bool:
+        """Wait until the channel's endpoints have another revision."""
+        seen = (channel.uid, revision)
+
+        def differs(tag: Tag | None) -> bool:
+            return tag is None or (tag.uid, tag.endpoints_revision) != seen
+
+        return await self._poller.wait(channel.name, differs, timeout_s=timeout_s)
+
+    async def status_changed(
+        self, name: str, seen: Tag, *, timeout_s: float, has_slot: bool = False
+    ) -> bool:
+        """Wait until anything of the channel differs."""
+        return await self._poller.wait(
+            name, lambda tag: tag != seen, timeout_s=timeout_s, has_slot=has_slot
+        )
+
+    async def anything_changed(
+        self, seen: Tag, *, timeout_s: float, has_slot: bool = False
+    ) -> bool:
+        """Wait until anything of any channel differs."""
+        return await self.status_changed(
+            _ALL_CHANNELS, seen, timeout_s=timeout_s, has_slot=has_slot
+        )
+
+    def at_close(self, call: Callable[[], None]) -> None:
+        """Call this too when waits end."""
+        self._at_close.append(call)
+
+    def close(self) -> None:
+        """End all waits, and allow no more. May be called from any thread."""
+        for call in self._at_close:
+            call()
+        self._poller.close()
+
+    def _tags(self, names: tuple[str, ...]) -> Mapping[str, Tag]:
+        with self._database.read() as tx:
+            found = dict(channels_store.tags(tx, names))
+            if _ALL_CHANNELS in names:
+                found[_ALL_CHANNELS] = channels_store.overall(tx)
+            return found

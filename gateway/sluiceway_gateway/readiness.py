@@ -15,7 +15,7 @@ from sluiceway_gateway.errors import (
     WrongRevision,
 )
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.provisioning.status import away
+from sluiceway_gateway.provisioning.status import unavailable_reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class ReadinessCheck:
 
     def _check_database(self) -> str | None:
         try:
-            revision.check_revision(self._database)
+            revision.require_current(self._database)
             self._database.check()
         except (DatabaseUnavailable, WrongEncoding, WrongRevision) as error:
             return type(error).__name__
@@ -74,5 +74,5 @@ class ReadinessCheck:
         try:
             self._cluster.describe_cluster(self._timeout_s)
         except KafkaUnavailable as error:
-            return str(away(error.lockout))
+            return str(unavailable_reason(error.lockout))
         return None

@@ -1,7 +1,6 @@
-"""What an operator sets: `SLUICEWAY_*` variables, frozen, secrets masked.
+"""Settings of the gateway: `SLUICEWAY_*` variables, frozen, with secrets masked.
 
-Every secret NAME can be given as NAME_FILE too, the path of a file that holds
-it; a line's end at the end of the file does not count.
+Every secret NAME can also be in a file that NAME_FILE names. Trailing line breaks are ignored.
 """
 
 import json
@@ -12,13 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, Secret, SecretStr, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_settings import (
-    BaseSettings,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from sluiceway.kafka.config import CONNECTION, refuse_unlisted
 from sluiceway_gateway.errors import InvalidSettings
@@ -36,7 +29,7 @@ CLIENTS = (
     *("URL", "TOKEN", "TOKEN_FILE", "CA_FILE"),
     *("LISTENER", "KAFKA_CREDENTIALS", "KAFKA_CREDENTIALS_FILE"),
 )
-"""The variables of the client, which may be in the same environment."""
+"""Variables of the client, which may be in the same environment."""
 _TOKEN_KEY_LENGTH = 32
 _LISTENER = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 
@@ -55,71 +48,71 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     """The address to listen on."""
     port: int = Field(default=8900, ge=0, le=65535)
-    """The port to listen on; 0 takes a free one."""
+    """The port to listen on; 0 chooses a free one."""
     database_url: SecretStr = SecretStr("sqlite:///sluiceway.db")
     """`sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/DATABASE`."""
     database_pool_size: int = Field(default=20, ge=1, le=1000)
-    """Connections to the database that are kept open at most."""
+    """Maximum number of database connections."""
     database_wait_ms: int = Field(default=5000, ge=1, le=600_000)
-    """How long a request waits for a lock or a connection before it is answered 503.
+    """How long a request waits for a lock or a connection before a 503.
 
-    For the answer of a PostgreSQL that is silent it waits 3 s longer.
+    For a PostgreSQL that does not answer, it waits 3 s longer.
     """
 
     kafka_bootstrap_servers: str = "127.0.0.1:9092"
-    """Where the gateway itself finds Kafka."""
+    """Kafka's address for the gateway."""
     kafka_advertised_servers: str | None = None
-    """Where clients find Kafka; the gateway's own address if it is not set."""
+    """Kafka's address for clients; by default that for the gateway."""
     kafka_properties: Annotated[Secret[dict[str, str]], NoDecode] = Secret({})
-    """Further Kafka properties of the gateway's own connection, as a JSON object."""
+    """Additional Kafka properties of the gateway, as a JSON object."""
     kafka_client_properties: Annotated[Secret[dict[str, str]], NoDecode] = Secret({})
-    """Further Kafka properties that clients are given, as a JSON object."""
+    """Additional Kafka properties for clients, as a JSON object."""
     kafka_listeners: Annotated[Secret[dict[str, str | dict[str, str]]], NoDecode] = Secret({})
-    """Where clients find Kafka, by the listener that they name, as a JSON object.
+    """Kafka's addresses for clients by the listener that they name, as a JSON object.
 
-    A value is bootstrap servers, or an object of Kafka properties that go over
+    A value is bootstrap servers, or an object of Kafka properties that override
     `kafka_client_properties`.
     """
     kafka_default_listener: str | None = None
-    """The listener of clients that name none; needed where there are several."""
+    """The listener for clients that name none; required if there are several."""
     kafka_timeout_ms: int = Field(default=5000, ge=100, le=600_000)
-    """How long a call to Kafka may take."""
+    """Timeout of a call to Kafka."""
     topic_prefix: str = Field(default="sluiceway.", pattern=r"^[a-zA-Z0-9._-]{0,40}$")
-    """What the names of owned topics start with."""
+    """Prefix of the names of owned topics."""
 
     mirror_prefix: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]{0,40}$")
-    """What the names of Kafka's groups start with that positions are mirrored to."""
+    """Prefix of the names of Kafka groups that positions are mirrored to."""
     history_days: int = Field(default=30, ge=1, le=36_500)
-    """For how long the history of endpoints is kept, and the ids of those that were superseded."""
+    """How long the history of endpoints and the ids of superseded endpoints are kept."""
 
     token_key: SecretStr | None = None
-    """Keys the hashes of tokens; at least 32 characters. Without it there are no tokens."""
+    """Key for the hashes of tokens, at least 32 characters. Without it there are no tokens."""
     tls_certificate_file: Path | None = None
-    """The certificate to serve HTTPS with."""
+    """Certificate for HTTPS."""
     tls_key_file: Path | None = None
-    """The certificate's key."""
+    """Key of the certificate."""
     tls_by_proxy: bool = False
-    """The operator's word that a proxy in front speaks TLS."""
+    """Whether a proxy in front terminates TLS."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
 
     resync_s: int = Field(default=30, ge=1, le=86_400)
-    """How often a channel at rest is compared with Kafka."""
+    """Interval at which unchanged channels are compared with Kafka."""
     sample_s: float = Field(default=5, ge=0.1, le=3600, allow_inf_nan=False)
-    """How often it is looked at how far the readers and writers of channels in use are."""
+    """Interval at which offsets of channels in use are sampled."""
     lease_ms: int = Field(default=10_000, ge=1000, le=600_000)
-    """How long the replica that runs the loops may be silent before another takes over."""
+    """Time without a renewal after which another replica runs the loops."""
     max_body_bytes: int = Field(default=1024 * 1024, ge=1024)
-    """The largest request body that is read."""
+    """Maximum size of a request body."""
     max_connections: int = Field(default=11_000, ge=1)
-    """How many connections clients may have open at the same time."""
+    """Maximum number of client connections."""
     client_timeout_ms: int = Field(default=20_000, ge=100, le=600_000)
-    """How long a request may take to arrive, and a client to take in more of an answer."""
+    """Maximum time for a request to arrive, and for a client to read more of a response."""
     max_waiters: int = Field(default=10_000, ge=1)
-    """How many requests may wait for a change at the same time."""
+    """Maximum number of requests that wait for a change."""
     watch_poll_ms: int = Field(default=100, ge=1, le=60_000)
-    """How often waiting requests look for changes that another replica made."""
+    """Interval at which waiting requests look for changes by other replicas."""
 
     @field_validator("token_key")
     @classmethod
@@ -127,7 +120,7 @@ class Settings(BaseSettings):
         if value is not None and len(value.get_secret_value()) < _TOKEN_KEY_LENGTH:
             raise ValueError(
                 f"needs at least {_TOKEN_KEY_LENGTH} characters; "
-                "`openssl rand -hex 32` makes a good one"
+                "create one with `openssl rand -hex 32`"
             )
         return value
 
@@ -149,7 +142,7 @@ class Settings(BaseSettings):
         properties = value.get_secret_value()
         if "bootstrap.servers" in properties:
             raise ValueError(
-                f"bootstrap.servers is a setting of its own: set {PREFIX}KAFKA_ADVERTISED_SERVERS "
+                f"bootstrap.servers is not allowed here: set {PREFIX}KAFKA_ADVERTISED_SERVERS "
                 f"or {PREFIX}KAFKA_LISTENERS"
             )
         refuse_unlisted(properties, CONNECTION)
@@ -177,17 +170,17 @@ class Settings(BaseSettings):
         default = self.kafka_default_listener
         if names and self.kafka_advertised_servers is not None:
             raise ValueError(
-                "kafka_advertised_servers and kafka_listeners are both set: put the address into "
+                "kafka_advertised_servers and kafka_listeners are both set: move the address to "
                 "kafka_listeners"
             )
         if len(names) > 1 and default is None:
             raise ValueError(
-                "kafka_default_listener has to say which of kafka_listeners is for clients that "
-                f"name none: {', '.join(sorted(names))}"
+                "kafka_default_listener is required with several kafka_listeners; set it to one of "
+                f"{', '.join(sorted(names))}"
             )
         if default is not None and default not in names:
             raise ValueError(
-                f"kafka_default_listener is {default!r}, and kafka_listeners has "
+                f"kafka_default_listener is {default!r}, but kafka_listeners has "
                 f"{', '.join(sorted(names)) or 'none'}"
             )
         return self
@@ -195,12 +188,12 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
-            raise ValueError("tls_certificate_file and tls_key_file are set together or not at all")
+            raise ValueError("tls_certificate_file and tls_key_file must be set together")
         return self
 
     @property
     def listeners(self) -> Listeners:
-        """What clients are told of Kafka; without listeners by name it is one, UNNAMED."""
+        """The listeners for clients; without names there is one, UNNAMED."""
         shared = self.kafka_client_properties.get_secret_value()
         named = self.kafka_listeners.get_secret_value() or {
             UNNAMED: self.kafka_advertised_servers or self.kafka_bootstrap_servers
@@ -212,18 +205,19 @@ class Settings(BaseSettings):
 
     @property
     def tls(self) -> bool:
-        """Whether requests come over TLS, ours or a proxy's."""
+        """Whether requests use TLS, of the gateway or a proxy."""
         return self.tls_by_proxy or self.tls_certificate_file is not None
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
-        """Read the settings; `overrides` (a command line's) go before the environment.
+        """Load the settings; `overrides`, if not None, have precedence over the environment.
 
-        Raises InvalidSettings naming each variable that is wrong.
+        Raises InvalidSettings, which names each wrong variable.
         """
         _refuse_typos()
+        given = {name: value for name, value in overrides.items() if value is not None}
         try:
-            return cls(**{name: value for name, value in overrides.items() if value is not None})
+            return cls(**(_read_secret_files() | given))
         except ValidationError as error:
             raise InvalidSettings(
                 "; ".join(
@@ -232,42 +226,24 @@ class Settings(BaseSettings):
                 )
             ) from None
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take values from the call, then from variables, then from files that variables name."""
-        return init_settings, env_settings, _Files(settings_cls)
 
-
-class _Files(PydanticBaseSettingsSource):
-    """Secrets in files that `SLUICEWAY_NAME_FILE` names."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
-        variable = f"{PREFIX}{field_name.upper()}"
+def _read_secret_files() -> dict[str, str]:
+    """Return the secrets in files that `SLUICEWAY_NAME_FILE` names. Raises InvalidSettings."""
+    found: dict[str, str] = {}
+    for name in SECRETS:
+        variable = f"{PREFIX}{name.upper()}"
         path = os.environ.get(f"{variable}_FILE")
-        if field_name not in SECRETS or not path:
-            return None, field_name, False
+        if not path:
+            continue
         if os.environ.get(variable):
             raise InvalidSettings(f"{variable} and {variable}_FILE are both set: keep one of them")
         try:
-            return Path(path).read_text(encoding="utf-8").rstrip("\r\n"), field_name, False
+            found[name] = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidSettings(
                 f"{variable}_FILE names {path}, which cannot be read: {error}"
             ) from error
-
-    def __call__(self) -> dict[str, Any]:
-        found = {
-            name: self.get_field_value(field, name)[0]
-            for name, field in self.settings_cls.model_fields.items()
-        }
-        return {name: value for name, value in found.items() if value is not None}
+    return found
 
 
 def _properties(listener: str | dict[str, str]) -> dict[str, str]:
@@ -279,7 +255,7 @@ def _variable(*location: int | str) -> str:
 
 
 def _refuse_typos() -> None:
-    """Raise InvalidSettings for variables that almost are ours; the client has others."""
+    """Raise InvalidSettings for variables that are almost known, here or in the client."""
     known = [PREFIX + name.upper() for name in Settings.model_fields]
     known += [f"{PREFIX}{name.upper()}_FILE" for name in SECRETS]
     known += [PREFIX + name for name in CLIENTS]

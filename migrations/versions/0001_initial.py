@@ -261,7 +261,7 @@ def upgrade() -> None:
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("number", sa.BigInteger(), nullable=False),
         sa.Column("committed_at", TIME, nullable=False),
-        sa.CheckConstraint("member_index >= -1 AND partition >= 0", name="whose"),
+        sa.CheckConstraint("member_index >= -1 AND partition >= 0", name="member_and_partition"),
         sa.CheckConstraint("next_offset >= 0 AND record >= 0", name="position"),
     )
     op.create_table(

@@ -1,4 +1,4 @@
-"""The command line, in this process and in one of its own."""
+"""The command line in the process of the tests."""
 
 import pytest
 from running import Run, Sluiceway
@@ -9,7 +9,7 @@ from sluiceway_gateway.cli import main
 
 @pytest.fixture
 def sluiceway(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Sluiceway:
-    """Run a command in this process; keywords are variables of its environment."""
+    """Return a function that runs a command; keywords are environment variables."""
 
     def run(*arguments: str, **variables: str) -> Run:
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What came of a command."""
+"""The result of a command."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a command left: its exit status and what it wrote."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
     err: str
 
     def failed(self, *words: str, status: int = 1) -> None:
-        """Assert that it failed with one line on standard error that has these words."""
+        """Assert that it failed with one line on standard error that has these texts."""
         assert self.status == status, self
         assert self.out == ""
         assert self.err.startswith("sluiceway: ")

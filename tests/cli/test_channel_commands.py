@@ -108,7 +108,7 @@ def test_a_channel_is_updated_closed_forgotten_and_its_topic_adopted(
 @pytest.mark.parametrize(
     ("verb", "words"), [("close", "nothing was closed"), ("forget", "nothing was forgotten")]
 )
-def test_what_cannot_be_undone_is_asked_first(
+def test_commands_that_cannot_be_undone_ask_for_confirmation(
     command: Command,
     schema_file: str,
     name: str,
@@ -127,7 +127,7 @@ def test_a_channel_needs_a_schema_or_a_topic(command: Command, name: str) -> Non
     assert (run.status, "--schema" in run.err) == (2, True)
 
 
-def test_creating_what_is_there_leaves_it_and_says_what_differs(
+def test_creating_an_existing_channel_changes_nothing_and_reports_differences(
     command: Command, schema_file: str, name: str
 ) -> None:
     create = ("channels", "create", name, "--schema", schema_file)
@@ -137,7 +137,7 @@ def test_creating_what_is_there_leaves_it_and_says_what_differs(
     assert "has partitions=2, given was 3" in again.err
 
 
-def test_deleting_asks_first(
+def test_delete_asks_for_confirmation(
     command: Command, schema_file: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command("channels", "create", name, "--schema", schema_file)
@@ -163,7 +163,7 @@ def test_deleting_asks_first(
         (("delete", "absent", "--yes"), "'absent'"),
     ],
 )
-def test_what_the_gateway_refuses_is_told(
+def test_an_error_of_the_gateway_is_printed(
     command: Command,
     schema_file: str,
     tmp_path: Path,
@@ -179,7 +179,7 @@ def test_what_the_gateway_refuses_is_told(
     assert words in run.err
 
 
-def test_tail_prints_what_is_there(command: Command, gateway_url: str, name: str) -> None:
+def test_tail_prints_existing_records(command: Command, gateway_url: str, name: str) -> None:
     with Gateway(gateway_url) as gateway, gateway.channel(name, SCHEMA).writer() as writer:
         writer.write([{"carrier": "Ünited", "delay": float(each)} for each in range(5)])
     lines = command("tail", name, "--no-follow").out.splitlines()
@@ -215,7 +215,7 @@ def test_tail_follows_from_the_end(
 
 
 def _after(event: threading.Event, module: str) -> Callable[..., None]:
-    """Return `tail`'s own printing, with a signal that the reader is open."""
+    """Return `tail._print` with a signal that the reader is open."""
     import importlib
 
     original = importlib.import_module(module)._print
@@ -227,7 +227,7 @@ def _after(event: threading.Event, module: str) -> Callable[..., None]:
     return signalling
 
 
-def test_tail_tells_of_a_foreign_message_or_passes_over_it(
+def test_tail_reports_or_skips_a_corrupt_message(
     command: Command, gateway_url: str, kafka: SharedKafka, name: str
 ) -> None:
     with Gateway(gateway_url) as gateway:
@@ -241,7 +241,7 @@ def test_tail_tells_of_a_foreign_message_or_passes_over_it(
     assert len(command("tail", name, "--no-follow", "--skip-corrupt").out.splitlines()) == 1
 
 
-def test_every_type_has_a_form_in_json() -> None:
+def test_every_type_has_a_json_form() -> None:
     record = {
         "when": datetime(2013, 1, 1, 5, 15, tzinfo=UTC),
         "day": date(2013, 1, 1),
@@ -258,7 +258,7 @@ def test_every_type_has_a_form_in_json() -> None:
     }
 
 
-def test_the_time_that_a_channel_may_be_idle_is_set_and_taken_back(
+def test_the_idle_time_of_a_channel_is_set_and_removed(
     command: Command, schema_file: str, name: str
 ) -> None:
     def idle_ms() -> object:
@@ -271,7 +271,7 @@ def test_the_time_that_a_channel_may_be_idle_is_set_and_taken_back(
     assert idle_ms() is None
 
 
-def test_closing_and_deleting_say_who_is_in_the_way(
+def test_close_and_delete_name_endpoints_and_unread_records(
     command: Command, gateway_url: str, schema_file: str, name: str
 ) -> None:
     command("channels", "create", name, "--schema", schema_file)
@@ -338,7 +338,7 @@ def test_writers_that_failed_are_listed_and_dismissed(
         assert len(list(channel.reader())) == 1
 
 
-def test_only_an_endpoint_that_has_ended_badly_is_dismissed(
+def test_only_a_failed_or_lost_endpoint_can_be_dismissed(
     command: Command, schema_file: str, name: str, gateway_url: str
 ) -> None:
     command("channels", "create", name, "--schema", schema_file)

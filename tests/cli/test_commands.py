@@ -7,11 +7,11 @@ from running import Sluiceway
 
 from sluiceway_gateway.cli.entry import COMMANDS
 
-ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - what is refused
+ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - refused
 TOKEN_KEY = "0123456789abcdef" * 2
 
 
-def test_the_version_is_the_distributions(sluiceway: Sluiceway) -> None:
+def test_the_version_is_that_of_the_distribution(sluiceway: Sluiceway) -> None:
     assert sluiceway("--version").out == f"sluiceway {version('sluiceway')}\n"
 
 
@@ -49,14 +49,14 @@ def test_a_group_without_a_command_shows_its_help_and_fails(
         (("channels", "create", "a", "--schema", "nowhere.json"), "nowhere.json"),
     ],
 )
-def test_misuse_is_one_line_and_status_2(
+def test_wrong_usage_is_one_line_and_status_2(
     sluiceway: Sluiceway, arguments: tuple[str, ...], words: str
 ) -> None:
     sluiceway(*arguments).failed(words, status=2)
 
 
 @pytest.mark.parametrize("text", ["label", "=x"])
-def test_a_label_without_a_value_is_misuse(
+def test_a_label_without_a_value_is_wrong_usage(
     sluiceway: Sluiceway, schema_file: str, text: str
 ) -> None:
     run = sluiceway("channels", "create", "a", "--schema", schema_file, "--label", text)
@@ -73,7 +73,7 @@ def schema_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "command", [("channels", "list"), ("tail", "one"), ("channels", "show", "a")]
 )
-def test_a_gateway_that_is_away_is_told(
+def test_a_gateway_that_does_not_answer_is_named(
     sluiceway: Sluiceway, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway_gateway.cli.options.TIMEOUT_S", 0.1)
@@ -81,19 +81,19 @@ def test_a_gateway_that_is_away_is_told(
     run.failed("http://127.0.0.1:1 does not answer")
 
 
-def test_a_setting_that_is_wrong_is_told(sluiceway: Sluiceway) -> None:
+def test_a_wrong_setting_is_named(sluiceway: Sluiceway) -> None:
     sluiceway("serve", port="many").failed("SLUICEWAY_PORT")
     sluiceway("migrate", database_url="mysql://x").failed("sqlite:///PATH or postgresql://")
 
 
-def test_migrating_may_be_repeated(sluiceway: Sluiceway, empty_database_url: str) -> None:
+def test_migrate_can_be_repeated(sluiceway: Sluiceway, empty_database_url: str) -> None:
     first, second = (sluiceway("migrate", database_url=empty_database_url) for _ in range(2))
     assert first.status == second.status == 0
     assert first.out == second.out
     assert first.out.startswith("the database is at revision ")
 
 
-def test_serving_needs_a_migrated_database(sluiceway: Sluiceway, empty_database_url: str) -> None:
+def test_serve_needs_a_migrated_database(sluiceway: Sluiceway, empty_database_url: str) -> None:
     sluiceway("serve", database_url=empty_database_url).failed("run `sluiceway migrate`")
 
 
@@ -105,7 +105,7 @@ def taken_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def test_serving_refuses_what_it_must_not_or_cannot_listen_on(
+def test_serve_refuses_addresses_that_are_unsafe_or_in_use(
     sluiceway: Sluiceway, database_url: str, taken_port: int
 ) -> None:
 
@@ -122,7 +122,9 @@ def test_serving_refuses_what_it_must_not_or_cannot_listen_on(
     serve("--host", ANY_ADDRESS, token_key=TOKEN_KEY).failed("TLS")
 
 
-def test_tokens_are_made_listed_and_revoked(sluiceway: Sluiceway, empty_database_url: str) -> None:
+def test_tokens_are_created_listed_and_revoked(
+    sluiceway: Sluiceway, empty_database_url: str
+) -> None:
     def token(*arguments: str) -> object:
         return sluiceway("token", *arguments, database_url=empty_database_url, token_key=TOKEN_KEY)
 
@@ -154,7 +156,7 @@ def test_tokens_are_made_listed_and_revoked(sluiceway: Sluiceway, empty_database
         (("revoke", "0000"), "sluiceway token list"),
     ],
 )
-def test_a_token_that_cannot_be_is_told(
+def test_an_invalid_token_request_is_explained(
     sluiceway: Sluiceway, database_url: str, arguments: tuple[str, ...], words: str
 ) -> None:
     run = sluiceway("token", *arguments, database_url=database_url, token_key=TOKEN_KEY)

@@ -1,4 +1,4 @@
-"""Migrations in processes of their own, and what `serve` says of databases that are not ours."""
+"""Concurrent migrations, and databases that `migrate` and `serve` refuse."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ from waiting import until
 
 @contextmanager
 def locked(database: Database) -> Iterator[Callable[[Process], bool]]:
-    """Hold what a migration locks; give a test of whether a process waits for it."""
+    """Hold the lock of migrations; give a function that says whether a process waits for it."""
     with database.engine.connect() as connection:
         connection = connection.execution_options(sluiceway_writes=True)
         with connection.begin():
@@ -33,7 +33,7 @@ def locked(database: Database) -> Iterator[Callable[[Process], bool]]:
 
 
 def opened(process: Process) -> set[str]:
-    """Return the files that a process has open."""
+    """Return the open files of a process."""
     found = set()
     for each in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
@@ -47,7 +47,7 @@ def all_run(processes: list[Process]) -> bool:
     return all(each.running() for each in processes)
 
 
-def test_of_two_migrations_at_once_one_does_the_work_and_the_other_finds_it_done(
+def test_of_two_concurrent_migrations_one_does_the_work(
     empty_database_url: str,
 ) -> None:
     database = Database(empty_database_url)
@@ -58,13 +58,11 @@ def test_of_two_migrations_at_once_one_does_the_work_and_the_other_finds_it_done
             until(lambda: all(waits(each) for each in both) or not all_run(both), 60)
             assert all_run(both), [each.text for each in both]
         assert [each.wait() for each in both] == [0, 0], [each.text for each in both]
-    revision.check_revision(database)
+    revision.require_current(database)
     database.close()
 
 
-def test_serving_a_database_of_a_newer_version_is_refused(
-    sluiceway: Sluiceway, database_url: str
-) -> None:
+def test_a_database_of_a_newer_version_is_refused(sluiceway: Sluiceway, database_url: str) -> None:
     database = Database(database_url)
     with database.write() as tx:
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -76,7 +74,7 @@ def test_serving_a_database_of_a_newer_version_is_refused(
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
-def test_a_database_that_does_not_keep_text_as_utf8_is_refused(
+def test_a_database_with_another_encoding_than_utf8_is_refused(
     sluiceway: Sluiceway, postgres: Postgres, encoding: str
 ) -> None:
     url = postgres.of_encoding(encoding)

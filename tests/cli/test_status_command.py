@@ -25,7 +25,7 @@ def fail(channel: Channel) -> None:
 
 @pytest.fixture
 def name(gateway_url: str) -> Any:
-    """A channel with a writer that failed, and a reader of a group that is at work."""
+    """A channel with a failed writer, and a reader of a group at work."""
     name = f"status-{next(_numbers)}"
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(
@@ -61,14 +61,16 @@ def test_a_channels_status_is_shown_as_tables(
     assert reader[:4] == ["delays[0]", "reader", "started", "healthy"]
 
 
-def test_all_channels_have_a_line_each(sluiceway: Sluiceway, gateway_url: str, name: str) -> None:
+def test_the_list_has_a_line_per_channel(sluiceway: Sluiceway, gateway_url: str, name: str) -> None:
     lines = run(sluiceway, gateway_url).out.splitlines()
     assert lines[0].split()[:4] == ["NAME", "PHASE", "WRITERS", "READERS"]
     (line,) = [each.split() for each in lines if each.startswith(f"{name} ")]
     assert line[:6] == [name, "ready", "0,", "1", "failed", "1"]
 
 
-def test_json_is_what_the_gateway_says(sluiceway: Sluiceway, gateway_url: str, name: str) -> None:
+def test_json_is_the_response_of_the_gateway(
+    sluiceway: Sluiceway, gateway_url: str, name: str
+) -> None:
     one = json.loads(run(sluiceway, gateway_url, name, "--json").out)
     assert one["groups"][0]["lag_messages"] == 2
     lines = run(sluiceway, gateway_url, "--json").out.splitlines()
@@ -89,7 +91,7 @@ def test_watching_shows_each_state_until_it_is_interrupted(
         shown.extend(documents)
         if len(shown) == 2:
             raise KeyboardInterrupt
-        # The next state comes by the reader's beats, whose averages go on.
+        # This and the reader's heartbeats change the status.
         with Gateway(gateway_url) as gateway:
             gateway.channel(name).update(labels={"seen": "once"})
 
@@ -100,11 +102,11 @@ def test_watching_shows_each_state_until_it_is_interrupted(
     assert shown[0] != shown[1]
 
 
-def test_a_channel_that_is_not_there_is_named(sluiceway: Sluiceway, gateway_url: str) -> None:
+def test_a_missing_channel_is_named(sluiceway: Sluiceway, gateway_url: str) -> None:
     run(sluiceway, gateway_url, "nowhere").failed("'nowhere'")
 
 
-def test_numbers_are_for_people() -> None:
+def test_numbers_and_durations_are_formatted() -> None:
     assert [_number(each) for each in (None, 0, 1234567, 0.25, 2.0)] == [
         *("?", "0", "1,234,567", "0.2", "2.0")
     ]

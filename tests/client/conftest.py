@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from typing import Any
 
 import pytest
@@ -30,10 +31,12 @@ def each_format(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["own", "shared"])
 def each_stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let readers fetch by connections of their own, and by common ones."""
+    """Run a test with readers that have their own connections, and with shared connections."""
     name: str = request.param
-    for opening in (ChannelReader.__init__, Channel.reader):
-        monkeypatch.setitem(opening.__kwdefaults__, "share_connection", name == "shared")
+    if name == "shared":
+        for owner, method in ((ChannelReader, "__init__"), (Channel, "reader")):
+            shared = partialmethod(getattr(owner, method), share_connection=True)
+            monkeypatch.setattr(owner, method, shared)
     return name
 
 

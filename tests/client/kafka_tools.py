@@ -2,7 +2,7 @@
 
 import subprocess
 
-from sluiceway_gateway.embedded import JarSet, Module, fetch_jars, find_java, kafka_jars
+from sluiceway_gateway.embedded.jars import JarSet, Module, fetch_jars, find_java, kafka_jars
 
 _VERSION = "4.3.1"
 _JARS = JarSet(

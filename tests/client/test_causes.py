@@ -137,7 +137,7 @@ UNFIT: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("records", "told"), UNFIT.values(), ids=UNFIT)
-def test_a_record_that_does_not_fit_is_told_by_field_and_type(records: Any, told: str) -> None:
+def test_the_cause_of_an_invalid_record_is_its_field_and_type(records: Any, told: str) -> None:
     with pytest.raises(InvalidRecord) as raised:
         to_batches(records, Schema.of(SCHEMA))
     cause = cause_of(raised.value)
@@ -157,14 +157,14 @@ def test_the_jobs_own_exception_shows_the_values() -> None:
     assert set(UNFIT) - set(shown) == {"no time zone", "float", "arrow float"}
 
 
-def test_no_records_at_all_are_told_by_the_exceptions_type() -> None:
+def test_the_cause_of_objects_without_records_is_the_type() -> None:
     for records in (SECRET, NUMBER, SECRET.encode(), b"x"):
         with pytest.raises(OptionError) as raised:
             to_batches(records, Schema.of(SCHEMA))
         assert cause_of(raised.value) == "OptionError"
 
 
-def test_exceptions_that_are_not_ours_are_told_by_their_qualified_type() -> None:
+def test_the_cause_of_foreign_exceptions_is_the_qualified_type() -> None:
     class Own(Exception):
         pass
 
@@ -175,7 +175,7 @@ def test_exceptions_that_are_not_ours_are_told_by_their_qualified_type() -> None
     assert cause_of(Own(SECRET)).endswith(".Own")
 
 
-def test_what_kafka_or_the_gateway_refused_is_told_whole() -> None:
+def test_the_cause_of_kafka_and_gateway_errors_is_the_message() -> None:
     refused = DeliveryFailed(
         partition=1, reason="MSG_SIZE_TOO_LARGE", written_records=7, failed_records=1
     )
@@ -188,14 +188,14 @@ def test_what_kafka_or_the_gateway_refused_is_told_whole() -> None:
     )
 
 
-def test_a_message_that_cannot_be_read_is_told_by_its_place() -> None:
+def test_the_cause_of_a_corrupt_message_is_its_offset() -> None:
     corrupt = CorruptMessage(channel="c", partition=1, offset=5, reason=f"it begins with {SECRET}")
     assert cause_of(corrupt) == (
         "CorruptMessage: channel 'c', partition 1, offset 5: it cannot be decoded"
     )
 
 
-def test_a_message_of_a_schema_that_the_reader_cannot_read_is_told_whole() -> None:
+def test_the_cause_of_an_incompatible_schema_is_the_message() -> None:
     message: Any = SimpleNamespace(partition=lambda: 1, offset=lambda: 5)
     reason = "it has the channel's schema 7, which this reader's schema cannot read"
     error = corrupt_error("c", message, Corrupt(index=0, reason=reason, skippable=False))
@@ -291,7 +291,7 @@ WAYS: list[tuple[Fail, str, tuple[str, ...], str]] = [
         for format_ in formats
     ],
 )
-def test_nobody_reads_a_records_values_in_what_became_of_an_endpoint(
+def test_causes_of_endpoints_contain_no_values(
     gateway_url: str,
     make: Callable[[str], Channel],
     fail: Fail,

@@ -56,7 +56,7 @@ def test_every_exception_is_drawn_in_the_tree_and_has_a_code_of_its_own(
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_exceptions_travel_between_processes_whole(error: SluicewayError) -> None:
+def test_exceptions_can_be_pickled(error: SluicewayError) -> None:
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert type(copy) is type(error)
     assert str(copy) == str(error)
@@ -64,7 +64,7 @@ def test_exceptions_travel_between_processes_whole(error: SluicewayError) -> Non
     assert copy.code == error.code
 
 
-def test_every_code_that_the_gateway_can_answer_has_its_exception() -> None:
+def test_every_code_of_the_gateway_has_an_exception() -> None:
     answered = {
         each.code
         for _, each in inspect.getmembers(gateway_errors, inspect.isclass)
@@ -85,7 +85,7 @@ def test_every_code_that_the_gateway_can_answer_has_its_exception() -> None:
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaFailure),
     ],
 )
-def test_kafka_errors_are_told_apart_by_code(code: int, kind: type[KafkaFailure]) -> None:
+def test_kafka_errors_are_distinguished_by_code(code: int, kind: type[KafkaFailure]) -> None:
     error = translate_error(KafkaError(code), doing="reading", topic="t")
     assert type(error) is kind
     assert "topic t" in str(error)

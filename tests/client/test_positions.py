@@ -66,7 +66,9 @@ def take(reader: ChannelReader, step: Step) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS)
 def test_what_was_handed_out_and_the_rest_from_the_position_are_everything_once(

@@ -99,20 +99,18 @@ def test_fields_of_a_newer_gateway_are_ignored() -> None:
         ("status.topic", None),
     ],
 )
-def test_an_answer_of_another_form_is_refused_by_the_path_of_what_is_wrong(
-    path: str, value: Any
-) -> None:
+def test_a_response_of_another_form_is_rejected_with_the_path(path: str, value: Any) -> None:
     with pytest.raises(IncompatibleGateway, match=path.replace(".", r"\.")):
         parse(ChannelResource, JsonNode(changed(CHANNEL, path, value)))
 
 
 @pytest.mark.parametrize("answer", [None, [], "text", {}])
-def test_an_answer_that_is_no_channel_is_refused(answer: object) -> None:
+def test_a_response_that_is_not_a_channel_is_rejected(answer: object) -> None:
     with pytest.raises(IncompatibleGateway, match="is missing"):
         parse(ChannelResource, JsonNode(answer))
 
 
-def test_a_connection_can_be_sent_to_other_processes_and_shows_no_credentials() -> None:
+def test_a_connection_can_be_pickled_and_shows_no_credentials() -> None:
     connection = parse(Connection, JsonNode(CONNECTION))
     assert pickle.loads(pickle.dumps(connection)) == connection  # noqa: S301
     assert "hush" not in repr(connection)
@@ -132,7 +130,7 @@ def test_a_connection_of_an_older_gateway_has_its_one_schema() -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, 1.0, "1", None, True])
-def test_a_position_is_made_of_numbers_from_0(bad: Any) -> None:
+def test_a_position_needs_whole_numbers_from_0(bad: Any) -> None:
     with pytest.raises(OptionError, match="offset of a position"):
         Position(offset=bad)
     with pytest.raises(OptionError, match="records of a position"):

@@ -139,7 +139,7 @@ def test_a_schema_that_the_reader_cannot_read_stops_it_even_if_it_skips(
                 reader.read(1, timeout=None)
             said = str(raised.value)
             assert f"partition 0, offset {offset}: it has the channel's schema 9" in (said)
-            assert "field 'id' is needed where it is read" in said
+            assert "field 'id' is read but not written" in said
             assert reader.position() == {0: Position(offset=offset)}
             assert reader.corrupt_messages == 1
         place = reader.position()

@@ -21,7 +21,7 @@ from sluiceway.errors import (
 from sluiceway.gateway import Gateway
 
 
-def test_what_may_heal_is_repeated_as_one_change(script: Script) -> None:
+def test_transient_failures_are_retried_as_one_change(script: Script) -> None:
     script.problem(503, "database_unavailable", retriable=True, Retry_After="1")
     script.answer(502, b"<html>bad gateway</html>")
     script.answer(201, CHANNEL, ETag='"e"')
@@ -32,7 +32,7 @@ def test_what_may_heal_is_repeated_as_one_change(script: Script) -> None:
     assert script.pauses_s[0] >= 0.8
 
 
-def test_what_a_job_seeded_has_no_part_in_when_it_is_repeated(script: Script) -> None:
+def test_the_jitter_of_retries_ignores_the_jobs_random_seed(script: Script) -> None:
     random.seed(7)
     before = random.getstate()
     script.problem(503, "database_unavailable", retriable=True)
@@ -42,7 +42,7 @@ def test_what_a_job_seeded_has_no_part_in_when_it_is_repeated(script: Script) ->
     assert random.getstate() == before
 
 
-def test_calls_are_told_apart_by_their_request_ids(script: Script) -> None:
+def test_each_call_has_an_idempotency_key_of_its_own(script: Script) -> None:
     control = script.control()
     for _ in range(2):
         script.answer(202, CHANNEL)
@@ -51,7 +51,7 @@ def test_calls_are_told_apart_by_their_request_ids(script: Script) -> None:
     assert script.requests[0][1] == "/v1/channels/flights?uid=u&topic=keep"
 
 
-def test_repeats_end_in_time_with_the_last_cause(script: Script) -> None:
+def test_retries_end_in_time_with_the_last_cause(script: Script) -> None:
     for _ in range(50):
         script.problem(503, "kafka_unavailable", retriable=True)
     with pytest.raises(GatewayUnavailable, match="it is kafka_unavailable") as raised:
@@ -61,7 +61,7 @@ def test_repeats_end_in_time_with_the_last_cause(script: Script) -> None:
     assert 5 < sum(script.pauses_s) <= 10
 
 
-def test_a_gateway_that_is_not_there_is_named_by_its_url() -> None:
+def test_an_unreachable_gateway_is_reported_with_its_url() -> None:
     gateway = Gateway("http://127.0.0.1:1", timeout_s=0.3)
     with gateway, pytest.raises(GatewayUnavailable, match=r"127\.0\.0\.1:1 does not answer"):
         gateway.channel("flights")
@@ -80,7 +80,7 @@ def test_a_gateway_that_is_not_there_is_named_by_its_url() -> None:
         (599, "of_a_newer_gateway", GatewayError),
     ],
 )
-def test_problems_become_exceptions_with_their_code_and_are_not_repeated(
+def test_problems_become_exceptions_with_their_code_and_are_not_retried(
     script: Script, status: int, code: str, kind: type[GatewayError]
 ) -> None:
     script.problem(status, code)
@@ -91,7 +91,7 @@ def test_problems_become_exceptions_with_their_code_and_are_not_repeated(
     assert len(script.requests) == 1
 
 
-def test_the_places_of_a_malformed_request_are_in_the_message(script: Script) -> None:
+def test_the_fields_of_a_malformed_request_are_in_the_message(script: Script) -> None:
     errors = [{"pointer": "/spec/partitions", "message": "0 is too few"}]
     body = {"code": "invalid_request", "detail": "malformed", "errors": errors}
     script.answer(422, body)
@@ -103,7 +103,9 @@ def test_the_places_of_a_malformed_request_are_in_the_message(script: Script) ->
 @pytest.mark.parametrize(
     ("status", "body"), [(404, b"not here"), (200, b"<html>"), (200, b"[]"), (301, b""), (400, "x")]
 )
-def test_another_server_is_told_from_a_gateway(script: Script, status: int, body: object) -> None:
+def test_a_server_that_is_not_a_gateway_is_recognized(
+    script: Script, status: int, body: object
+) -> None:
     script.answer(status, body)
     with pytest.raises(IncompatibleGateway):
         script.control().channel("flights")
@@ -123,7 +125,7 @@ def test_a_name_cannot_become_another_path(script: Script) -> None:
     assert script.requests == []
 
 
-def test_a_token_in_a_file_is_read_again_when_it_is_refused(
+def test_a_rejected_token_is_read_again_from_its_file(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "token"
@@ -144,7 +146,7 @@ def test_a_token_in_a_file_is_read_again_when_it_is_refused(
     assert len(script.requests) == 4
 
 
-def test_a_given_token_goes_before_the_environments(
+def test_a_given_token_overrides_the_environment(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICEWAY_TOKEN", "slw_env_x")
@@ -181,13 +183,13 @@ def test_tokens_are_not_shown(script: Script) -> None:
         ({"timeout_s": 0}, "timeout_s is 0"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message) as raised:
         Gateway(**options)
     assert "hush" not in str(raised.value)
 
 
-def test_a_token_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_token_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLUICEWAY_TOKEN", raising=False)
     monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", "/nowhere/token")
     with pytest.raises(OptionError, match="/nowhere/token in SLUICEWAY_TOKEN_FILE"):

@@ -48,7 +48,7 @@ def asked(script: Script) -> list[tuple[str, str | None]]:
     return [(path, headers.get("If-None-Match")) for _, path, headers in script.requests]
 
 
-def test_each_state_of_a_channel_is_given_once_and_waited_for(script: Script) -> None:
+def test_each_state_of_a_channel_is_yielded_once(script: Script) -> None:
     script.answer(200, status(), ETag='W/"1"')
     script.answer(304, b"")
     script.answer(200, status(phase="closed"), ETag='W/"2"')
@@ -84,7 +84,7 @@ def test_a_list_of_one_page_is_waited_for(script: Script) -> None:
     assert pauses_s == [1.0]
 
 
-def test_a_list_of_many_pages_is_looked_at_page_by_page(script: Script) -> None:
+def test_a_list_of_many_pages_is_polled_page_by_page(script: Script) -> None:
     script.answer(200, page("a", following="c"), ETag='W/"1"')
     script.answer(200, page("b"), ETag='W/"2"')
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_a_list_of_many_pages_is_looked_at_page_by_page(script: Script) -> None:
     assert pauses_s == [1.0, 2.0, 2.0]
 
 
-def test_a_page_that_goes_on_elsewhere_is_followed_there(script: Script) -> None:
+def test_a_new_cursor_is_followed(script: Script) -> None:
     script.answer(200, page("a", following="c"), ETag='W/"1"')
     script.answer(200, page("c"), ETag='W/"2"')
     script.answer(200, page("a", "b"), ETag='W/"3"')
@@ -113,13 +113,13 @@ def test_a_page_that_goes_on_elsewhere_is_followed_there(script: Script) -> None
 
 
 @pytest.mark.parametrize("every_s", [-1, "soon", 1e9])
-def test_a_pace_that_makes_no_sense_is_refused(script: Script, every_s: Any) -> None:
+def test_an_invalid_interval_is_rejected(script: Script, every_s: Any) -> None:
     with pytest.raises(OptionError, match="every_s"):
         next(watch_status(script.control(), "a", every_s=every_s, sleep=lambda _: None))
     assert script.requests == []
 
 
-def test_who_watches_sees_what_happens_and_is_seen_by_nobody(
+def test_a_watcher_sees_changes_and_is_not_an_endpoint(
     new_channel: Callable[..., Channel], gateway_url: str
 ) -> None:
     channel = new_channel()

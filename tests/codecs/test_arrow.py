@@ -86,7 +86,7 @@ def ids_codec(type_="long"):
     return ArrowCodec(schema, 7)
 
 
-def test_a_value_is_the_head_and_one_ipc_message():
+def test_a_value_is_an_envelope_and_one_ipc_message():
     value = message()
     assert value[:16] == b"SLWA\x01\x00\x00\x00" + struct.pack(">II", 7, 5)
     batch = pa.ipc.read_record_batch(pa.py_buffer(value[16:]), SCHEMA.arrow)
@@ -103,7 +103,7 @@ def test_a_value_is_the_head_and_one_ipc_message():
     ),
     st.integers(0, 2**32 - 1),
 )
-def test_provenance_survives_in_the_head_and_the_records_behind_it(provenance, schema_id):
+def test_provenance_round_trips_in_the_envelope(provenance, schema_id):
     head = Envelope(schema_id=schema_id, records=5, provenance=provenance)
     assert head.size_bytes == len(head.pack()) == 72
     assert Envelope.unpack(head.pack() + b"more") == head
@@ -112,7 +112,7 @@ def test_provenance_survives_in_the_head_and_the_records_behind_it(provenance, s
     assert same(to_records(batch), rows(5))
 
 
-def test_provenance_has_ids_of_16_bytes():
+def test_provenance_needs_ids_of_16_bytes():
     with pytest.raises(ValueError, match="16 bytes"):
         Provenance(topic_id=b"", batch_id=b"", attempt_id=b"", sequence=0).pack()
 
@@ -128,7 +128,7 @@ def test_batches_are_split_under_the_limit_in_order():
     assert same([r for b in decoded.batches for r in to_records(b)], rows(1000))
 
 
-def test_a_record_larger_than_a_message_is_named():
+def test_a_record_beyond_the_message_limit_is_reported():
     made = rows(100)
     made[70]["s"] = "a" * 10_000
     (batch,) = to_batches(made, SCHEMA)
@@ -139,7 +139,7 @@ def test_a_record_larger_than_a_message_is_named():
     assert caught.value.limit_bytes == 5000
 
 
-def test_a_slice_ships_its_own_rows_only():
+def test_a_slice_encodes_only_its_own_rows():
     (batch,) = to_batches(rows(10_000), SCHEMA)
     for begin in (0, 1, 7, 4321, 9990):
         (value,) = CODEC.encode(batch.slice(begin, 10), limit_bytes=NO_LIMIT).values
@@ -151,7 +151,7 @@ def test_a_slice_ships_its_own_rows_only():
         assert same(to_records(decoded), rows(10_000)[begin : begin + 10])
 
 
-def test_nothing_is_nothing():
+def test_no_records_give_no_messages():
     empty = pa.RecordBatch.from_pylist([], SCHEMA.arrow)
     assert CODEC.encode(empty, limit_bytes=10).values == []
     decoded = CODEC.decode([enveloped(empty), message(1)])
@@ -160,7 +160,7 @@ def test_nothing_is_nothing():
     assert [batch.num_rows for batch in decoded.batches] == [1]
 
 
-def test_corrupt_messages_are_named_among_good_ones():
+def test_corrupt_messages_are_reported_among_good_ones():
     good = message()
     decoded = CODEC.decode([good, None, good, good[:-1], good])
     assert [corrupt.index for corrupt in decoded.corrupt] == [1, 3]
@@ -189,15 +189,15 @@ def test_corrupt_messages_are_named_among_good_ones():
         (message()[:-8], "malformed"),
     ],
 )
-def test_foreign_messages_are_named(value, says):
+def test_foreign_messages_are_reported(value, says):
     assert says in reason(value)
 
 
-def test_another_schema_id_is_named():
+def test_another_schema_id_is_reported():
     assert "schema id is 7, the channel's is 8" in reason(message(), ArrowCodec(SCHEMA, 8))
 
 
-def test_the_head_must_say_how_many_records_there_are():
+def test_the_envelope_must_have_the_number_of_records():
     (batch,) = to_batches(rows(5), SCHEMA)
     assert "holds 5 records, but its envelope says 6" in reason(enveloped(batch, records=6))
 
@@ -210,7 +210,7 @@ def stream_messages(batch, **options):
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_compressed_bodies_are_refused_unopened(compression):
+def test_compressed_bodies_are_rejected_without_decompression(compression):
     batch = pa.record_batch({"x": np.zeros(100_000, np.int64)})
     _, squeezed = stream_messages(batch, compression=compression)
     head = Envelope(schema_id=7, records=100_000).pack()
@@ -219,7 +219,7 @@ def test_compressed_bodies_are_refused_unopened(compression):
     assert "compressed" in reason(value, ids_codec())
 
 
-def test_schemas_and_dictionaries_are_no_records():
+def test_schema_and_dictionary_messages_are_rejected():
     batch = pa.record_batch({"x": pa.array(["a"]).dictionary_encode()})
     schema, dictionary, indices = stream_messages(batch)
     head = Envelope(schema_id=7, records=1).pack()
@@ -252,7 +252,7 @@ def test_schemas_and_dictionaries_are_no_records():
         ),
     ],
 )
-def test_batches_of_another_shape_are_refused(batch, type_, says):
+def test_batches_of_another_layout_are_rejected(batch, type_, says):
     assert says in reason(enveloped(batch), ids_codec(type_))
 
 
@@ -276,7 +276,7 @@ def test_columns_may_not_share_their_buffers():
     assert "claim" in reason(bytes(value[: metadata_end + 512]), ArrowCodec(schema, 7))
 
 
-def test_changed_messages_are_refused_or_valid():
+def test_mutated_messages_are_rejected_or_valid():
     luck = random.Random(2)  # noqa: S311
     whole = [message(count) for count in (1, 5, 40)]
     accepted = 0

@@ -31,7 +31,7 @@ def records(decoded):
 
 
 @given(VALUES.filter(bool))
-def test_a_message_is_its_records_value_and_nothing_else(values):
+def test_a_message_is_exactly_the_value_of_its_record(values):
     assert list(encoded(values).values) == values
     decoded = codec("bytes", NULLABLE, 7).decode(values)
     assert [record["value"] for record in records(decoded)] == values
@@ -39,20 +39,20 @@ def test_a_message_is_its_records_value_and_nothing_else(values):
     assert all(batch.schema == NULLABLE.arrow for batch in decoded.batches)
 
 
-def test_a_tombstone_is_no_record_where_the_schema_allows_no_null():
+def test_a_tombstone_is_corrupt_unless_the_schema_is_nullable():
     decoded = codec("bytes", PRESENT, 7).decode([b"a", None, b""])
     assert [record["value"] for record in records(decoded)] == [b"a", b""]
     assert decoded.counts == [1, 0, 1]
     assert [(each.index, each.skippable) for each in decoded.corrupt] == [(1, True)]
 
 
-def test_a_value_beyond_the_limit_is_named():
+def test_a_value_beyond_the_limit_is_reported():
     with pytest.raises(RecordTooLarge) as raised:
         encoded([b"12345", None, b"123456"], limit_bytes=5)
     assert (raised.value.index, raised.value.size_bytes) == (2, 6)
 
 
-def test_messages_beyond_what_a_batch_holds_come_in_several(monkeypatch):
+def test_messages_beyond_the_size_of_a_batch_give_several(monkeypatch):
     monkeypatch.setattr("sluiceway.codecs.base.RUN_BYTES", 10)
     values = [b"1234", None, b"123456", b"1", b"12345678901234", b"", b"1"]
     decoded = codec("bytes", NULLABLE, 7).decode(values)
@@ -69,13 +69,13 @@ def test_messages_beyond_what_a_batch_holds_come_in_several(monkeypatch):
         ({7: PRESENT}, PRESENT, [b"a"]),
     ],
 )
-def test_messages_are_read_whatever_versions_the_channel_had(kept, target, expected):
+def test_messages_of_all_schema_versions_are_decoded(kept, target, expected):
     decoded = Decoder("bytes", target, kept).decode([b"a", None])
     assert [record["value"] for record in records(decoded)] == expected
     assert len(decoded.corrupt) == 2 - len(expected)
 
 
-def test_what_looks_like_another_format_is_a_value_as_any():
+def test_a_value_in_another_format_is_a_plain_value():
     each = (b"\0\0\0\0\x63\x02", b"SLWA\x01")
     decoding = Decoder("bytes", NULLABLE, {7: NULLABLE}, look_up=lambda _: pytest.fail("asked"))
     for _ in range(2):
@@ -85,12 +85,12 @@ def test_what_looks_like_another_format_is_a_value_as_any():
 @pytest.mark.parametrize(
     "other", [schema("string"), schema("bytes", "bytes"), schema("bytes", name="payload")]
 )
-def test_records_of_other_fields_are_refused(other):
+def test_schemas_with_other_fields_are_rejected(other):
     assert not holds_messages(other)
     with pytest.raises(OptionError, match="one field, 'value'"):
         codec("bytes", other, 7)
 
 
 @pytest.mark.parametrize("type_", ["bytes", ["null", "bytes"], ["bytes", "null"]])
-def test_the_one_field_may_be_null_or_not(type_):
+def test_the_field_may_be_nullable(type_):
     assert holds_messages(schema(type_))

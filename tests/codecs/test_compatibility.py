@@ -204,12 +204,12 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("reader", "writer"), READABLE.values(), ids=READABLE)
-def test_what_the_rules_allow_can_be_read(reader: Schema, writer: Schema) -> None:
+def test_compatible_schemas_can_be_read(reader: Schema, writer: Schema) -> None:
     assert incompatibilities(reader, writer) == ()
 
 
 @pytest.mark.parametrize(("reader", "writer", "reasons"), UNREADABLE.values(), ids=UNREADABLE)
-def test_each_rule_that_is_broken_is_named_with_its_place_and_a_way_out(
+def test_each_broken_rule_is_reported_with_its_path_and_a_remedy(
     reader: Schema, writer: Schema, reasons: list[str]
 ) -> None:
     found = incompatibilities(reader, writer)
@@ -220,7 +220,7 @@ def test_each_rule_that_is_broken_is_named_with_its_place_and_a_way_out(
 
 
 @given(pairs(PLAIN))
-def test_fastavro_can_read_exactly_what_the_rules_say_it_can(pair: tuple[Schema, Schema]) -> None:
+def test_the_rules_agree_with_fastavro(pair: tuple[Schema, Schema]) -> None:
     writer, reader = pair
     broken = incompatibilities(reader, writer)
     event("incompatible" if broken else "compatible")

@@ -72,14 +72,14 @@ def rows_of(decoded) -> list:
     return [row for batch in decoded.batches for row in to_records(batch)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings.default.max_examples)
 @given(
     pair=pairs(depth=1),
     data=st.data(),
     format_=st.sampled_from(["avro", "arrow"]),
     order=st.lists(st.booleans(), min_size=1, max_size=12),
 )
-def test_any_mixture_gives_what_each_gives_alone_in_order(pair, data, format_, order):
+def test_a_mixture_of_schemas_decodes_like_each_message_alone(pair, data, format_, order):
     writer, reader = pair
     assume(not incompatibilities(reader, writer))
     decoding = Decoder(format_, reader, {1: writer, 2: reader})
@@ -119,7 +119,7 @@ def test_an_older_schema_alone_is_resolved(each_format):
     assert rows_of(decoding.decode([])) == []
 
 
-def test_old_and_new_messages_interleave_and_a_change_is_noticed_at_any_place(each_format):
+def test_old_and_new_messages_may_interleave(each_format):
     olds = messages(each_format, 7, OLD, [old(at) for at in range(10)])
     news = messages(each_format, 8, NEW, [new(at) for at in range(10)])
     decoding = Decoder(each_format, NEW, SCHEMAS)
@@ -136,7 +136,7 @@ def test_old_and_new_messages_interleave_and_a_change_is_noticed_at_any_place(ea
 
 
 @pytest.mark.parametrize("value", STRANGERS.values(), ids=STRANGERS)
-def test_what_is_no_message_of_the_channel_is_named_and_the_rest_is_kept(each_format, value):
+def test_foreign_messages_are_reported_and_the_others_kept(each_format, value):
     olds = messages(each_format, 7, OLD, [old(at) for at in range(4)])
     news = messages(each_format, 8, NEW, [new(at) for at in range(4)])
     decoding = Decoder(each_format, NEW, SCHEMAS, look_up=lambda _: {})
@@ -152,21 +152,21 @@ def test_what_is_no_message_of_the_channel_is_named_and_the_rest_is_kept(each_fo
         assert [c.index for c in decoded.corrupt] == [1]
 
 
-def test_an_unknown_id_is_named(each_format):
+def test_an_unknown_id_is_reported(each_format):
     decoding = Decoder(each_format, NEW, SCHEMAS, look_up=lambda _: {})
     (corrupt,) = decoding.decode(messages(each_format, 9, NEW, [new(1)])).corrupt
     assert "schema id 9 is not one of the channel's" in corrupt.reason
     assert corrupt.skippable
 
 
-def test_an_unknown_id_that_nobody_can_be_asked_about_may_be_a_newer_one(each_format):
+def test_without_a_lookup_an_unknown_id_is_not_skippable(each_format):
     decoding = Decoder(each_format, NEW, SCHEMAS)
     (corrupt,) = decoding.decode(messages(each_format, 9, NEW, [new(1)])).corrupt
     assert "may be that of a newer schema of the channel" in corrupt.reason
     assert not corrupt.skippable
 
 
-def test_an_unknown_id_is_asked_about_once(each_format):
+def test_an_unknown_id_is_looked_up_once(each_format):
     asked = []
 
     def learn(ids):
@@ -184,7 +184,7 @@ def test_an_unknown_id_is_asked_about_once(each_format):
     assert asked == [[8, 9]]
 
 
-def test_a_question_that_fails_is_asked_again():
+def test_a_failed_lookup_is_repeated():
     answers = [GatewayUnavailable("it is away"), {8: NEW}]
 
     def learn(ids):
@@ -200,7 +200,7 @@ def test_a_question_that_fails_is_asked_again():
     assert rows_of(decoding.decode(news)) == [new(2)]
 
 
-def test_a_schema_that_the_reader_cannot_read_is_not_to_be_skipped(each_format):
+def test_an_incompatible_schema_is_not_skippable(each_format):
     decoding = Decoder(each_format, NEW, {**SCHEMAS, 9: OTHER})
     olds = messages(each_format, 7, OLD, [old(1)])
     decoded = decoding.decode([*olds, *messages(each_format, 9, OTHER, [{"name": "x"}])])
@@ -211,7 +211,7 @@ def test_a_schema_that_the_reader_cannot_read_is_not_to_be_skipped(each_format):
     assert "field 'at' is read but not written" in corrupt.reason
 
 
-def test_a_value_that_cannot_be_carried_costs_its_message_alone():
+def test_an_unresolvable_value_rejects_only_its_message():
     writer = schema({"name": "a", "type": "bytes"})
     reader = schema({"name": "a", "type": "string"})
     rows = [{"a": b"x"}, {"a": b"\xff"}, {"a": b"y"}]
@@ -228,6 +228,6 @@ def test_a_value_that_cannot_be_carried_costs_its_message_alone():
     assert decoded.corrupt[0].skippable
 
 
-def test_other_formats_are_refused():
+def test_other_formats_are_rejected():
     with pytest.raises(OptionError, match="the format is 'json'"):
         Decoder("json", NEW, SCHEMAS)

@@ -58,7 +58,7 @@ ENUM = {"type": "enum", "name": "e", "symbols": ["A", "B"]}
         ({"type": {"type": "bytes"}, "logicalType": "decimal", "precision": 3}, pa.decimal128(3)),
     ],
 )
-def test_each_type_has_its_arrow_form(type_, arrow):
+def test_each_type_has_its_arrow_type(type_, arrow):
     assert Schema.parse(of_type(type_)).arrow.field("x").type == arrow
     assert Schema.parse(of_type(["null", type_])).arrow.field("x").nullable
 
@@ -90,7 +90,7 @@ def test_each_type_has_its_arrow_form(type_, arrow):
         ("fixed", "must be an object"),
     ],
 )
-def test_what_is_no_type_is_refused_with_its_place(type_, says):
+def test_invalid_types_are_rejected_with_their_path(type_, says):
     with pytest.raises(InvalidSchema) as caught:
         Schema.parse(of_type({"type": "array", "items": type_}))
     assert says in str(caught.value)
@@ -111,13 +111,13 @@ def test_a_named_type_may_be_used_again_with_its_logical_type():
     assert Schema.parse(schema.canonical) == schema
 
 
-def test_a_name_without_a_namespace_inside_one_is_refused():
+def test_a_name_without_a_namespace_inside_one_is_rejected():
     inner = {"type": "fixed", "name": "f", "namespace": "", "size": 4}
     with pytest.raises(InvalidSchema, match="give the fixed 'f' a namespace"):
         Schema.parse(of_type(inner, name="x") | {"namespace": "a"})
 
 
-def test_an_arrow_schema_keeps_what_arrow_alone_does_not_tell():
+def test_arrow_metadata_keeps_the_avro_type():
     note = Schema.parse(of_type(ENUM)).arrow.field("x").metadata
     assert Schema.of(pa.schema([pa.field("x", pa.string(), metadata=note)])).definition["fields"][
         0
@@ -132,7 +132,7 @@ def test_an_arrow_schema_keeps_what_arrow_alone_does_not_tell():
         assert Schema.of(pa.schema([changed])).arrow.field("x").type == pa.binary()
 
 
-def test_differences_tell_the_types_apart():
+def test_differences_distinguish_the_types():
     def one(type_):
         return Schema.parse(of_type(type_))
 
@@ -260,7 +260,7 @@ class Numbers(enum.Enum):
         ),
     ],
 )
-def test_annotations_that_say_no_type_are_named(cls, error, says):
+def test_invalid_annotations_are_reported(cls, error, says):
     with pytest.raises(error, match=says):
         Schema.of(cls)
 
@@ -291,7 +291,7 @@ def test_a_default_must_be_of_its_type(type_, default):
 
 
 @given(LEAVES.flatmap(lambda leaf: st.tuples(st.just(leaf), values(leaf))))
-def test_a_value_is_its_default_read_back(given_):
+def test_a_default_round_trips_through_python(given_):
     leaf, value = given_
     try:
         text = default_text(default_from_python(value, leaf), leaf, "x")
@@ -302,7 +302,7 @@ def test_a_value_is_its_default_read_back(given_):
     assert default_text(json.loads(text), leaf, "x") == text
 
 
-def test_a_shortest_decimal_is_the_normal_form_of_a_default():
+def test_the_normal_form_of_a_decimal_default_is_the_shortest():
     long = Schema.parse(of_type(logical("bytes", "decimal", precision=2), default="\x00\x00\x05"))
     short = Schema.parse(of_type(logical("bytes", "decimal", precision=2), default="\x05"))
     assert long == short
@@ -336,7 +336,7 @@ print(Schema.of(struct).canonical)
     )
 
 
-def test_ten_thousand_fields_take_bounded_time_and_one_more_is_refused():
+def test_ten_thousand_fields_are_fast_and_one_more_is_rejected():
     names = [f"f{number}" for number in range(10_000)]
     money = logical("bytes", "decimal", precision=10, scale=2)
     before = clock.process_time()

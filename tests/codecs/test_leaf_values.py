@@ -84,7 +84,7 @@ class Ident(UUID):
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
-def test_values_are_taken_in_the_forms_that_python_has(type_, value, comes_back, nested):
+def test_values_are_accepted_as_several_python_types(type_, value, comes_back, nested):
     schema = schema_of({"type": "array", "items": ["null", type_]} if nested else type_)
     (batch,) = to_batches({"x": [None, value] if nested else value}, schema)
     for format_ in ("avro", "arrow"):
@@ -129,7 +129,7 @@ def test_values_are_taken_in_the_forms_that_python_has(type_, value, comes_back,
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
-def test_values_that_cannot_be_carried_exactly_are_refused(type_, value, says, nested):
+def test_values_that_do_not_fit_exactly_are_rejected(type_, value, says, nested):
     schema = schema_of({"type": "map", "values": ["null", type_]} if nested else type_)
     bad = {"x": {"a": None, "b": value}} if nested else {"x": value}
     good = [{"x": {}}] if nested else []
@@ -162,7 +162,7 @@ INSTANT = pa.timestamp("us", tz="UTC")
         (pa.array([1], INSTANT), NS, datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)),
     ],
 )
-def test_arrow_arrays_of_kindred_types_are_taken(array, type_, expected):
+def test_arrow_arrays_of_related_types_are_cast(array, type_, expected):
     (batch,) = to_batches(pa.table({"x": array}), schema_of(type_))
     assert to_records(batch) == [{"x": expected}]
     nullable = schema_of(["null", type_])
@@ -186,7 +186,7 @@ def test_arrow_arrays_of_kindred_types_are_taken(array, type_, expected):
         (0, 2**60, INSTANT, NS),
     ],
 )
-def test_arrow_values_that_do_not_fit_are_named(good, bad, kind, type_):
+def test_arrow_values_that_do_not_fit_are_reported(good, bad, kind, type_):
     with pytest.raises(InvalidRecord) as caught:
         to_batches(pa.table({"x": pa.array([good, good, bad, bad], kind)}), schema_of(type_))
     assert (caught.value.index, caught.value.field) == (2, "x")
@@ -208,7 +208,7 @@ def test_arrow_values_that_do_not_fit_are_named(good, bad, kind, type_):
         (pa.array([1], pa.timestamp("us")), MS),
     ],
 )
-def test_arrow_columns_of_other_types_are_named(array, type_):
+def test_arrow_columns_of_other_types_are_reported(array, type_):
     with pytest.raises(SchemaMismatch, match=r"field 'x' is .*, but the schema has .*; "):
         to_batches(pa.table({"x": array}), schema_of(type_))
 
@@ -223,13 +223,13 @@ def test_arrow_columns_of_other_types_are_named(array, type_):
         (pd.Series(pd.to_datetime([1, None], unit="s", utc=True)), MS, [1, None]),
     ],
 )
-def test_pandas_columns_are_taken(series, type_, expected):
+def test_pandas_columns_are_accepted(series, type_, expected):
     (batch,) = to_batches(pd.DataFrame({"x": series}), schema_of(["null", type_]))
     expected = [datetime.fromtimestamp(v, UTC) if v == 1 else v for v in expected]
     assert [row["x"] for row in to_records(batch)] == expected
 
 
-def test_nanoseconds_that_python_cannot_express_are_named():
+def test_nanoseconds_beyond_python_are_reported():
     for type_ in (NS, LOCAL_NS):
         schema = schema_of(type_)
         batch = pa.record_batch(
@@ -266,7 +266,7 @@ def both(schema):
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
-def test_what_stands_for_no_value_is_named_among_good_ones(type_, good, body, says, nested):
+def test_encodings_without_a_value_are_reported_among_good_ones(type_, good, body, says, nested):
     schema = schema_of({"type": "array", "items": type_} if nested else type_)
     value = {"x": [good] if nested else good}
     (batch,) = to_batches([value] * 30, schema)
@@ -282,7 +282,7 @@ def test_what_stands_for_no_value_is_named_among_good_ones(type_, good, body, sa
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-def test_what_stands_for_no_value_does_not_stay_out_of_sight(rows):
+def test_encodings_without_a_value_do_not_stay_in_buffers(rows):
     schema = schema_of({"type": "array", "items": MONEY20})
     (batch,) = to_batches([{"x": []}] * rows, schema)
     for codec_ in both(schema):
@@ -301,7 +301,7 @@ def test_what_stands_for_no_value_does_not_stay_out_of_sight(rows):
         (b"\x84\x00\x00\x05", Decimal("0.05")),
     ],
 )
-def test_decimals_may_be_longer_than_they_need_to_be(body, value):
+def test_decimals_may_have_redundant_sign_bytes(body, value):
     schema = schema_of(MONEY)
     for codec_ in both(schema):
         (batch,) = codec_.decode([PREFIX + body] * 3).batches
@@ -337,7 +337,7 @@ def test_decimals_are_the_shortest_twos_complement(numbers):
         )),
     ],
 )  # fmt: skip
-def test_what_stands_for_no_value_is_refused_in_arrow_messages(type_, array):
+def test_invalid_values_are_rejected_in_arrow_messages(type_, array):
     schema = schema_of(type_)
     batch = pa.RecordBatch.from_arrays([array], names=["x"])
     value = Envelope(schema_id=7, records=1).pack() + batch.serialize().to_pybytes()
@@ -345,7 +345,7 @@ def test_what_stands_for_no_value_is_refused_in_arrow_messages(type_, array):
     assert "field 'x'" in corrupt.reason or "malformed" in corrupt.reason
 
 
-def test_a_value_behind_a_null_is_no_error():
+def test_an_invalid_value_below_a_null_is_accepted():
     inner = {"type": "record", "name": "i", "fields": [{"name": "e", "type": ENUM}]}
     schema = schema_of(["null", inner])
     struct = pa.StructArray.from_arrays(

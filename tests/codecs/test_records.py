@@ -68,7 +68,7 @@ class Colour(enum.IntEnum):
         (POINT, MappingProxyType({"lat": 1.0, "tag": None}), {"lat": 1.0, "tag": None}),
     ],
 )
-def test_values_of_kindred_types_are_taken(type_, value, comes_back):
+def test_values_of_related_types_are_accepted(type_, value, comes_back):
     (batch,) = to_batches({"x": value}, schema_of(type_))
     assert same(to_records(batch), [{"x": comes_back}])
 
@@ -121,7 +121,7 @@ def test_values_of_kindred_types_are_taken(type_, value, comes_back):
     ],
 )
 @pytest.mark.parametrize("wrapped", ["plain", "nullable", "array", "map", "record"])
-def test_a_value_that_does_not_fit_is_named_at_any_depth(type_, value, wrapped):
+def test_a_value_that_does_not_fit_is_reported_at_any_depth(type_, value, wrapped):
     good = []
     if wrapped == "plain":
         schema, record, field = schema_of(type_), {"x": value}, "x"
@@ -178,7 +178,7 @@ def test_the_index_counts_over_all_batches():
     assert refused(rows, schema_of("int")).index == 39_999
 
 
-def test_naive_datetimes_are_refused_with_advice():
+def test_naive_datetimes_are_rejected_with_advice():
     error = refused({"x": datetime(2020, 1, 1)}, schema_of(TIMESTAMP))  # noqa: DTZ001
     assert "has no time zone" in error.reason
     assert "datetime.UTC" in error.reason
@@ -199,7 +199,7 @@ TWO = Schema.parse(
 )
 
 
-def test_what_is_left_out_has_its_default():
+def test_missing_fields_have_their_defaults():
     (batch,) = to_batches([{"a": 1}, {"a": 2, "b": None}], TWO)
     filled = {
         "c": [datetime(1970, 1, 1, tzinfo=UTC)],
@@ -209,7 +209,7 @@ def test_what_is_left_out_has_its_default():
     assert to_records(batch) == [{"a": 1, "b": 7, **filled}, {"a": 2, "b": None, **filled}]
 
 
-def test_missing_and_unknown_fields_are_refused():
+def test_missing_and_unknown_fields_are_rejected():
     error = refused([{"a": 1}, {"b": 1}], TWO)
     assert (error.index, error.field) == (1, "a")
     assert "missing" in error.reason
@@ -244,7 +244,7 @@ class More:
     z: int
 
 
-def test_dataclass_instances_are_records_alone_and_among_dicts():
+def test_dataclass_instances_may_be_mixed_with_dicts():
     (batch,) = to_batches(Place(1, Point(2.0)), TWO)
     assert to_records(batch)[0]["d"] == {"lat": 2.0, "tag": None}
     mixed = [Place(1, Point(2.0, "t")), {"a": 2, "d": Point(3.0)}, MappingProxyType({"a": 3})]
@@ -255,18 +255,18 @@ def test_dataclass_instances_are_records_alone_and_among_dicts():
 
 
 @pytest.mark.parametrize("records", ["text", b"bytes", 5, None, Point])
-def test_what_holds_no_records_is_refused(records):
+def test_objects_without_records_are_rejected(records):
     with pytest.raises(OptionError, match="is not a record"):
         to_batches(records, TWO)
 
 
 @pytest.mark.parametrize("record", [5, None, "x", [1], (1, 2), Point])
-def test_what_is_no_record_is_refused(record):
+def test_items_that_are_not_records_are_rejected(record):
     error = refused([{"a": 1}, record], TWO)
     assert (error.index, error.field) == (1, "")
 
 
-def test_nothing_gives_nothing():
+def test_no_records_give_no_batches():
     assert to_batches([], TWO) == []
     assert to_batches(iter(()), TWO) == []
 
@@ -274,7 +274,7 @@ def test_nothing_gives_nothing():
 @pytest.mark.parametrize(
     ("kind", "value"), [(TIMESTAMP, 2**62), (LOCAL, -(2**62)), (DATE, 2**31 - 1)]
 )
-def test_instants_that_python_cannot_express_are_named(kind, value):
+def test_instants_beyond_python_are_reported(kind, value):
     schema = schema_of({"type": "array", "items": ["null", kind]})
     number = pa.int32() if kind is DATE else pa.int64()
     item = schema.arrow.field("x").type.value_type
@@ -285,7 +285,7 @@ def test_instants_that_python_cannot_express_are_named(kind, value):
         to_records(batch)
 
 
-def test_timestamps_come_back_aware_in_utc_to_the_microsecond():
+def test_timestamps_are_read_aware_in_utc_with_microseconds():
     instant = datetime(2020, 1, 1, 12, 30, 15, 999_999, tzinfo=UTC)
     (batch,) = to_batches({"x": instant}, schema_of(TIMESTAMP))
     (record,) = to_records(batch)

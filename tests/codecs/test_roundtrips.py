@@ -61,7 +61,7 @@ def decoded_rows(codec_, messages):
 
 
 @given(with_rows())
-def test_records_survive_the_way_into_batches_and_back(given_):
+def test_records_round_trip_through_batches(given_):
     schema, rows = given_
     batches = to_batches(rows, schema)
     for batch in batches:
@@ -74,7 +74,7 @@ def test_records_survive_the_way_into_batches_and_back(given_):
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 @given(given_=with_rows(), schema_id=IDS)
-def test_records_survive_a_codec(format_, given_, schema_id):
+def test_records_round_trip_through_codecs(format_, given_, schema_id):
     schema, rows = given_
     codec_ = codec(format_, schema, schema_id)
     messages = encoded(codec_, to_batches(rows, schema))
@@ -86,14 +86,14 @@ def test_records_survive_a_codec(format_, given_, schema_id):
 
 
 @given(with_rows(), IDS)
-def test_avro_is_written_as_fastavro_writes_it(given_, schema_id):
+def test_avro_is_encoded_as_by_fastavro(given_, schema_id):
     schema, rows = given_
     messages = encoded(AvroCodec(schema, schema_id), to_batches(rows, schema))
     assert messages == oracle(schema, schema_id, rows)
 
 
 @given(with_rows(FAST, least=1), IDS)
-def test_the_fast_and_the_slow_way_write_the_same_bytes(given_, schema_id):
+def test_pyruhvro_and_fastavro_encode_the_same_bytes(given_, schema_id):
     schema, rows = given_
     fast, slow = AvroCodec(schema, schema_id), AvroCodec(schema, schema_id)
     slow._columnar = None
@@ -103,7 +103,7 @@ def test_the_fast_and_the_slow_way_write_the_same_bytes(given_, schema_id):
 
 
 @given(with_rows(least=2), IDS, st.data())
-def test_slices_are_carried_like_whole_batches(given_, schema_id, data):
+def test_slices_round_trip_like_whole_batches(given_, schema_id, data):
     schema, rows = given_
     (batch,) = to_batches(rows, schema)
     begin = data.draw(st.integers(0, len(rows) - 1))
@@ -115,7 +115,7 @@ def test_slices_are_carried_like_whole_batches(given_, schema_id, data):
 
 
 @given(schemas(), st.data())
-def test_a_table_is_taken_like_its_records(schema, data):
+def test_a_table_gives_the_same_batches_as_its_records(schema, data):
     rows = data.draw(st.lists(values(schema.record), min_size=1, max_size=4))
     (batch,) = to_batches(rows, schema)
     shuffled = data.draw(st.permutations(schema.arrow.names))

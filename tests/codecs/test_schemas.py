@@ -98,7 +98,7 @@ def test_a_schema_can_be_pickled_and_hashed():
         ),
     ],
 )
-def test_what_is_no_schema_is_refused_with_its_place(source, says):
+def test_invalid_schemas_are_rejected_with_their_path(source, says):
     with pytest.raises(InvalidSchema) as caught:
         Schema.parse(source)
     assert says in str(caught.value)
@@ -123,7 +123,7 @@ def test_what_is_no_schema_is_refused_with_its_place(source, says):
         (record({"name": "y", "type": ["null", "r"]}, name="s"), "x.y"),
     ],
 )
-def test_types_that_a_channel_cannot_carry_are_refused_with_their_path(type_, path):
+def test_unsupported_types_are_rejected_with_their_path(type_, path):
     with pytest.raises(UnsupportedType) as caught:
         Schema.parse(of_type(type_))
     assert caught.value.path == path
@@ -165,7 +165,7 @@ def test_a_default_must_be_of_its_type(type_, default):
         Schema.parse(of_type(type_, default=default))
 
 
-def test_schemas_that_explode_are_refused():
+def test_exploding_schemas_are_rejected():
     deep: object = "int"
     for _ in range(40):
         deep = {"type": "array", "items": deep}
@@ -255,7 +255,7 @@ def test_a_dataclass_is_a_schema():
     assert Schema.of(schema.canonical) == schema
 
 
-def test_annotations_that_a_channel_cannot_carry_are_named():
+def test_unsupported_annotations_are_reported():
     @dataclass
     class Bad:
         x: list[complex]
@@ -317,7 +317,7 @@ class Wrong:
         (pa.schema([]), InvalidSchema, "no fields"),
     ],
 )
-def test_what_no_schema_can_be_made_of_is_refused(source, error, says):
+def test_invalid_sources_of_a_schema_are_rejected(source, error, says):
     with pytest.raises(error, match=says):
         Schema.of(source)
 
@@ -342,7 +342,7 @@ def test_what_no_schema_can_be_made_of_is_refused(source, error, says):
         (pa.month_day_nano_interval(), "interval"),
     ],
 )
-def test_arrow_types_that_a_channel_cannot_carry_are_named(type_, name):
+def test_unsupported_arrow_types_are_reported(type_, name):
     with pytest.raises(UnsupportedType, match=name) as caught:
         Schema.of(pa.schema([pa.field("s", pa.struct([pa.field("x", type_)]))]))
     assert caught.value.path == "s.x"
@@ -382,7 +382,7 @@ def test_narrow_and_large_arrow_types_widen(given_type, carried):
         ([("x", pa.int32()), ("x", pa.int32())], "there twice"),
     ],
 )
-def test_arrow_names_that_avro_does_not_know_are_refused(fields, says):
+def test_arrow_names_that_are_not_avro_names_are_rejected(fields, says):
     with pytest.raises(InvalidSchema, match="field"):
         Schema.of(pa.schema(fields))
     with pytest.raises(InvalidSchema) as caught:

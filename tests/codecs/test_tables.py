@@ -73,7 +73,7 @@ def values(array, type_):
         ),
     ],
 )
-def test_arrow_arrays_of_kindred_types_are_taken(array, type_, expected):
+def test_arrow_arrays_of_related_types_are_cast(array, type_, expected):
     found = values(array, type_)
     assert (str(found) if isinstance(expected, str) else found) == expected
     whole = pa.concat_arrays([array, array])
@@ -104,7 +104,7 @@ def test_arrow_arrays_of_kindred_types_are_taken(array, type_, expected):
         (pa.array([{"lat": "a", "tag": "a"}]), POINT),
     ],
 )
-def test_columns_of_other_types_are_named(array, type_):
+def test_columns_of_other_types_are_reported(array, type_):
     with pytest.raises(SchemaMismatch, match="'x"):
         values(array, type_)
     with pytest.raises(SchemaMismatch, match="'x"):
@@ -149,7 +149,7 @@ def test_columns_of_other_types_are_named(array, type_):
         ),
     ],
 )
-def test_values_that_do_not_fit_are_named(array, type_, index, field):
+def test_values_that_do_not_fit_are_reported(array, type_, index, field):
     for start in (0, 1):
         table = pa.concat_tables([pa.table({"x": array[:start]}), pa.table({"x": array[start:]})])
         with pytest.raises(InvalidRecord) as caught:
@@ -157,7 +157,7 @@ def test_values_that_do_not_fit_are_named(array, type_, index, field):
         assert (caught.value.index, caught.value.field) == (index, field)
 
 
-def test_a_null_behind_a_null_is_no_error():
+def test_a_null_below_a_null_is_accepted():
     schema = schema_of(["null", {"type": "array", "items": POINT}])
     lat = pa.array([None, 1.0], pa.float64())
     points = pa.StructArray.from_arrays([lat, pa.array(["a", "b"])], names=["lat", "tag"])
@@ -198,7 +198,7 @@ def test_columns_are_found_by_name_and_defaults_fill_the_rest():
     assert to_batches(pa.table({"a": pa.array([], pa.int32())}), schema) == []
 
 
-def test_broken_arrow_data_is_refused():
+def test_invalid_arrow_data_is_rejected():
     array = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(np.array([0, 3], np.int32)), pa.py_buffer(b"a\xffc")]
     )
@@ -231,11 +231,11 @@ def frame_values(series, type_):
         (pd.Series([{"a": 1}]), MAP, [{"a": 1}]),
     ],
 )
-def test_pandas_columns_are_taken(series, type_, expected):
+def test_pandas_columns_are_accepted(series, type_, expected):
     assert frame_values(series, type_) == expected
 
 
-def test_not_a_number_stays_one_where_null_is_not_allowed():
+def test_nan_stays_nan_in_fields_that_are_not_nullable():
     (value,) = frame_values(pd.Series([float("nan")]), "double")
     assert value != value
 
@@ -250,7 +250,7 @@ def test_not_a_number_stays_one_where_null_is_not_allowed():
         (pd.Series([1, 2**40]), "int", 1),
     ],
 )
-def test_pandas_values_that_do_not_fit_are_named(series, type_, index):
+def test_pandas_values_that_do_not_fit_are_reported(series, type_, index):
     with pytest.raises(InvalidRecord) as caught:
         frame_values(series, type_)
     assert (caught.value.index, caught.value.field) == (index, "x")

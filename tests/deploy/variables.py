@@ -1,4 +1,4 @@
-"""What may stand in the environment of a gateway and of a client."""
+"""Environment variables of a gateway and of a client."""
 
 from sluiceway_gateway.settings import CLIENTS, PREFIX, SECRETS, Settings
 

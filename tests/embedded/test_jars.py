@@ -3,8 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from sluiceway_gateway.embedded import JarsUnavailable, fetch_jars, kafka_jars
-from sluiceway_gateway.embedded.jars import differences
+from sluiceway_gateway.embedded.jars import (
+    JarsUnavailable,
+    differences,
+    fetch_jars,
+    kafka_jars,
+)
 
 
 def test_the_cache_holds_exactly_the_pinned_jars() -> None:
@@ -13,7 +17,7 @@ def test_the_cache_holds_exactly_the_pinned_jars() -> None:
 
 @pytest.fixture
 def broken_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache whose jars are links to the good ones, to be spoiled by a test."""
+    """A cache of links to the jars, for tests to modify."""
     good = fetch_jars(kafka_jars())
     monkeypatch.setenv("SLUICEWAY_CACHE_DIR", str(tmp_path))
     copy = tmp_path / good.name
@@ -31,15 +35,13 @@ def test_a_changed_jar_is_refused_by_name(broken_cache: Path) -> None:
         fetch_jars(kafka_jars())
 
 
-def test_a_missing_and_a_strange_jar_are_refused(broken_cache: Path) -> None:
+def test_missing_and_unexpected_jars_are_refused(broken_cache: Path) -> None:
     (broken_cache / "jspecify-1.0.0.jar").rename(broken_cache / "zz-strange.jar")
     with pytest.raises(JarsUnavailable, match=r"is missing.*zz-strange\.jar is not expected"):
         fetch_jars(kafka_jars())
 
 
-def test_a_fetch_that_brings_nothing_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_fetch_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = tmp_path / "ivysettings.xml"
     nowhere = tmp_path / "nowhere"
     settings.write_text(

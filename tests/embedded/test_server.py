@@ -48,7 +48,7 @@ def test_a_broker_does_not_outlive_an_owner_that_was_killed(tmp_path: Path) -> N
 
 
 def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
-    """The interruption comes as soon as there is a process that keeps a broker."""
+    """The interruption arrives as soon as the supervisor runs."""
 
     class Interrupted(BaseException):
         pass
@@ -56,7 +56,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    def kept() -> list[bytes]:
+    def supervisors() -> list[bytes]:
         found = []
         for each in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -68,7 +68,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
         return found
 
     def watch() -> None:
-        until(kept)
+        until(supervisors)
         os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
@@ -80,8 +80,8 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     finally:
         watching.join()
         signal.signal(signal.SIGUSR1, before)
-    # In the middle of starting the process, it is its closed input that ends it.
-    until(lambda: not kept())
+    # Without a KafkaServer yet, the closed pipe ends the supervisor.
+    until(lambda: not supervisors())
 
 
 def test_a_broker_that_ends_at_its_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:

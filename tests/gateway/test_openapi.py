@@ -29,7 +29,7 @@ CHANNEL = "fuzzed"
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 HERE = Path(__file__).parent
 TOKEN_KEY = "0123456789abcdef" * 2
-EXAMPLES = settings.default.max_examples // 4
+EXAMPLES = settings.default.max_examples // 10
 # How the limits of each field are answered does not hang on Kafka: without it, random requests do.
 PHASES = {"up": "coverage,fuzzing", "down": "fuzzing"}
 # Streams of events have no end; test_status_events.py reads them.
@@ -104,6 +104,7 @@ def test_the_document_is_the_one_that_is_served(gateway: Gateway) -> None:
     assert served == gateway.document
 
 
+@pytest.mark.long
 def test_every_answer_is_as_documented(gateway: Gateway, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [

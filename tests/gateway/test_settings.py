@@ -103,7 +103,7 @@ def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_every_secret_can_lie_in_a_file(
+def test_every_secret_can_be_in_a_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = OBJECTS.get(name, KEY)
@@ -118,9 +118,7 @@ def test_every_secret_can_lie_in_a_file(
         Settings.load()
 
 
-def test_a_secrets_file_that_is_not_there_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_secret_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICEWAY_TOKEN_KEY_FILE", str(tmp_path / "absent"))
     with pytest.raises(InvalidSettings, match=r"SLUICEWAY_TOKEN_KEY_FILE names .*absent"):
         Settings.load()
@@ -160,7 +158,7 @@ def test_a_wrong_setting_is_named(
     assert "short" not in str(caught.value)
 
 
-def test_variables_of_the_client_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_client_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in CLIENTS:
         monkeypatch.setenv(f"SLUICEWAY_{name}", "x")
     Settings.load()
@@ -169,5 +167,5 @@ def test_variables_of_the_client_are_left_alone(monkeypatch: pytest.MonkeyPatch)
 def test_listeners_and_one_address_contradict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICEWAY_KAFKA_LISTENERS", '{"a": "x:1"}')
     monkeypatch.setenv("SLUICEWAY_KAFKA_ADVERTISED_SERVERS", "x:2")
-    with pytest.raises(InvalidSettings, match="both set: put the address into"):
+    with pytest.raises(InvalidSettings, match="both set: move the address to"):
         Settings.load()

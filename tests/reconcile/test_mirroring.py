@@ -17,7 +17,7 @@ from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.mirror import Mirror
 from sluiceway_gateway.offsets.model import Position
-from sluiceway_gateway.offsets.store import Placed
+from sluiceway_gateway.offsets.store import PositionUpdate
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Site:
         """Put positions down, each a partition, an offset and a record in it."""
         whose = (self.channel.uid, group or self.group, member)
         placed = [
-            Placed(
+            PositionUpdate(
                 whose=whose,
                 position=Position(partition=partition, offset=offset, record=record),
                 topic_id=str(self.channel.topic.id),
@@ -121,7 +121,7 @@ def test_what_is_not_to_be_mirrored_is_not(site: Site, rig: Rig) -> None:
 
 def test_positions_of_another_topic_are_left_out(site: Site) -> None:
     with site.rig.database.write() as tx:
-        place = Placed(
+        place = PositionUpdate(
             whose=(site.channel.uid, site.group, -1),
             position=Position(partition=0, offset=5),
             topic_id="another",

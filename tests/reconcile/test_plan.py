@@ -129,7 +129,7 @@ def test_nothing_is_ever_done_to_an_adopted_topic(
     found = plan(adopted, observed)
     assert found.actions == ()
     assert actions(adopted, found) == ()
-    assert found.standing is plan(desired, observed).standing
+    assert found.match is plan(desired, observed).match
 
 
 def test_partitions_beyond_those_asked_for_stay_and_are_counted() -> None:
@@ -161,7 +161,7 @@ def test_a_topic_found_under_the_channels_name_is_taken_over() -> None:
     desired = DesiredTopic(name=NAME, id=None, partitions=1)
     observed = ObservedTopic(name=NAME, id="id-1", partitions=1, replication=1)
     found = plan(desired, observed)
-    assert (found.standing, found.actions) == (TopicMatch.FOUND, ())
+    assert (found.match, found.actions) == (TopicMatch.FOUND, ())
 
 
 def test_a_late_deletion_leaves_a_younger_topic_of_the_same_name_alone() -> None:

@@ -13,7 +13,12 @@ from sluiceway_gateway.errors import AccessFailure, Misfit
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, ObservedTopic, ObservedTopics, Rejection
 from sluiceway_gateway.provisioning.plan import plan
-from sluiceway_gateway.provisioning.status import away, compute_status, desired_topic, unreachable
+from sluiceway_gateway.provisioning.status import (
+    compute_status,
+    desired_topic,
+    unavailable_reason,
+    unreachable,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAME = "rig.one-00000000"
@@ -83,7 +88,7 @@ def test_a_verdict_is_a_legal_step_and_claims_no_more_than_was_seen(
             topic.partitions >= after.spec.partitions
         )
     if verdict.refusals:
-        assert verdict.again_s is None or 1 <= verdict.again_s <= 60
+        assert verdict.next_check_s is None or 1 <= verdict.next_check_s <= 60
 
 
 lockouts = st.none() | st.builds(
@@ -98,9 +103,9 @@ def test_an_outage_changes_no_phase_and_is_looked_at_again_soon(
     verdict = unreachable(channel, lockout, refusals=refusals, now=NOW)
     assert verdict.channel is not None
     if verdict.channel.conditions:
-        assert condition(verdict.channel, "Synced").reason == away(lockout)
+        assert condition(verdict.channel, "Synced").reason == unavailable_reason(lockout)
     assert (verdict.channel.phase, verdict.channel.topic) == (channel.phase, channel.topic)
-    assert (verdict.again_s, verdict.refusals) == (1.0, refusals)
+    assert (verdict.next_check_s, verdict.refusals) == (1.0, refusals)
 
 
 class Secretive(KafkaAdmin):

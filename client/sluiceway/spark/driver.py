@@ -3,7 +3,7 @@
 import atexit
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -49,17 +49,10 @@ class Application:
     Spark is stopped or the program exits.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        gateway_url: str,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, spark: SparkSession, gateway_url: str) -> None:
         self.gateway_url = gateway_url
         self.session = heartbeat_session(gateway_url)
         self._spark = spark
-        self._monotonic = monotonic
         self._control = control(gateway_url)
         self._last_reports: dict[str, tuple[str | None, float]] = {}
         self._ending = self._retired = False
@@ -120,7 +113,7 @@ class Application:
         queries = self.session.ids
         answers = (each.read(_KeptEndpoint) for each in answer.items("kept"))
         kept = [each for each in answers if each.id not in queries]
-        now_s = self._monotonic()
+        now_s = time.monotonic()
         before, self._last_reports = self._last_reports, {}
         for each in kept:
             report = before.get(each.id)

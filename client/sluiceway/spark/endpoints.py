@@ -134,19 +134,13 @@ class JobEndpoint:
         Reports a failure if `ends` raises SluicewayError: readers that wait for the end would
         take a write without end offsets for an empty one.
         """
-        found: Mapping[str, int] | None = None
-        if records or self.took_over:
-            try:
-                found = _ends_json(ends())
-            except SluicewayError as error:
-                self.fail(f"all records are written, but not the end offsets: {cause_of(error)}")
-                return
         counters = {"records": records, "tasks_done": tasks, "tasks_running": 0}
-        self._detach({"state": "closed", "ends": found, "counters": counters})
+        body = _end_json(None, ends if records or self.took_over else None)
+        self._detach(body | {"counters": counters})
 
     def fail(self, cause: str) -> None:
         """Report a failure."""
-        self._detach({"state": "error", "cause": cause[:_MAX_CAUSE_CHARACTERS]})
+        self._detach(_end_json(cause, None))
 
     def _detach(self, body: Mapping[str, Any]) -> None:
         body = {"uid": self.spec.uid, "epoch": self.epoch, **body}
@@ -233,17 +227,13 @@ class QueryEndpoint:
         attached = self._attached
         if attached is None or self._ended:
             return
-        body: dict[str, Any] = {"state": "closed", "cause": None}
-        if cause is None and self._spec.role == "writer":
-            connection = attached.connection
-            try:
-                identity = TopicIdentity(connection, kafka)
-                ends = identity.ends(range(connection.partitions), timeout_s=_TIMEOUT_S)
-                body["ends"] = _ends_json(ends)
-            except SluicewayError as error:
-                cause = f"all records are written, but not the end offsets: {cause_of(error)}"
-        if cause is not None:
-            body = {"state": "error", "cause": cause[:_MAX_CAUSE_CHARACTERS]}
+        connection = attached.connection
+
+        def ends() -> Mapping[int, int]:
+            identity = TopicIdentity(connection, kafka)
+            return identity.ends(range(connection.partitions), timeout_s=_TIMEOUT_S)
+
+        body = _end_json(cause, ends if self._spec.role == "writer" else None)
         body |= {"uid": self._spec.uid, "epoch": attached.epoch}
         body |= {"counters": {"records": self.records}} | self._positions(attached)
         # A heartbeat in flight with an earlier state would undo the error.
@@ -268,5 +258,14 @@ class QueryEndpoint:
         return {"positions": {str(p): [offset, 0] for p, offset in self.offsets.items()}}
 
 
-def _ends_json(ends: Mapping[int, int]) -> dict[str, int]:
-    return {str(partition): end for partition, end in ends.items() if end}
+def _end_json(cause: str | None, ends: Callable[[], Mapping[int, int]] | None) -> dict[str, Any]:
+    """Return the fields of an endpoint's end, in error if there is a cause or `ends` raises."""
+    found = None
+    if cause is None and ends is not None:
+        try:
+            found = {str(partition): end for partition, end in ends().items() if end}
+        except SluicewayError as error:
+            cause = f"all records are written, but the end offsets are unknown: {cause_of(error)}"
+    if cause is not None:
+        return {"state": "error", "cause": cause[:_MAX_CAUSE_CHARACTERS]}
+    return {"state": "closed", "cause": None, "ends": found}

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -79,18 +79,10 @@ class Queries(StreamingQueryListener):
     thread, reports to the gateway.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        session: HeartbeatSession,
-        control: Control,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, spark: SparkSession, session: HeartbeatSession, control: Control) -> None:
         self._spark = spark
         self._session = session
         self._control = control
-        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._runs: dict[str, _QueryRun] = {}
         self._retired = False
@@ -187,7 +179,7 @@ class Queries(StreamingQueryListener):
     def advance(self) -> None:
         """Report all changes to the gateway; retries 10 s after a failure."""
         with self._advancing:
-            if self._monotonic() < self._retry_at_s:
+            if time.monotonic() < self._retry_at_s:
                 return
             with self._lock:
                 runs = dict(self._runs)
@@ -198,7 +190,7 @@ class Queries(StreamingQueryListener):
                     level = logging.DEBUG if self._failing else logging.WARNING
                     LOGGER.log(level, "the query %s is not reported: %s", run.default_group, error)
                     self._failing = True
-                    self._retry_at_s = self._monotonic() + _PAUSE_AFTER_FAILURE_S
+                    self._retry_at_s = time.monotonic() + _PAUSE_AFTER_FAILURE_S
                     return
                 self._failing = False
                 if ended:

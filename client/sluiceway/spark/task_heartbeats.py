@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -88,11 +88,8 @@ class TaskReports:
     which is logged once.
     """
 
-    def __init__(
-        self, gateway_url: str, *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, gateway_url: str) -> None:
         self.session = heartbeat_session(gateway_url)
-        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._reports: list[tuple[TaskSlice, TaskReport]] = []
         self._ended: set[TaskReport] = set()
@@ -106,7 +103,7 @@ class TaskReports:
 
     def add(self, task: TaskSlice, report: TaskReport) -> None:
         """Report a task attempt until its end is reported."""
-        if self._monotonic() < self._paused_until_s:
+        if time.monotonic() < self._paused_until_s:
             return
         with self._lock:
             self._reports.append((task, report))
@@ -117,7 +114,7 @@ class TaskReports:
         """Return the attempts whose end is not reported yet."""
         outage = self.session.outage
         if outage is not None:
-            self._pause(outage, self._monotonic() + _PAUSE_AFTER_OUTAGE_S)
+            self._pause(outage, time.monotonic() + _PAUSE_AFTER_OUTAGE_S)
         with self._lock:
             reports = self._reports[:_MAX_TASKS]
             # Before the reports are made: a task may end meanwhile.

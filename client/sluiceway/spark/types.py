@@ -108,11 +108,12 @@ def require_readable(struct: spark.StructType, channel: str, schema: Schema) -> 
     stays nullable. Raises SchemaMismatch.
     """
     theirs = _columns_of(schema)
+    nullable = spark.StructType(list(theirs.values())).toNullable()
     _require_columns(struct, theirs, "the schema", channel, "remove it from .schema(...)")
     for field in struct.fields:
         their = theirs[field.name]
         _require_supported(schema.arrow.field(field.name).type, field.name)
-        if field.dataType not in (their.dataType, _nullable(their.dataType)):
+        if field.dataType not in (their.dataType, nullable[field.name].dataType):
             raise SchemaMismatch(
                 f"the column {field.name!r} is {their.dataType.simpleString()} in the channel "
                 f"{channel!r}, not {field.dataType.simpleString()}: read it with the channel's "
@@ -199,20 +200,6 @@ def _digits(kind: spark.DataType, scale: int) -> float:
     if isinstance(kind, spark.DecimalType) and kind.scale <= scale:
         return kind.precision - kind.scale
     return _DIGITS.get(type(kind), math.inf)
-
-
-def _nullable(kind: spark.DataType) -> spark.DataType:
-    """Return the type with all nested types nullable."""
-    match kind:
-        case spark.StructType():
-            return spark.StructType(
-                [spark.StructField(f.name, _nullable(f.dataType)) for f in kind.fields]
-            )
-        case spark.ArrayType():
-            return spark.ArrayType(_nullable(kind.elementType))
-        case spark.MapType():
-            return spark.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
-    return kind
 
 
 _ARROW_FOR_SPARK: dict[pa.DataType, pa.DataType] = {

@@ -78,5 +78,5 @@ _OF_IDS = CachedSelect(
     select(tokens).where(tokens.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
     make=_token_of,
-    most=_MOST_KEPT,
+    max_entries=_MOST_KEPT,
 )

@@ -1,10 +1,10 @@
-"""Create, update, delete and adopt: what is asked, and what forbids it."""
+"""Rules for creating, changing, adopting and deleting a channel. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from sluiceway_gateway.channels.model import (
     MAX_PARTITIONS,
@@ -13,7 +13,6 @@ from sluiceway_gateway.channels.model import (
     Compatibility,
     Condition,
     Format,
-    Heartbeat,
     Phase,
     Retention,
     SchemaVersion,
@@ -42,14 +41,14 @@ class Unset(Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""In the place of a field that the request leaves out."""
+"""Value of a field that the request omits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a request asks of a channel; fields left out keep their values, or take defaults.
+    """The fields given by a request; omitted ones keep their values or get defaults.
 
-    The schema is not among them: which version it is takes a look at those that are kept.
+    The schema is separate, because its version depends on the kept versions.
     """
 
     labels: Mapping[str, str] | Unset = UNSET
@@ -66,13 +65,13 @@ class Change:
     mirrored: bool | Unset = UNSET
     idle_ms: int | Unset | None = UNSET
     topic: str | Unset | None = UNSET
-    """The name of the topic that is adopted; None: the channel has one of its own."""
+    """Name of the topic to adopt; None for a topic of the channel's own."""
 
 
 def created(
     change: Change, *, name: str, uid: str, schema: SchemaVersion, prefix: str, now: datetime
 ) -> Channel:
-    """Return the channel that `change` makes where there is none, with a topic of its own."""
+    """Return a new channel with a topic of its own."""
     waiting = _not_ready("Provisioning", "The channel's topic is not made yet; it will be.", now)
     return Channel(
         name=name,
@@ -92,10 +91,9 @@ def created(
 
 
 def changed(channel: Channel, change: Change, schema: SchemaVersion | None = None) -> Channel:
-    """Return the channel after `change`: itself, if that changes nothing.
+    """Return the channel after `change`, the same object if nothing changes.
 
-    `schema` is the version that it has from now on, None leaves it. Raises the Conflict that
-    stands against it.
+    `schema` is the new version, None for the present one. Raises a Conflict.
     """
     require_changeable(channel)
     spec = channel.spec
@@ -115,16 +113,16 @@ def changed(channel: Channel, change: Change, schema: SchemaVersion | None = Non
     if following == channel:
         return channel
     if following.spec.idle_ms != spec.idle_ms:
-        # What it says is of the time that was set before.
+        # The condition refers to the previous idle time.
         kept = tuple(each for each in channel.conditions if each.type != "Idle")
         following = replace(following, conditions=kept)
     return replace(following, generation=channel.generation + 1, revision=channel.revision + 1)
 
 
 def deleted(channel: Channel, *, keep_topic: bool, now: datetime) -> Channel:
-    """Return the channel on its way out: itself, if it is already, in the same way.
+    """Return the channel in phase `deleting`, the same object if it is already.
 
-    The topic of an adopted channel is kept, whatever is asked.
+    An adopted topic is always kept.
     """
     keep_topic = keep_topic or channel.adopted
     if channel.phase is Phase.DELETING:
@@ -132,7 +130,7 @@ def deleted(channel: Channel, *, keep_topic: bool, now: datetime) -> Channel:
             way = "keeping its topic" if channel.keep_topic else "together with its topic"
             raise ChannelDeleting(f"The channel {channel.name!r} is being deleted already, {way}.")
         return channel
-    assert may_become(channel.phase, Phase.DELETING)  # noqa: S101 - the table has it from all
+    assert may_become(channel.phase, Phase.DELETING)  # noqa: S101 - allowed from every phase
     fate = "; its topic stays." if keep_topic else ", and its topic with it."
     condition = _not_ready("Deleting", f"The channel is being deleted{fate}", now)
     return replace(
@@ -145,7 +143,7 @@ def deleted(channel: Channel, *, keep_topic: bool, now: datetime) -> Channel:
 
 
 def require_changeable(channel: Channel) -> None:
-    """Raise ChannelDeleting for a channel on its way out."""
+    """Raise ChannelDeleting for a channel that is being deleted."""
     if channel.phase is Phase.DELETING:
         raise ChannelDeleting(
             f"The channel {channel.name!r} is being deleted; try again when it is gone."
@@ -153,7 +151,7 @@ def require_changeable(channel: Channel) -> None:
 
 
 def refuse_for_adopted(channel: Channel, change: Change) -> None:
-    """Raise ChannelAdopted where `change` would have an adopted topic changed."""
+    """Raise ChannelAdopted if `change` would change an adopted topic."""
     if not channel.adopted:
         return
     spec = channel.spec
@@ -215,39 +213,38 @@ def _refuse_partitions(channel: Channel, partitions: int) -> None:
 
 
 def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
-    """Return the spec with what the change gives; raises InvalidRequest if that cannot be."""
-    ms, size = change.retention_ms, change.retention_bytes
-    return replace(
-        spec,
-        compatibility=(
-            spec.compatibility if change.compatibility is UNSET else change.compatibility
-        ),
-        format=spec.format if change.format is UNSET else change.format,
-        partitions=spec.partitions if change.partitions is UNSET else change.partitions,
-        pinned=spec.pinned if change.pinned is UNSET else change.pinned,
-        replication=spec.replication if change.replication is UNSET else change.replication,
-        retention=Retention(
-            ms=spec.retention.ms if ms is UNSET else ms,
-            bytes=spec.retention.bytes if size is UNSET else size,
-        ),
-        config=spec.config if change.config is UNSET else change.config,
-        heartbeat=_merged_heartbeat(spec.heartbeat, change),
-        mirrored=spec.mirrored if change.mirrored is UNSET else change.mirrored,
-        idle_ms=spec.idle_ms if change.idle_ms is UNSET else change.idle_ms,
+    """Return the spec with the given fields; raises InvalidRequest for an invalid heartbeat."""
+    heartbeat = replace(
+        spec.heartbeat, **_given(interval_ms=change.interval_ms, timeout_ms=change.timeout_ms)
     )
-
-
-def _merged_heartbeat(heartbeat: Heartbeat, change: Change) -> Heartbeat:
-    interval_ms, timeout_ms = change.interval_ms, change.timeout_ms
-    interval_ms = heartbeat.interval_ms if interval_ms is UNSET else interval_ms
-    timeout_ms = heartbeat.timeout_ms if timeout_ms is UNSET else timeout_ms
-    if timeout_ms < 3 * interval_ms:
-        message = f"{timeout_ms} is less than three intervals of {interval_ms} ms"
+    if heartbeat.timeout_ms < 3 * heartbeat.interval_ms:
+        message = (
+            f"{heartbeat.timeout_ms} is less than three intervals of {heartbeat.interval_ms} ms"
+        )
         raise InvalidRequest(
             f"An endpoint would be lost before it is suspect: timeout_ms {message}.",
             (Violation(pointer="/spec/heartbeat/timeout_ms", message=message),),
         )
-    return Heartbeat(interval_ms=interval_ms, timeout_ms=timeout_ms)
+    plain = {name: getattr(change, name) for name in _PLAIN}
+    return replace(
+        spec,
+        **_given(**plain),
+        heartbeat=heartbeat,
+        retention=replace(
+            spec.retention, **_given(ms=change.retention_ms, bytes=change.retention_bytes)
+        ),
+    )
+
+
+#: Fields of the spec that a change replaces as a whole.
+_PLAIN = (
+    *("compatibility", "format", "partitions", "pinned", "replication", "config", "mirrored"),
+    "idle_ms",
+)
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not UNSET}
 
 
 def adopting(
@@ -259,10 +256,9 @@ def adopting(
     schema: SchemaVersion,
     now: datetime,
 ) -> Channel:
-    """Return the channel that `change` makes of a topic that is there.
+    """Return a new channel that adopts the observed topic, identified by its id.
 
-    It is the topic of this id and no later one of its name. Raises ChannelAdopted where the
-    change asks for a topic other than it is.
+    Raises ChannelAdopted if the change asks for other settings than the topic has.
     """
     of_channel = replace(
         change,
@@ -288,7 +284,7 @@ def adopting(
 
 
 def followed(spec: ChannelSpec, observed: ObservedTopic) -> ChannelSpec:
-    """Return the spec as the adopted topic has it; settings that no channel has are left out."""
+    """Return the spec with the adopted topic's values, without settings not allowed in a spec."""
     return replace(
         spec,
         partitions=min(observed.partitions, MAX_PARTITIONS),

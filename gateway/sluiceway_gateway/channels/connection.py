@@ -1,4 +1,4 @@
-"""The route that tells where a channel's records are."""
+"""Route of a channel's connection: topic, schemas and Kafka properties."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Listener = Annotated[
 
 
 class ConnectionChannel(BaseModel):
-    """Which channel it is."""
+    """Identity of the channel."""
 
     name: str
     uid: str
@@ -33,7 +33,7 @@ class ConnectionChannel(BaseModel):
 
 
 class ConnectionSchema(BaseModel):
-    """The schema that records have."""
+    """A schema of records."""
 
     id: int
     version: int
@@ -41,7 +41,7 @@ class ConnectionSchema(BaseModel):
 
 
 class ConnectionTopic(BaseModel):
-    """Where the records lie; `id` tells the topic from others of its name."""
+    """The topic; `id` tells it from others of the same name."""
 
     name: str
     id: str
@@ -50,7 +50,7 @@ class ConnectionTopic(BaseModel):
 
 
 class KafkaProperties(BaseModel):
-    """Kafka properties for the client; they may hold credentials."""
+    """Kafka properties for the client, which may contain credentials."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, str]
@@ -59,7 +59,7 @@ class KafkaProperties(BaseModel):
 
 
 class Connection(BaseModel):
-    """All that a client needs to reach the records by itself."""
+    """Everything that a client needs to access the records."""
 
     channel: ConnectionChannel
     format: Literal["avro", "arrow", "bytes"]
@@ -82,7 +82,7 @@ def get_connection(
     gateway: Gateway,
     listener: Listener = None,
 ) -> Response:
-    """Say where the records go; leaves no trace.
+    """Return the connection; creates no endpoint.
 
     409 `channel_not_ready` until there is a topic, `channel_closed` for writing to a closed one.
     """
@@ -91,7 +91,7 @@ def get_connection(
     channel, versions = gateway.channels.connected(name, writes=access == "write")
     return Response(
         connection_text(gateway, channel, versions, listener=listener),
-        # It may hold credentials.
+        # The properties may contain credentials.
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
     )
@@ -100,9 +100,9 @@ def get_connection(
 def connection_text(
     gateway: Services, channel: Channel, versions: Sequence[SchemaVersion], *, listener: str | None
 ) -> str:
-    """Return the connection as it is sent, put together once for each state of the channel.
+    """Return the JSON of a connection, cached per state of the channel.
 
-    Raises InvalidRequest for a listener that there is not.
+    Raises InvalidRequest for an unknown listener.
     """
     kafka = gateway.settings.listeners.reached_by(listener)
     topic = channel.topic

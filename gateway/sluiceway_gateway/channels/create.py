@@ -37,10 +37,10 @@ def create(
     prefix: str,
     now: datetime,
 ) -> Channel | None:
-    """Add the channel; None if its name, or the topic, was taken meanwhile.
+    """Insert a new channel; return None if its name or its topic was taken meanwhile.
 
-    `observed` is the topic to adopt, if the change names one. Raises InvalidRequest without a
-    schema, TopicTaken, and the Conflict that stands between the topic and what is asked.
+    `observed` is the topic to adopt. Raises InvalidRequest without a schema, TopicTaken, and a
+    Conflict between the topic and the request.
     """
     uid = uuid.uuid4().hex
     if observed is None:
@@ -76,7 +76,7 @@ def _version(
     change: Change,
     now: datetime,
 ) -> SchemaVersion:
-    """Return the version that the channel begins with: the newest kept one if none is given."""
+    """Return the first version of the channel, by default the newest one kept for its topic."""
     if schema is None and kept:
         return kept[-1]
     schema = schema_for(schema, Format.AVRO if change.format is UNSET else change.format)
@@ -101,7 +101,7 @@ def _require_free(tx: WriteTransaction, topic: str) -> None:
 
 
 def _with_format(change: Change, before: KeptTopic | None, topic: str) -> Change:
-    """Return the change with the format that the topic's records are known to have."""
+    """Return the change with the known format of the topic's records."""
     if before is None:
         return change
     if change.format is not UNSET and change.format is not before.format:
@@ -113,7 +113,7 @@ def _with_format(change: Change, before: KeptTopic | None, topic: str) -> Change
 
 
 class Preflight:
-    """Looks at Kafka for what a new channel asks of it; of one that is there it asks nothing."""
+    """Checks of a new channel against Kafka; existing channels are not checked."""
 
     def __init__(self, database: Database, cluster: KafkaAdmin, *, timeout_s: float) -> None:
         self._database = database
@@ -121,11 +121,8 @@ class Preflight:
         self._timeout_s = timeout_s
 
     def topic(self, name: str, change: Change, request: Request | None) -> ObservedTopic | None:
-        """Return the topic that a new channel is to adopt; None if none is asked for.
-
-        Raises TopicNotFound and KafkaUnavailable.
-        """
-        if not isinstance(change.topic, str) or self._settled(name, request):
+        """Return the topic to adopt, None without one; raises TopicNotFound, KafkaUnavailable."""
+        if not isinstance(change.topic, str) or self._needs_no_check(name, request):
             return None
         seen = self._cluster.observe([change.topic])
         if change.topic in seen.topics:
@@ -139,13 +136,10 @@ class Preflight:
         )
 
     def check_replication(self, name: str, change: Change, request: Request | None) -> None:
-        """Refuse more replicas than there are brokers; without Kafka's answer, let it pass.
-
-        Kafka has the last word when the topic is made; this spares people the wait.
-        """
+        """Raise ReplicationExceedsBrokers early; skip the check while Kafka is unavailable."""
         if change.replication is UNSET or change.replication is None or change.replication == 1:
             return
-        if isinstance(change.topic, str) or self._settled(name, request):
+        if isinstance(change.topic, str) or self._needs_no_check(name, request):
             return
         try:
             brokers = len(self._cluster.describe_cluster(self._timeout_s).brokers)
@@ -157,8 +151,8 @@ class Preflight:
                 f"ask for at most {brokers}, or leave spec.replication out."
             )
 
-    def _settled(self, name: str, request: Request | None) -> bool:
-        """Whether the channel is there, or the request was answered before."""
+    def _needs_no_check(self, name: str, request: Request | None) -> bool:
+        """Return whether the channel exists or the request was already answered."""
         with self._database.read() as tx:
             return channels_store.find(tx, name) is not None or (
                 request is not None and idempotency.known(tx, request)

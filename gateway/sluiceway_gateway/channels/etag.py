@@ -1,9 +1,9 @@
 """Entity tags: `"{uid8}.{generation}.{revision}"`.
 
-`If-None-Match` compares whole tags: any change makes a new one. `If-Match` compares uid and
-generation only, so that what the gateway itself observes does not fail anybody's change.
-Lists of endpoints have `"{uid8}.e{revision}"`, with a revision of their own, and a channel's status
-`W/"{uid8}.s…"` with all of them: weak, as the moment of the last look is not part of it.
+`If-None-Match` compares whole tags, which any change replaces. `If-Match` compares only uid and
+generation, so that the gateway's own status updates do not fail clients' changes. Lists of
+endpoints have `"{uid8}.e{revision}"` with their own revision. A channel's status has the weak tag
+`W/"{uid8}.s…"` with all revisions; the time of the last sample is not part of it.
 """
 
 import re
@@ -16,49 +16,49 @@ _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 
 def etag(channel: Channel) -> str:
-    """Return the tag of the channel's present state, with its quotes."""
+    """Return the quoted tag of a channel."""
     return f'"{channel.uid[:8]}.{channel.generation}.{channel.revision}"'
 
 
 def endpoints_etag(channel: Channel, revision: int) -> str:
-    """Return the tag of the present state of the channel's endpoints, with its quotes."""
+    """Return the quoted tag of a channel's list of endpoints."""
     return f'"{channel.uid[:8]}.e{revision}"'
 
 
 def status_etag(
     uid: str, *, generation: int, revision: int, endpoints_revision: int, samples_revision: int
 ) -> str:
-    """Return the tag of the present status of a channel, with its quotes."""
+    """Return the quoted tag of a channel's status, without `W/`."""
     revisions = f"{generation}.{revision}.{endpoints_revision}.{samples_revision}"
     return f'"{uid[:8]}.s{revisions}"'
 
 
 @dataclass(frozen=True, kw_only=True)
 class Precondition:
-    """The tags that a request names; None where it has no such header, ("*",) for any."""
+    """The tags of `If-Match` and `If-None-Match`; None without the header, ("*",) for any."""
 
     if_match: tuple[str, ...] | None = None
     if_none_match: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, *, if_match: str | None, if_none_match: str | None) -> "Precondition":
-        """Read the headers; tags that are not ours are kept and never match."""
+        """Parse the headers; foreign tags never match."""
         return cls(
             if_match=None if if_match is None else _tags(if_match, weak=False),
             if_none_match=None if if_none_match is None else _tags(if_none_match, weak=True),
         )
 
     def unchanged(self, channel: Channel) -> bool:
-        """Whether `If-None-Match` names the present state."""
+        """Return whether `If-None-Match` names the channel's tag."""
         return self.names(etag(channel))
 
     def names(self, tag: str) -> bool:
-        """Whether `If-None-Match` names this tag."""
+        """Return whether `If-None-Match` names this tag."""
         named = self.if_none_match
         return named is not None and ("*" in named or tag in named)
 
     def check(self, channel: Channel | None) -> None:
-        """Raise PreconditionFailed unless a change of `channel` (None: creation) may go on."""
+        """Raise PreconditionFailed unless `channel` (None: creation) may be changed."""
         if self.if_match is not None and not self._matches(self.if_match, channel):
             state = "does not exist" if channel is None else f"is at {etag(channel)}"
             raise PreconditionFailed(

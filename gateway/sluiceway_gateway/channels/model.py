@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
 MAX_PARTITIONS = 10_000
-#: Of one channel, and the characters of their definitions: a connection carries all of them.
+#: Per channel, with the characters of all definitions; a connection contains all of them.
 MAX_SCHEMA_VERSIONS = 1_000
 MAX_SCHEMA_CHARACTERS = 16 * 1024 * 1024
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
@@ -18,20 +18,20 @@ MIN_IDLE_MS, MAX_IDLE_MS = 60_000, 10 * 365 * 86_400_000
 
 
 class Phase(StrEnum):
-    """Where a channel is in its life."""
+    """Phase of a channel's life."""
 
     PROVISIONING = "provisioning"
-    """The row is there, the topic not yet."""
+    """The topic is being created."""
     READY = "ready"
-    """The topic that belongs to the channel is there."""
+    """The channel has its topic."""
     FAILED = "failed"
-    """The topic vanished, or another one has its name."""
+    """The topic vanished, or another topic has its name."""
     CLOSING = "closing"
-    """Nobody may come to write any more; those who do finish, and readers read what is left."""
+    """New writers are refused; present ones finish, and readers read the rest."""
     CLOSED = "closed"
-    """Nobody writes any more; the records are read as before."""
+    """Writers are refused; the records stay readable."""
     DELETING = "deleting"
-    """On its way out; the row goes when the topic is gone."""
+    """Being deleted; the row is deleted after the topic."""
 
 
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
@@ -42,17 +42,17 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.CLOSED: frozenset({Phase.DELETING}),
     Phase.DELETING: frozenset(),
 }
-"""The one transition table. A changed spec leaves the phase: `observed_generation`
-and the conditions say how far it is applied."""
+"""The transition table. A changed spec keeps the phase; `observed_generation` and the conditions
+tell how far it is applied."""
 
 READABLE = (Phase.READY, Phase.CLOSING, Phase.CLOSED)
 """The channel has its topic, and its records can be read."""
 FINISHING = frozenset({Phase.CLOSING, Phase.CLOSED, Phase.DELETING})
-"""Nobody comes to write any more, and those who do are asked to finish."""
+"""New writers are refused, and present ones are asked to finish."""
 
 
 def may_become(phase: Phase, following: Phase) -> bool:
-    """Whether a channel in `phase` may be in `following` next; staying is always allowed."""
+    """Return whether the transition is allowed; staying always is."""
     return phase is following or following in TRANSITIONS[phase]
 
 
@@ -62,44 +62,44 @@ def sources(following: Phase) -> frozenset[Phase]:
 
 
 class Format(StrEnum):
-    """How records lie in messages."""
+    """Encoding of records in messages."""
 
     AVRO = "avro"
     ARROW = "arrow"
     BYTES = "bytes"
-    """A message is one value that its writer made, and nothing else."""
+    """A message is one value, unchanged."""
 
 
 class Compatibility(StrEnum):
-    """What a new version of a channel's schema has to be, beside all versions that are kept."""
+    """Rule for a new version of a channel's schema and every kept version."""
 
     NONE = "none"
-    """Anything."""
+    """No rule."""
     BACKWARD = "backward"
-    """The new one reads what was written with the old ones."""
+    """The new version reads records of the old ones."""
     FORWARD = "forward"
-    """The old ones read what will be written with the new one."""
+    """The old versions read records of the new one."""
     FULL = "full"
     """Both."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaVersion:
-    """One of the schemas that a channel has, or had and still keeps."""
+    """A present or former schema of a channel."""
 
     id: int
-    """The same for all channels and for good; messages carry it."""
+    """Global and permanent; messages carry it."""
     version: int
-    """Counts the channel's schemas, from 1."""
+    """Number within the channel, from 1."""
     definition: str
     """Canonical Avro JSON."""
     created_at: datetime
-    """When the channel got it."""
+    """Time at which the channel got it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """How long records are kept; None leaves it to the broker, -1 is for ever."""
+    """Retention of records; None takes the broker's default, -1 is unlimited."""
 
     ms: int | None = None
     bytes: int | None = None
@@ -107,7 +107,7 @@ class Retention:
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """How often endpoints say that they live, and how long the gateway is patient without."""
+    """Heartbeat interval of endpoints, and the timeout after which one is lost."""
 
     interval_ms: int = 2_000
     timeout_ms: int = 120_000
@@ -115,7 +115,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelSpec:
-    """What the channel's owner wants."""
+    """Desired state of a channel."""
 
     schema: str
     """Canonical Avro JSON."""
@@ -123,104 +123,98 @@ class ChannelSpec:
     format: Format = Format.AVRO
     partitions: int = 1
     pinned: bool = False
-    """The number of partitions never changes: records are placed by key."""
+    """The number of partitions never changes, because records are partitioned by key."""
     replication: int | None = None
     """None takes the broker's default."""
     retention: Retention = field(default_factory=Retention)
     config: Mapping[str, str] = field(default_factory=dict)
-    """Further topic settings, by Kafka's names."""
+    """Further topic settings by Kafka's names."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     mirrored: bool = False
-    """The positions of its groups are told to Kafka's own group coordinator as well."""
+    """Committed positions are also written to Kafka's consumer groups."""
     idle_ms: int | None = None
-    """After so long without use it is closed, and after as long again removed; None: never."""
+    """Idle time until the channel is closed, and again until it is deleted; None for never."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One statement about the channel, as of its last change."""
+    """A condition of the channel's status."""
 
     type: str
-    """`Ready`; `Synced`, what was observed is what is wanted; `Drained` of one that closes; `Idle`
-    of one that is closed when nobody uses it."""
+    """`Ready`; `Synced`, the topic is as specified; `Drained` of a closing channel; `Idle` of a
+    channel with an idle time."""
     status: Literal["True", "False", "Unknown"]
     reason: str
-    """CamelCase, stable."""
+    """Stable, in CamelCase."""
     message: str
-    """For people; says what to do where somebody has to do something."""
+    """Explanation for people, with what to do."""
     last_transition_at: datetime
-    """When `status` last changed."""
+    """Time of the last change of `status`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicRef:
-    """The channel's topic, as far as it is known."""
+    """The channel's topic as last observed."""
 
     name: str
     id: str | None = None
-    """In Kafka's base64 form; None before the topic was seen."""
+    """In Kafka's base64 form; None before the topic was observed."""
     partitions: int | None = None
-    """As observed; None before the topic was seen."""
+    """None before the topic was observed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """One incarnation of a named channel: `uid` tells it from others of its name."""
+    """A channel; `uid` tells it from earlier and later channels of the same name."""
 
     name: str
     uid: str
     """32 hexadecimal digits."""
     labels: Mapping[str, str]
     generation: int
-    """Counts the changes of spec and labels, from 1."""
+    """Number of the spec and labels, from 1."""
     revision: int
-    """Counts every visible change, those of the status too."""
+    """Incremented by every visible change, including the status."""
     created_at: datetime
     spec: ChannelSpec
     schema_id: int
     schema_version: int
     phase: Phase
     observed_generation: int
-    """The generation that was last applied to Kafka in full; 0 before the first."""
+    """The generation last applied to Kafka in full; 0 before the first."""
     conditions: tuple[Condition, ...]
     topic: TopicRef
     adopted: bool = False
-    """The topic was there before the channel: it is never deleted and never changed, and
-    partitions, replication, retention and config of the spec follow it."""
+    """The topic existed before the channel. It is never deleted or changed; partitions,
+    replication, retention and config of the spec follow it."""
     keep_topic: bool = False
-    """Deleting the channel leaves its topic."""
+    """The topic stays when the channel is deleted."""
 
     def condition(self, type_: str) -> Condition | None:
-        """Return the condition of this type, if there is one."""
+        """Return the condition of this type."""
         return next((each for each in self.conditions if each.type == type_), None)
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest message that the topic takes."""
+        """Maximum message size of the topic."""
         return int(self.spec.config.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
 
 
 def topic_name(prefix: str, name: str, uid: str) -> str:
-    """Return the name of the topic that belongs to this incarnation alone."""
+    """Return the name of the channel's own topic."""
     return f"{prefix}{name}-{uid[:8]}"
 
 
 def with_condition(
     conditions: Collection[Condition], condition: Condition
 ) -> tuple[Condition, ...]:
-    """Return `conditions` with `condition` in the place of the one of its type.
+    """Replace the condition of the same type, and sort by type.
 
-    `last_transition_at` stays as it was where the status did not change.
+    `last_transition_at` is kept if the status is unchanged.
     """
     previous = next((each for each in conditions if each.type == condition.type), None)
     if previous is not None and previous.status == condition.status:
-        condition = Condition(
-            type=condition.type,
-            status=condition.status,
-            reason=condition.reason,
-            message=condition.message,
-            last_transition_at=previous.last_transition_at,
-        )
+        condition = replace(condition, last_transition_at=previous.last_transition_at)
     others = tuple(each for each in conditions if each.type != condition.type)
     return tuple(sorted((*others, condition), key=lambda each: each.type))
 
@@ -236,10 +230,7 @@ _NAME = re.compile(NAME_PATTERN.removesuffix("$") + r"\Z")
 
 
 def check_name(name: str) -> str:
-    """Return `name` if a channel may have it.
-
-    Raises ValueError saying which rule it breaks.
-    """
+    """Return a valid channel name; raises ValueError naming the broken rule."""
     if not name:
         raise ValueError("a channel's name cannot be empty")
     if len(name) > NAME_LENGTH:
@@ -259,10 +250,7 @@ def check_name(name: str) -> str:
 
 
 def check_topic(name: str) -> str:
-    """Return `name` if it can be that of a topic to adopt.
-
-    Raises ValueError saying which rule it breaks.
-    """
+    """Return a topic name that may be adopted; raises ValueError naming the broken rule."""
     if not _TOPIC.match(name) or name in (".", ".."):
         raise ValueError(
             "a topic's name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-': "
@@ -280,7 +268,7 @@ _WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 
 
 def check_key(key: str) -> str:
-    """Return `key` if a label may have it; raises ValueError with the rule it breaks."""
+    """Return a valid label key; raises ValueError naming the broken rule."""
     prefix, slash, word = key.rpartition("/")
     if not _WORD.match(word) or (slash and not _PREFIX.match(prefix)):
         raise ValueError(
@@ -292,7 +280,7 @@ def check_key(key: str) -> str:
 
 
 def check_value(value: str) -> str:
-    """Return `value` if a label may have it; raises ValueError with the rule it breaks."""
+    """Return a valid label value; raises ValueError naming the broken rule."""
     if value and not _WORD.match(value):
         raise ValueError(
             f"{value[:100]!r} is not a label's value: empty, or up to 63 letters, digits, '-', '_' "
@@ -302,7 +290,7 @@ def check_value(value: str) -> str:
 
 
 def check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Return `labels` if a channel may have them; raises ValueError with the rule they break."""
+    """Return valid labels; raises ValueError naming the broken rule."""
     if len(labels) > MAX_LABELS:
         raise ValueError(f"a channel has at most {MAX_LABELS} labels, not {len(labels)}")
     for key, value in labels.items():

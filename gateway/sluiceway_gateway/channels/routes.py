@@ -67,12 +67,11 @@ def put_channel(
     precondition: Conditions,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Create the channel, or change what the body gives; fields left out keep their values.
+    """Create the channel, or change the given fields; omitted fields keep their values.
 
-    Another schema becomes a new version, if it goes with all that are kept by the rule in
-    `compatibility`; 409 `schema_incompatible` says what does not. `topic` adopts a topic that is
-    there, which takes a token for all channels. The answer comes before Kafka has acted: `status`
-    says how far things are.
+    Another schema becomes a new version if it is compatible with all kept ones by `compatibility`;
+    otherwise 409 `schema_incompatible` lists the reasons. `topic` adopts an existing topic, which
+    takes a token for all channels. The answer does not wait for Kafka; see `status`.
     """
     given = body.schema_given
     schema = None if given is None else parse_schema(given)
@@ -110,7 +109,7 @@ async def get_channel(
     precondition: Conditions,
     wait: Wait = 0,
 ) -> Response:
-    """Give the channel; with `wait` and `If-None-Match`, as soon as it is another state."""
+    """Return the channel; with `wait` and `If-None-Match`, once it has changed."""
     channel = await run_in_threadpool(gateway.channels.get, name)
     if wait and precondition.unchanged(channel):
         changed = gateway.watch.changed(channel, timeout_s=wait)
@@ -137,7 +136,7 @@ def list_channels(
         Query(max_length=4000, description="a=b,c!=d,e,!f,g in (x,y),h notin (z)"),
     ] = None,
 ) -> Response:
-    """Give the channels that the token may see, by name; `cursor` goes on from a page."""
+    """Return the channels that the token may see, ordered by name."""
     page = gateway.channels.page(
         limit=limit,
         after=name_before(cursor),
@@ -163,11 +162,10 @@ def close_channel(
     precondition: Conditions,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Let nobody come to write to this incarnation of the channel any more.
+    """Close the channel to writers, for good; its records stay readable.
 
-    Writers are asked to finish, and readers go on: it is `closing` until every writer has ended (or
-    is lost) and every group has committed all there is; the condition `Drained` says who is waited
-    for. With `force` it is closed at once. Its records stay readable. There is no opening it again.
+    It is `closing` until every writer has ended or is lost and every group has committed all
+    records; the condition `Drained` names the remaining ones. With `force` it is closed at once.
     """
     answer = gateway.channels.close(
         name,
@@ -188,7 +186,7 @@ def close_channel(
     status_code=202,
     summary="Delete a channel",
     response_model=ChannelBody,
-    responses=problems(404, 409, 412, also={202: _described("It is on its way out")}),
+    responses=problems(404, 409, 412, also={202: _described("It is being deleted")}),
 )
 def delete_channel(
     name: Name,
@@ -200,15 +198,15 @@ def delete_channel(
         Literal["delete", "keep"], Query(description="keep: the topic and its records stay")
     ] = "delete",
     force: Annotated[
-        bool, Query(description="Though somebody is at work, or has not read all")
+        bool, Query(description="Delete even with active endpoints or unread records")
     ] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Delete this incarnation of the channel, with its topic; it is gone when GET says 404.
+    """Delete the channel with its topic; it is gone once GET returns 404.
 
-    A topic that was adopted stays, whatever is asked. Unless `force`: 409 `endpoints_live` while
-    somebody writes or reads, and, where the topic goes, `unread_data` as long as a group has not
-    committed all of it, and 503 where Kafka does not tell.
+    An adopted topic always stays. Without `force`: 409 `endpoints_live` with active endpoints, and,
+    if the topic is deleted, 409 `unread_data` until all groups have committed all records, or 503
+    while Kafka is unavailable.
     """
     answer = gateway.channels.delete(
         name,
@@ -226,7 +224,7 @@ def delete_channel(
 
 
 def _config(body: ChannelPut) -> Any:
-    """Return the configuration in its canonical form; raises ConfigNotAllowed."""
+    """Return the config in canonical form; raises ConfigNotAllowed."""
     config = body.spec.given("config")
     if config is UNSET:
         return UNSET

@@ -1,7 +1,7 @@
 """Label selectors in Kubernetes' syntax.
 
-`a=b`, `a==b`, `c!=d`, `e`, `!f`, `g in (x,y)`, `h notin (z)`, joined by commas: all of
-them must hold. As there, `!=` and `notin` hold for channels without the label too.
+`a=b`, `a==b`, `c!=d`, `e`, `!f`, `g in (x,y)`, `h notin (z)`, joined by commas, of which all must
+match. As in Kubernetes, `!=` and `notin` also match channels without the label.
 """
 
 import re
@@ -21,14 +21,14 @@ _EQUALITY = re.compile(r"([^=!\s]+)\s*(==|=|!=)\s*([^=!\s]*)\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Requirement:
-    """One part of a selector."""
+    """One requirement of a selector."""
 
     key: str
     operator: Literal["in", "notin", "exists", "absent"]
     values: tuple[str, ...] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether these labels meet it."""
+        """Return whether the labels match."""
         value = labels.get(self.key)
         if self.operator == "exists":
             return value is not None
@@ -44,12 +44,12 @@ class Selector:
     requirements: tuple[Requirement, ...]
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether these labels meet all of it."""
+        """Return whether the labels match all requirements."""
         return all(each.holds(labels) for each in self.requirements)
 
     @classmethod
     def parse(cls, text: str) -> "Selector":
-        """Read a selector; raises ValueError naming the part that is wrong."""
+        """Parse a selector; raises ValueError naming the invalid part."""
         parts = _parts(text)
         if len(parts) > MAX_REQUIREMENTS:
             raise ValueError(f"a selector has at most {MAX_REQUIREMENTS} parts")
@@ -57,7 +57,7 @@ class Selector:
 
 
 def _parts(text: str) -> list[str]:
-    """Split at the commas outside parentheses."""
+    """Split at commas outside parentheses."""
     cuts, inside = [-1], False
     for found in re.finditer("[(),]", text):
         if found[0] != ",":

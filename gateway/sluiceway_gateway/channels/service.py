@@ -1,4 +1,4 @@
-"""Use cases of channels. Each call is one transaction."""
+"""Use cases of channels, one transaction per call."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,10 +34,7 @@ from sluiceway_gateway.schemas.service import ParsedSchema, is_same, schema_for,
 
 
 def require_channel(name: str, channel: Channel | None, uid: str | None) -> Channel:
-    """Return the channel if it is there and is the one of this uid.
-
-    Raises ChannelNotFound and UidMismatch.
-    """
+    """Return the channel; raises ChannelNotFound, and UidMismatch for another uid."""
     if channel is None:
         which = "" if uid is None else f" of the uid {uid}"
         raise ChannelNotFound(f"There is no channel {name!r}{which}.")
@@ -50,7 +47,7 @@ def require_channel(name: str, channel: Channel | None, uid: str | None) -> Chan
 
 
 def require_usable(channel: Channel, *, writes: bool) -> None:
-    """Raise ChannelNotReady saying why not, ChannelClosed for a writer of one that is closed."""
+    """Raise ChannelNotReady with the reason, or ChannelClosed for a writer."""
     ends = channel.phase in (Phase.CLOSING, Phase.CLOSED)
     if ends and writes:
         raise ChannelClosed(
@@ -65,12 +62,12 @@ def require_usable(channel: Channel, *, writes: bool) -> None:
 
 
 Render = Callable[[Channel, bool], Answer]
-"""Makes the answer of a channel, given whether it was just created."""
+"""Renders the answer for a channel and whether it was just created."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A part of a list; `following` is the name to go on after, None at the end."""
+    """A page of channels; `following` is the last name, None on the last page."""
 
     channels: tuple[Channel, ...]
     following: str | None
@@ -91,7 +88,7 @@ class Channels:
     ) -> None:
         """`wake` is called after each commit that changed a channel."""
         self._database = database
-        self._survey = Preflight(database, cluster, timeout_s=kafka_timeout_s)
+        self._preflight = Preflight(database, cluster, timeout_s=kafka_timeout_s)
         self._deletion_guard = DeletionGuard(database, cluster)
         self._usage = UsageRecorder(database, clock=clock)
         self._topic_prefix = topic_prefix
@@ -109,14 +106,13 @@ class Channels:
         request: Request | None,
         render: Render,
     ) -> Answer:
-        """Create the channel or change it; repeated, it changes nothing.
+        """Create or change the channel; idempotent.
 
-        With `uid` it is that incarnation or an error. A `request` that was
-        answered before gets that answer. Raises the Conflict, PreconditionFailed,
-        ChannelNotFound or InvalidRequest that stands against it.
+        With `uid` only the channel of that uid is changed. A repeated `request` gets the stored
+        answer. Raises Conflict, PreconditionFailed, ChannelNotFound and InvalidRequest.
         """
-        self._survey.check_replication(name, change, request)
-        observed = self._survey.topic(name, change, request)
+        self._preflight.check_replication(name, change, request)
+        observed = self._preflight.topic(name, change, request)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = channels_store.hold(tx, name)
@@ -133,7 +129,7 @@ class Channels:
                 )
                 if channel is not None:
                     return channel, True
-                # Somebody else took the name or the topic in this moment.
+                # The name or the topic was taken concurrently.
                 channel = channels_store.hold(tx, name)
                 if channel is None:
                     raise ConcurrentChange(
@@ -162,10 +158,10 @@ class Channels:
         request: Request | None,
         render: Render,
     ) -> Answer:
-        """Send this incarnation of the channel on its way out; repeated, it changes nothing.
+        """Start deleting the channel; idempotent.
 
-        Unless `force`, it raises EndpointsLive and, where the topic goes as well, UnreadData, and
-        KafkaUnavailable where that cannot be known.
+        Without `force`, raises EndpointsLive and, if the topic is deleted too, UnreadData, or
+        KafkaUnavailable if that cannot be determined.
         """
         bounds = None if force or keep_topic else self._deletion_guard.bounds(name, request)
 
@@ -189,9 +185,9 @@ class Channels:
         request: Request | None,
         render: Render,
     ) -> Answer:
-        """Close this incarnation of the channel to writers; repeated, it changes nothing.
+        """Close the channel to writers; idempotent.
 
-        It is `closing` until all is written and read, unless `force`.
+        Without `force`, it is `closing` until its writers have ended and all records are read.
         """
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
@@ -200,7 +196,7 @@ class Channels:
             present = usage_of_channel(tx, channel)
             following = closing(channel, present, force=force, now=self._clock())
             if following is not channel:
-                # Whoever waits for writers that are still to come should hear of it.
+                # Readers that wait for further writers must notice.
                 endpoints_store.revise(tx, [channel.uid])
             return self._save(tx, channel, following), False
 
@@ -212,9 +208,9 @@ class Channels:
             return require_channel(name, channels_store.find(tx, name), None)
 
     def connected(self, name: str, *, writes: bool) -> tuple[Channel, tuple[SchemaVersion, ...]]:
-        """Return the channel, if it can be used now, and all schemas that its records may have.
+        """Return a usable channel and all schemas of its records.
 
-        Raises ChannelNotReady saying why not, ChannelClosed for a writer of one that is closed.
+        Raises ChannelNotReady with the reason, or ChannelClosed for a writer.
         """
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
@@ -224,13 +220,13 @@ class Channels:
         return channel, versions
 
     def versions(self, name: str) -> tuple[SchemaVersion, ...]:
-        """Return all schemas that the channel keeps, the oldest first; raises ChannelNotFound."""
+        """Return all kept schemas, the oldest first; raises ChannelNotFound."""
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
             return schemas_store.versions(tx, channel.uid)
 
     def schema(self, schema_id: int, principal: Principal) -> str:
-        """Return a schema that one of the principal's channels has; raises NotFound."""
+        """Return a schema of a channel visible to the principal; raises NotFound."""
         everything = principal.may(Action.ADMIN)
         prefixes = None if everything else principal.prefixes(Action.VIEW)
         with self._database.read() as tx:
@@ -242,7 +238,7 @@ class Channels:
     def page(
         self, *, limit: int, after: str, selector: Selector | None, prefixes: tuple[str, ...]
     ) -> Page:
-        """Return channels by name, those whose names begin with one of `prefixes`."""
+        """Return channels whose names start with one of `prefixes`, ordered by name."""
         with self._database.read() as tx:
             found = channels_store.page(
                 tx, limit=limit + 1, after=after, selector=selector, prefixes=prefixes
@@ -263,7 +259,7 @@ class Channels:
         act: Callable[[WriteTransaction], tuple[Channel, bool]],
         render: Render,
     ) -> Answer:
-        """Act and keep the answer in one transaction, or give the answer that is kept."""
+        """Act and store the answer in one transaction, or return the stored answer."""
         with self._database.write() as tx:
             if request is not None:
                 kept = idempotency.claim(tx, request, self._clock())
@@ -278,7 +274,7 @@ class Channels:
     def _version(
         self, tx: WriteTransaction, channel: Channel, change: Change, schema: ParsedSchema
     ) -> SchemaVersion | None:
-        """Return the version that the channel is to have, kept from now on; None for its own."""
+        """Return the new version after storing it; None for the present one."""
         if is_same(channel.spec.schema, schema):
             return None
         schema_for(schema, channel.spec.format)

@@ -1,27 +1,104 @@
-"""Storage of channels. Every state change names the states it may come from."""
+"""Storage of channels. Every change of phase names the phases it may start from."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, bindparam, func, or_, select, update
 
-from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.channels.rows import (
-    CHANGE,
-    as_it_was,
-    channel_of,
-    selection,
-    values_of,
+from sluiceway_gateway.channels.model import (
+    Channel,
+    ChannelSpec,
+    Compatibility,
+    Condition,
+    Format,
+    Heartbeat,
+    Phase,
+    Retention,
+    TopicRef,
 )
 from sluiceway_gateway.channels.selector import Selector
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels
+from sluiceway_gateway.db.schema import channels, schemas
 from sluiceway_gateway.db.statements import PreparedSelect, by_dialect, chunks, matches, starts_with
-from sluiceway_gateway.provisioning.store import DUE_AT_ONCE
 
-# What every request asks is put together once.
+#: Columns of a channel that was created or changed: the reconciler checks it first.
+DUE_AT_ONCE: Mapping[str, Any] = {"due_at": datetime(1970, 1, 1, tzinfo=UTC), "refusals": 0}
+
+#: Columns with the name and the value of a field of `Channel`.
+_OWN = (
+    *("name", "uid", "labels", "generation", "revision", "created_at", "schema_id"),
+    *("schema_version", "observed_generation", "adopted", "keep_topic"),
+)
+#: Columns with the name and the value of a field of `ChannelSpec`.
+_OF_SPEC = ("partitions", "pinned", "replication", "config", "mirrored", "idle_ms")
+
+
+def selection() -> Select[Any]:
+    """Select whole channels, with their schemas."""
+    return select(channels, schemas.c.definition).join(
+        schemas, schemas.c.id == channels.c.schema_id
+    )
+
+
+def channel_of(row: Row[Any]) -> Channel:
+    """Return the channel of a row of `selection()`."""
+    spec: dict[str, Any] = {name: getattr(row, name) for name in _OF_SPEC}
+    own: dict[str, Any] = {name: getattr(row, name) for name in _OWN}
+    return Channel(
+        **own,
+        phase=Phase(row.phase),
+        conditions=tuple(_condition(each) for each in row.conditions),
+        topic=TopicRef(name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions),
+        spec=ChannelSpec(
+            **spec,
+            schema=row.definition,
+            compatibility=Compatibility(row.compatibility),
+            format=Format(row.format),
+            retention=Retention(ms=row.retention_ms, bytes=row.retention_bytes),
+            heartbeat=Heartbeat(
+                interval_ms=row.heartbeat_interval_ms, timeout_ms=row.heartbeat_timeout_ms
+            ),
+        ),
+    )
+
+
+def values_of(channel: Channel) -> dict[str, Any]:
+    """Return the columns of a channel, without the next check and the last use."""
+    spec, topic = channel.spec, channel.topic
+    return {
+        **{name: getattr(channel, name) for name in _OWN},
+        **{name: getattr(spec, name) for name in _OF_SPEC},
+        "phase": str(channel.phase),
+        "conditions": [
+            asdict(each) | {"last_transition_at": each.last_transition_at.isoformat()}
+            for each in channel.conditions
+        ],
+        "topic_name": topic.name,
+        "topic_id": topic.id,
+        "topic_partitions": topic.partitions,
+        "compatibility": str(spec.compatibility),
+        "format": str(spec.format),
+        "retention_ms": spec.retention.ms,
+        "retention_bytes": spec.retention.bytes,
+        "heartbeat_interval_ms": spec.heartbeat.interval_ms,
+        "heartbeat_timeout_ms": spec.heartbeat.timeout_ms,
+    }
+
+
+def _condition(value: Mapping[str, Any]) -> Condition:
+    changed_at = datetime.fromisoformat(value["last_transition_at"])
+    return Condition(**{**value, "last_transition_at": changed_at})
+
+
+def in_phases(phases: Collection[Phase]) -> ColumnElement[bool]:
+    """Return the condition that a channel is in one of these phases."""
+    return channels.c.phase.in_([str(each) for each in phases])
+
+
 _NAMED = selection().where(channels.c.name == bindparam("name"))
-# What refers to the row may still be added: commits of positions need not wait for this.
+# KEY SHARE locks, which rows that refer to the channel take, remain possible.
 _HOLD = _NAMED.with_for_update(of=channels, key_share=True)
 _ALL_NAMED = (
     selection()
@@ -43,15 +120,15 @@ _HOLD_THESE = (
 _INSERT = by_dialect(
     lambda insert: insert(channels).on_conflict_do_nothing().returning(channels.c.uid)
 )
-_TAGS = select(
-    *(channels.c.name, channels.c.uid, channels.c.generation, channels.c.revision),
-    *(channels.c.endpoints_revision, channels.c.samples_revision),
-).where(channels.c.name.in_(bindparam("names", expanding=True)))
+_REVISIONS = ("generation", "revision", "endpoints_revision", "samples_revision")
+_TAGS = select(channels.c.name, channels.c.uid, *(channels.c[each] for each in _REVISIONS)).where(
+    channels.c.name.in_(bindparam("names", expanding=True))
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tag:
-    """What tells two states of a name apart."""
+    """Identity and revisions of a channel, which differ between any two states."""
 
     uid: str
     generation: int
@@ -60,21 +137,29 @@ class Tag:
     samples_revision: int
 
 
+_UPDATE = update(channels).where(
+    channels.c.uid == bindparam("was_uid"),
+    channels.c.generation == bindparam("was_generation"),
+    channels.c.revision == bindparam("was_revision"),
+    channels.c.phase == bindparam("was_phase"),
+)
+
+
 def find(tx: ReadTransaction, name: str) -> Channel | None:
-    """Return the channel that has this name now."""
+    """Return the channel of this name."""
     row = tx.execute(_NAMED, {"name": name}).one_or_none()
     return None if row is None else channel_of(row)
 
 
 def name_of_topic(tx: ReadTransaction, topic: str) -> str | None:
-    """Return the name of the channel whose topic this is, if it is a channel's."""
+    """Return the name of the channel that owns this topic."""
     statement = select(channels.c.name).where(channels.c.topic_name == topic)
     name: str | None = tx.execute(statement).scalar_one_or_none()
     return name
 
 
 def hold(tx: WriteTransaction, name: str) -> Channel | None:
-    """Return the channel of this name and keep others from changing it until `tx` ends."""
+    """Return the channel of this name, locked until `tx` ends."""
     row = tx.execute(_HOLD, {"name": name}).one_or_none()
     return None if row is None else channel_of(row)
 
@@ -85,10 +170,7 @@ def hold_named(tx: WriteTransaction, names: Collection[str], *, wait: bool) -> d
 
 
 def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:
-    """Keep others from attaching to these channels, detaching or judging, until `tx` ends.
-
-    Returns the uids of those that there are.
-    """
+    """Lock channels against attaching, detaching and liveness changes; return the uids found."""
     held: set[str] = set()
     for part in chunks(sorted(uids)):
         held.update(tx.execute(_HOLD_THESE, {"uids": part}).scalars())
@@ -96,7 +178,7 @@ def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:
 
 
 def insert(tx: WriteTransaction, channel: Channel) -> bool:
-    """Add the channel; False if its name or its topic is taken."""
+    """Insert the channel; return False if its name or its topic is taken."""
     added = tx.execute(_INSERT[tx.dialect], {**values_of(channel), **DUE_AT_ONCE})
     return added.first() is not None
 
@@ -104,11 +186,19 @@ def insert(tx: WriteTransaction, channel: Channel) -> bool:
 def save(
     tx: WriteTransaction, channel: Channel, *, was: Channel, from_phases: Collection[Phase]
 ) -> bool:
-    """Put `channel` in the place of `was`; False if that is not how it stands any more."""
-    if was.phase not in from_phases:
-        return False
-    changed = tx.execute(CHANGE, {**values_of(channel), **as_it_was(was), **DUE_AT_ONCE})
-    return changed.rowcount == 1
+    """Replace `was` by `channel` and make it due; return False if `was` is outdated."""
+    return was.phase in from_phases and replace_row(tx, channel, was=was, **DUE_AT_ONCE)
+
+
+def replace_row(tx: WriteTransaction, channel: Channel, *, was: Channel, **columns: Any) -> bool:
+    """Replace `was` by `channel` and set further columns; return False if `was` is outdated."""
+    expected = {
+        "was_uid": was.uid,
+        "was_generation": was.generation,
+        "was_revision": was.revision,
+        "was_phase": str(was.phase),
+    }
+    return tx.execute(_UPDATE, {**values_of(channel), **expected, **columns}).rowcount == 1
 
 
 def page(
@@ -119,7 +209,7 @@ def page(
     selector: Selector | None = None,
     prefixes: Collection[str] = ("",),
 ) -> list[Channel]:
-    """Return up to `limit` channels by name, those after `after` that fit all the rest."""
+    """Return up to `limit` channels ordered by name, with names after `after`."""
     statement = selection().where(
         channels.c.name > after, or_(False, *(starts_with(channels.c.name, p) for p in prefixes))
     )
@@ -130,38 +220,23 @@ def page(
 
 
 def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
-    """Return how each of these names stands; names without a channel are left out."""
+    """Return the tags of the existing channels of these names."""
     found: dict[str, Tag] = {}
-    for start in range(0, len(names), 500):
-        chunk = names[start : start + 500]
-        for row in tx.execute(_TAGS, {"names": chunk}):
-            found[row.name] = Tag(
-                uid=row.uid,
-                generation=row.generation,
-                revision=row.revision,
-                endpoints_revision=row.endpoints_revision,
-                samples_revision=row.samples_revision,
-            )
+    for part in chunks(names):
+        for row in tx.execute(_TAGS, {"names": part}).mappings():
+            found[row["name"]] = Tag(**{each: row[each] for each in ("uid", *_REVISIONS)})
     return found
 
 
 def overall(tx: ReadTransaction) -> Tag:
-    """Return what tells two states of all channels together apart: sums, without a uid."""
-    table = channels.c
-    sums = (table.generation, table.revision, table.endpoints_revision, table.samples_revision)
-    columns = (func.coalesce(func.sum(each), 0).label(each.name) for each in sums)
-    row = tx.execute(select(func.count().label("number"), *columns)).one()
-    return Tag(
-        uid=str(row.number),
-        generation=int(row.generation),
-        revision=int(row.revision),
-        endpoints_revision=int(row.endpoints_revision),
-        samples_revision=int(row.samples_revision),
-    )
+    """Return one tag for all channels: their number as the uid, and sums of their revisions."""
+    sums = (func.coalesce(func.sum(channels.c[each]), 0) for each in _REVISIONS)
+    row = tx.execute(select(func.count(), *sums)).one()
+    return Tag(uid=str(row[0]), **dict(zip(_REVISIONS, map(int, row[1:]), strict=True)))
 
 
 def count_by_phase(tx: ReadTransaction) -> dict[Phase, int]:
-    """Return how many channels are in each phase, 0 included."""
+    """Return the number of channels in every phase."""
     counts = dict.fromkeys(Phase, 0)
     statement = select(channels.c.phase, func.count().label("number")).group_by(channels.c.phase)
     for row in tx.execute(statement):

@@ -1,6 +1,7 @@
 """JSON of channels: request models and responses."""
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,11 @@ from sluiceway_gateway.channels.model import (
     TOPIC_PATTERN,
     Channel,
     Compatibility,
+    Condition,
     Format,
+    Heartbeat,
+    Retention,
+    TopicRef,
     check_labels,
     check_topic,
 )
@@ -28,7 +33,7 @@ Uid = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
 
 
 class Asked(BaseModel):
-    """A part of a request: nothing but what is known, in exactly its types."""
+    """A part of a request: unknown fields and other types are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -38,7 +43,7 @@ class Asked(BaseModel):
 
 
 class Metadata(BaseModel):
-    """Which channel it is."""
+    """Identity of a channel, and its labels."""
 
     name: str
     uid: str
@@ -47,28 +52,16 @@ class Metadata(BaseModel):
     created_at: datetime
 
 
-class Retention(BaseModel):
-    """How long records are kept."""
-
-    ms: int | None
-    bytes: int | None
-
-
-class Heartbeat(BaseModel):
-    """How often endpoints beat, and after how long without one is lost."""
-
-    interval_ms: int
-    timeout_ms: int
-
-
 class AdoptedTopic(BaseModel):
-    """A topic that was there before the channel."""
+    """A topic that existed before the channel."""
 
     name: str
 
 
 class Spec(BaseModel):
-    """What is wanted."""
+    """Desired state."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
     schema_: dict[str, Any] = Field(alias="schema")
     compatibility: Literal["none", "backward", "forward", "full"]
@@ -80,43 +73,27 @@ class Spec(BaseModel):
     config: dict[str, str]
     heartbeat: Heartbeat
     mirrored: bool
-    idle_ms: int | None = Field(description="How long nobody uses it before it is closed")
-    topic: AdoptedTopic | None = Field(description="The topic that was adopted")
+    idle_ms: int | None = Field(description="Idle time until the channel is closed")
+    topic: AdoptedTopic | None = Field(description="The adopted topic")
 
 
-class ConditionBody(BaseModel):
-    """One statement about the channel."""
-
-    type: str
-    status: Literal["True", "False", "Unknown"]
-    reason: str
-    message: str
-    last_transition_at: datetime
-
-
-class TopicBody(BaseModel):
-    """The channel's topic, as far as it is known."""
-
-    name: str
-    id: str | None
-    partitions: int | None
-
-
-class SchemaVersion(BaseModel):
-    """Which schema it is."""
+class SchemaRef(BaseModel):
+    """Id and version of a schema."""
 
     id: int
     version: int
 
 
-class Status(BaseModel):
-    """What was seen."""
+class ObservedStatus(BaseModel):
+    """Observed state."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
     phase: Literal["provisioning", "ready", "failed", "closing", "closed", "deleting"]
     observed_generation: int
-    conditions: list[ConditionBody]
-    topic: TopicBody
-    schema_: SchemaVersion = Field(alias="schema")
+    conditions: list[Condition]
+    topic: TopicRef
+    schema_: SchemaRef = Field(alias="schema")
 
 
 class ChannelBody(BaseModel):
@@ -124,19 +101,18 @@ class ChannelBody(BaseModel):
 
     metadata: Metadata
     spec: Spec
-    status: Status
+    status: ObservedStatus
 
 
 class ChannelList(BaseModel):
-    """A page of channels, by name."""
+    """A page of channels, ordered by name."""
 
     items: list[ChannelBody]
     next_cursor: str | None = Field(description="null at the end")
 
 
 def channel_json(channel: Channel) -> dict[str, Any]:
-    """Return the channel as it is sent."""
-    spec = channel.spec
+    """Return the JSON of a channel."""
     return {
         "metadata": {
             "name": channel.name,
@@ -146,96 +122,75 @@ def channel_json(channel: Channel) -> dict[str, Any]:
             "created_at": time_json(channel.created_at),
         },
         "spec": {
-            "schema": json.loads(spec.schema),
-            "compatibility": str(spec.compatibility),
-            "format": str(spec.format),
-            "partitions": spec.partitions,
-            "pinned": spec.pinned,
-            "replication": spec.replication,
-            "retention": {"ms": spec.retention.ms, "bytes": spec.retention.bytes},
-            "config": dict(spec.config),
-            "heartbeat": {
-                "interval_ms": spec.heartbeat.interval_ms,
-                "timeout_ms": spec.heartbeat.timeout_ms,
-            },
-            "mirrored": spec.mirrored,
-            "idle_ms": spec.idle_ms,
+            **asdict(channel.spec),
+            "schema": json.loads(channel.spec.schema),
             "topic": {"name": channel.topic.name} if channel.adopted else None,
         },
         "status": {
             "phase": str(channel.phase),
             "observed_generation": channel.observed_generation,
             "conditions": [
-                {
-                    "type": each.type,
-                    "status": each.status,
-                    "reason": each.reason,
-                    "message": each.message,
-                    "last_transition_at": time_json(each.last_transition_at),
-                }
+                asdict(each) | {"last_transition_at": time_json(each.last_transition_at)}
                 for each in channel.conditions
             ],
-            "topic": {
-                "name": channel.topic.name,
-                "id": channel.topic.id,
-                "partitions": channel.topic.partitions,
-            },
+            "topic": asdict(channel.topic),
             "schema": {"id": channel.schema_id, "version": channel.schema_version},
         },
     }
 
 
 def time_json(moment: datetime) -> str:
-    """Return a moment as it is sent."""
+    """Return the JSON of a time: ISO 8601 in UTC with milliseconds."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 MAX_SETTINGS = 20
-"""Of a topic: more than a channel may set, and few enough to name all that are refused."""
+"""Config entries in a request: more than are allowed, few enough to list every refusal."""
 
 Labels = Annotated[dict[str, str], Field(max_length=MAX_LABELS), AfterValidator(check_labels)]
 
 
 class MetadataPut(Asked):
-    """Whom the request means, and labels."""
+    """Identity of the channel, and its labels."""
 
-    uid: Uid | None = Field(default=None, description="Means this incarnation and no other")
+    uid: Uid | None = Field(default=None, description="Refuse any other channel of this name")
     labels: Labels = Field(default_factory=dict, description="Replaces all labels")
 
 
 class RetentionPut(Asked):
-    """How long records are kept; null leaves it to the broker, -1 is for ever."""
+    """Retention of records; null takes the broker's default, -1 is unlimited."""
 
     ms: int | None = Field(default=None, ge=-1, le=INT64_MAX)
-    bytes: int | None = Field(default=None, ge=-1, le=INT64_MAX, description="By partition")
+    bytes: int | None = Field(default=None, ge=-1, le=INT64_MAX, description="Per partition")
 
 
 class HeartbeatPut(Asked):
-    """How often endpoints beat, and after how long without one is lost; three beats at least."""
+    """Heartbeat interval of endpoints, and the timeout: at least three intervals."""
 
     interval_ms: int = Field(default=2_000, ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)
     timeout_ms: int = Field(default=120_000, ge=3 * MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_TIMEOUT_MS)
 
 
 class TopicPut(Asked):
-    """The topic that is adopted."""
+    """The topic to adopt."""
 
     name: Annotated[str, AfterValidator(check_topic)] = Field(
-        description="A topic that is in Kafka, and no other channel's",
+        description="An existing topic of no other channel",
         json_schema_extra={"pattern": TOPIC_PATTERN},
     )
 
 
 class SpecPut(Asked):
-    """What is wanted; a field that is left out keeps its value, or takes its default."""
+    """Desired state; omitted fields keep their values or get defaults."""
 
     schema_: dict[str, Any] = Field(
         default_factory=dict,
         alias="schema",
-        description="An Avro record schema; needed when the channel is made",
+        description="An Avro record schema; required to create a channel",
     )
     compatibility: Literal["none", "backward", "forward", "full"] = Field(
-        default="backward", description="What a new version of the schema must be to all kept ones"
+        default="backward",
+        description="Rule for a new version of the schema and all kept ones",
     )
     format: Literal["avro", "arrow", "bytes"] = "avro"
     partitions: int = Field(default=1, ge=1, le=MAX_PARTITIONS)
@@ -251,27 +206,27 @@ class SpecPut(Asked):
     )
     heartbeat: HeartbeatPut = Field(default_factory=HeartbeatPut)
     mirrored: bool = Field(
-        default=False, description="Groups' positions are written to Kafka's own group offsets too"
+        default=False, description="Write committed positions to Kafka's own group offsets too"
     )
     idle_ms: int | None = Field(
         default=None,
         ge=MIN_IDLE_MS,
         le=MAX_IDLE_MS,
-        description="When nobody has used it for so long it is closed, and after as long again "
-        "removed with its records; null: never",
+        description="Idle time until the channel is closed, and then until it is deleted with its "
+        "records; null: never",
     )
     topic: TopicPut | None = Field(
         default=None,
-        description="A topic to adopt when the channel is made: it is never deleted or changed; "
-        "null has one made",
+        description="A topic to adopt at creation, which is never deleted or changed; null creates "
+        "a topic",
     )
 
 
 class ClosePost(Asked):
     """The body of `POST /v1/channels/{name}/close`."""
 
-    uid: Uid = Field(description="Means this incarnation and no other")
-    force: bool = Field(default=False, description="Closed at once, whoever writes or reads")
+    uid: Uid = Field(description="Refuse any other channel of this name")
+    force: bool = Field(default=False, description="Close at once, even with active endpoints")
 
 
 class ChannelPut(Asked):
@@ -282,7 +237,7 @@ class ChannelPut(Asked):
 
     @property
     def schema_given(self) -> dict[str, Any] | None:
-        """The schema, if the request has one."""
+        """The schema, if given."""
         given = self.spec.given("schema_")
         return None if given is UNSET else given
 
@@ -292,21 +247,19 @@ class ChannelPut(Asked):
         return self.spec.topic is not None
 
     def change(self, *, config: dict[str, str] | Unset) -> Change:
-        """Return what is asked but for the schema, with the configuration in canonical form."""
-        compatibility, format_ = self.spec.given("compatibility"), self.spec.given("format")
+        """Return the requested change without the schema, with `config` in canonical form."""
+        spec = self.spec
+        compatibility, format_ = spec.given("compatibility"), spec.given("format")
+        plain = ("partitions", "pinned", "replication", "mirrored", "idle_ms")
         return Change(
+            **{name: spec.given(name) for name in plain},
             labels=self.metadata.given("labels"),
             compatibility=UNSET if compatibility is UNSET else Compatibility(compatibility),
             format=UNSET if format_ is UNSET else Format(format_),
-            partitions=self.spec.given("partitions"),
-            pinned=self.spec.given("pinned"),
-            replication=self.spec.given("replication"),
-            retention_ms=self.spec.retention.given("ms"),
-            retention_bytes=self.spec.retention.given("bytes"),
+            retention_ms=spec.retention.given("ms"),
+            retention_bytes=spec.retention.given("bytes"),
             config=config,
-            interval_ms=self.spec.heartbeat.given("interval_ms"),
-            timeout_ms=self.spec.heartbeat.given("timeout_ms"),
-            mirrored=self.spec.given("mirrored"),
-            idle_ms=self.spec.given("idle_ms"),
-            topic=self.spec.topic.name if self.spec.topic else self.spec.given("topic"),
+            interval_ms=spec.heartbeat.given("interval_ms"),
+            timeout_ms=spec.heartbeat.given("timeout_ms"),
+            topic=spec.topic.name if spec.topic else spec.given("topic"),
         )

@@ -129,8 +129,8 @@ def create(
     """
     if schema is None and topic is None and format_ != "bytes":
         raise click.UsageError(
-            "Missing option '--schema': a channel needs one unless its format is bytes, or it "
-            "adopts the topic of a forgotten channel."
+            "Missing option '--schema': a channel needs one unless its format is bytes, "
+            "or it adopts the topic of a forgotten channel."
         )
     retention = None
     if retention_ms is not None or retention_bytes is not None:

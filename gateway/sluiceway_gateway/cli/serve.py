@@ -131,16 +131,8 @@ def url(bound: socket.socket, settings: Settings) -> str:
 class _Server(uvicorn.Server):
     """A uvicorn server that reports its start, and ends long polls before it waits for requests."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        *,
-        on_started: Callable[[], None],
-        on_stopping: Callable[[], None],
-    ) -> None:
-        super().__init__(config)
-        self._on_started = on_started
-        self._on_stopping = on_stopping
+    on_started: Callable[[], None]
+    on_stopping: Callable[[], None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         loop: Any = asyncio.get_running_loop()
@@ -149,10 +141,10 @@ class _Server(uvicorn.Server):
             loop.create_server = partial(loop.create_server, ssl_handshake_timeout=_HANDSHAKE_S)
         await super().startup(sockets)
         if self.started:
-            self._on_started()
+            self.on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._on_stopping()
+        self.on_stopping()
         await super().shutdown(sockets)
 
 
@@ -166,7 +158,6 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
         limited_protocol,
     )
 
-    options = _tls_options(settings)
     limits = ConnectionLimits(
         connections=allowed_connections(settings),
         client_timeout_s=settings.client_timeout_ms / 1000,
@@ -185,11 +176,11 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
             proxy_headers=False,
             lifespan="on",
             timeout_graceful_shutdown=_GRACE_S,
-            **options,
-        ),
-        on_started=on_started,
-        on_stopping=app.state.parts.watch.close,
+            **_tls_options(settings),
+        )
     )
+    server.on_started = on_started
+    server.on_stopping = app.state.parts.watch.close
     with _tuned_interpreter():
         server.run(sockets=[bound])
     if not server.started:

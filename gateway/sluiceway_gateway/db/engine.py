@@ -1,9 +1,8 @@
 """The database engine: read and write transactions, error translation.
 
-SQLite runs in WAL mode with `synchronous=FULL`; writes begin with `BEGIN
-IMMEDIATE`, and writers of one process queue up for it in turn. PostgreSQL is
-reached through psycopg 3. A circuit breaker keeps calls from queueing up while the
-database is silent or, with SQLite, while another process has it locked.
+SQLite runs in WAL mode with `synchronous=FULL`. Writes begin with `BEGIN IMMEDIATE`, one at a time
+per process. PostgreSQL is accessed through psycopg 3. A circuit breaker keeps calls from queueing
+while the database does not answer or, with SQLite, while another process has it locked.
 """
 
 import sqlite3
@@ -35,11 +34,11 @@ from sluiceway_gateway.db.sqlite import SqliteWriter, set_up
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
 
-# Errors of these kinds are mistakes of ours, not the database's state.
-_MISTAKES = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
-# The same, where a driver was asked without SQLAlchemy.
-_RAW = (sqlite3.Error, psycopg.Error)
-_RAW_MISTAKES = tuple(
+# Errors of these kinds are bugs, not states of the database.
+_BUGS = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
+# The same for statements that bypass SQLAlchemy.
+_DRIVER_ERRORS = (sqlite3.Error, psycopg.Error)
+_DRIVER_BUGS = tuple(
     kind
     for driver in (sqlite3, psycopg)
     for kind in (
@@ -60,44 +59,41 @@ UNCONFIRMED = (
     "The database did not confirm the change, which may or may not have been made; send the same "
     "request again, with the same Idempotency-Key if it had one."
 )
-"""What is said of a commit that failed."""
+"""Detail of DatabaseUnavailable after a failed commit."""
 
 
 @contextmanager
 def translated(detail: str = _DETAIL) -> Iterator[None]:
-    """Raise DatabaseUnavailable in place of what the driver raises for a state of its own."""
+    """Raise DatabaseUnavailable instead of errors that are states of the database."""
     try:
         yield
     except PoolTimeout as error:
         raise DatabaseUnavailable(
             "All connections to the database are in use; send the request again in a moment."
         ) from error
-    except DBAPIError as error:
-        missing_table = getattr(error.orig, "sqlstate", None) == _UNDEFINED_TABLE
-        if isinstance(error, _MISTAKES) and not missing_table and not error.connection_invalidated:
-            raise
-        raise DatabaseUnavailable(detail) from error
-    except _RAW as error:
-        missing_table = getattr(error, "sqlstate", None) == _UNDEFINED_TABLE
-        if isinstance(error, _RAW_MISTAKES) and not missing_table:
+    except (DBAPIError, *_DRIVER_ERRORS) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        missing_table = getattr(cause, "sqlstate", None) == _UNDEFINED_TABLE
+        if isinstance(error, (*_BUGS, *_DRIVER_BUGS)) and not missing_table and not lost:
             raise
         raise DatabaseUnavailable(detail) from error
 
 
 def is_locked(error: OperationalError | sqlite3.OperationalError) -> bool:
-    """Tell whether somebody else held a lock for longer than it is waited for."""
-    # Transactions on SQLite begin without SQLAlchemy.
+    """Return whether the wait for a lock timed out."""
+    # SQLite's transactions bypass SQLAlchemy.
     cause = error.orig if isinstance(error, OperationalError) else error
     sqlite = getattr(cause, "sqlite_errorname", "")
     return getattr(cause, "sqlstate", None) == _LOCK_TIMEOUT or sqlite.startswith(_BUSY)
 
 
-#: How often whoever waits for a connection of the pool looks whether the breaker was tripped.
-_LOOK_S = 0.2
+#: How often a wait for a pooled connection checks the breaker.
+_CHECK_S = 0.2
 
 
 class ReadTransaction:
-    """A transaction that sees one state of the database and changes nothing."""
+    """A read-only transaction on one snapshot of the database."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -117,30 +113,30 @@ class ReadTransaction:
         statement: Executable,
         values: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> CursorResult[Any]:
-        """Run one statement with `values` for its parameters, or once for each of many."""
+        """Execute a statement with one set of parameters, or once per set of a sequence."""
         return self._connection.execute(statement, values)
 
-    def look_up(self, lookup: PreparedSelect, keys: Sequence[Any]) -> list[Any]:
-        """Return the rows of these keys, of which there may be none; a key may come twice."""
-        return lookup.rows(self._connection, keys) if keys else []
+    def look_up(self, statement: PreparedSelect, keys: Sequence[Any]) -> list[Any]:
+        """Return the rows of these keys, which may be empty or contain duplicates."""
+        return statement.rows(self._connection, keys) if keys else []
 
 
 class WriteTransaction(ReadTransaction):
-    """A transaction that may change the database."""
+    """A transaction that may write."""
 
-    def run_each(self, each: PreparedDml, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Run a statement for each of these parameters; return how many rows it changed."""
-        return each.run(self._connection, rows) if rows else 0
+    def run_each(self, statement: PreparedDml, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Run a statement for each row of parameters; return the number of affected rows."""
+        return statement.run(self._connection, rows) if rows else 0
 
 
 class Database:
-    """One database and its one engine; may be used by many threads."""
+    """A database and its engine; thread-safe."""
 
     def __init__(self, url: str, *, pool_size: int = 20, wait_ms: int = 5000) -> None:
         """Open no connection yet.
 
-        `wait_ms` is how long to wait for a lock or a free connection. Raises
-        InvalidSettings for a URL that names no database that we can use.
+        `wait_ms` limits waits for a lock or a free connection. Raises InvalidSettings for a URL
+        that is not allowed.
         """
         self._url = _parsed(url)
         self._wait_s = wait_ms / 1000
@@ -155,11 +151,11 @@ class Database:
             connect_args=arguments,
             pool_size=pool_size,
             max_overflow=0,
-            pool_timeout=self._wait_s if self.dialect == "sqlite" else min(self._wait_s, _LOOK_S),
+            pool_timeout=self._wait_s if self.dialect == "sqlite" else min(self._wait_s, _CHECK_S),
             pool_pre_ping=self.dialect == "postgresql",
             hide_parameters=True,
         )
-        # A reader sees one state of PostgreSQL throughout, as it does of SQLite anyway.
+        # One snapshot per read transaction, as SQLite has by default.
         self._reading = (
             self._engine.execution_options(
                 isolation_level="REPEATABLE READ", postgresql_readonly=True
@@ -176,10 +172,10 @@ class Database:
         if self.dialect == "sqlite":
             set_up(self._engine)
             self._writer = SqliteWriter(self._engine)
-            # For changes: to read needs no lock.
+            # For writes; reads need no lock.
             self._breaker = CircuitBreaker(self._writer.try_lock)
         else:
-            connector = Connector(self._engine, wait_ms=wait_ms, most=pool_size)
+            connector = Connector(self._engine, wait_ms=wait_ms, max_concurrent=pool_size)
             self._breaker = connector.breaker
 
     @property
@@ -189,7 +185,7 @@ class Database:
 
     @property
     def engine(self) -> Engine:
-        """The engine itself, for migrations."""
+        """The engine, for migrations."""
         return self._engine
 
     def __repr__(self) -> str:
@@ -197,31 +193,26 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[ReadTransaction]:
-        """Open a transaction for reading.
-
-        Raises DatabaseUnavailable where the database cannot be used now.
-        """
+        """Open a read transaction; raises DatabaseUnavailable."""
         with translated(), self._connected(self._reading) as connection, connection.begin():
             yield ReadTransaction(connection)
 
     @contextmanager
     def scan(self) -> Iterator[ReadTransaction]:
-        """Open a connection to read many rows by; on PostgreSQL each statement sees its own state.
+        """Open a connection for reading many rows; raises DatabaseUnavailable.
 
-        No transaction is open between statements, so it may take its time to make something of the
-        rows: PostgreSQL ends a session that does so within a transaction. Raises
-        DatabaseUnavailable where the database cannot be used now.
+        On PostgreSQL each statement has its own snapshot and no transaction stays open between
+        statements, so slow processing of the rows does not hit the idle timeout.
         """
         with translated(), self._connected(self._scanning) as connection, connection.begin():
             yield ReadTransaction(connection)
 
     @contextmanager
     def write(self) -> Iterator[WriteTransaction]:
-        """Open a transaction for writing; it is committed when the block ends well.
+        """Open a write transaction that is committed after the block.
 
-        Raises DatabaseUnavailable where the database cannot be used now. If that
-        comes from the commit, it may have happened all the same: repeat with the
-        same idempotency key.
+        Raises DatabaseUnavailable. After a failed commit the change may still have been made, so
+        repeat it with the same idempotency key.
         """
         if self._writer is not None:
             with translated(), self._locked(self._writer) as connection:
@@ -233,12 +224,12 @@ class Database:
                 begun.commit()
 
     def check(self) -> None:
-        """Raise DatabaseUnavailable unless there could be changes now."""
+        """Raise DatabaseUnavailable unless writes are possible."""
         with self.write():
             pass
 
     def _connected(self, engine: Engine) -> Connection:
-        """Return a connection that has just answered, or raise what stands against it."""
+        """Return a live connection."""
         if self._writer is not None:
             return engine.connect()
         deadline_s = time.monotonic() + self._wait_s
@@ -252,10 +243,10 @@ class Database:
 
     @contextmanager
     def _locked(self, writer: SqliteWriter) -> Iterator[Connection]:
-        """Begin a transaction on SQLite when this process's other writers, and others, are done."""
+        """Begin a write transaction on SQLite once no other writer is active."""
         self._breaker.check()
         with self._turn(), ExitStack() as held:
-            # Whose turn it was before may have waited in vain.
+            # The previous writer may have tripped it.
             self._breaker.check()
             try:
                 connection = held.enter_context(writer.transaction())
@@ -266,7 +257,7 @@ class Database:
             yield connection
 
     def close(self) -> None:
-        """Close all connections, those that are in use when they are given back."""
+        """Close all connections; those in use close when they are returned."""
         self._breaker.close()
         event.listen(self._engine, "checkin", _close)
         self._engine.dispose()
@@ -278,7 +269,7 @@ class Database:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait for this process's other writers, as SQLite takes one at a time."""
+        """Wait for the other writers of this process."""
         if not self._writers.acquire(timeout=self._wait_s):
             raise DatabaseUnavailable(
                 "The database is busy with other changes; send the request again."
@@ -294,7 +285,7 @@ def _close(_connection: object, record: ConnectionPoolEntry) -> None:
 
 
 def _parsed(text: str) -> URL:
-    """Return the URL with the driver that we use."""
+    """Return the URL with the supported driver."""
     expected = "sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
     try:
         url = make_url(text)
@@ -303,7 +294,7 @@ def _parsed(text: str) -> URL:
     if url.drivername in {"postgresql", "postgres", "postgresql+psycopg"}:
         return url.set(drivername="postgresql+psycopg")
     if url.drivername != "sqlite":
-        raise InvalidSettings(f"database_url is of the kind {url.drivername!r}; give {expected}")
+        raise InvalidSettings(f"database_url has the dialect {url.drivername!r}; give {expected}")
     if not url.database or url.database == ":memory:":
         raise InvalidSettings("a database in memory would be lost on exit; give sqlite:///PATH")
     return url

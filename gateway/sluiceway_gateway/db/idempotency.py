@@ -1,4 +1,4 @@
-"""Idempotency keys: the stored answer of a repeated request."""
+"""Idempotency keys: a repeated request gets the stored answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ REMEMBERED_FOR = timedelta(hours=24)
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Who asks for what: `digest` covers everything that the answer depends on."""
+    """A request with an idempotency key; `digest` covers all its content."""
 
     key: str
     principal: str
@@ -26,7 +26,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """An answer as it is sent."""
+    """An HTTP answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -43,12 +43,12 @@ _CLAIM = by_dialect(
 
 
 def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | None:
-    """Return the answer that the request got before; None makes it the caller's to answer.
+    """Return the stored answer of a repeated request; None if the caller has to answer.
 
-    A repeat that comes while the first is still being answered waits for it.
-    Raises IdempotencyKeyReused if the key was used with other content.
+    A repeat waits for the first request's transaction. Raises IdempotencyKeyReused if the key was
+    used with other content.
     """
-    # Only the one: how many others there are is no reason for this request to wait.
+    # Only this key: a request must not wait for the deletion of others.
     expired = requests.c.created_at < now - REMEMBERED_FOR
     tx.execute(delete(requests).where(*_is(request), expired))
     new = {
@@ -58,7 +58,7 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
         "created_at": now,
     }
     claimed = tx.execute(_CLAIM[tx.dialect], new)
-    # Not by the row count: SQLAlchemy promises none for inserts.
+    # SQLAlchemy has no reliable row count for inserts.
     if claimed.first() is not None:
         return None
     row = tx.execute(select(requests).where(*_is(request))).one()
@@ -71,7 +71,7 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
 
 
 def forget(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
-    """Forget answers to requests that came before, the oldest first; return how many."""
+    """Delete up to `limit` answers older than `before`, the oldest first; return the number."""
     oldest = (
         select(requests.c.principal, requests.c.key)
         .where(requests.c.created_at < before)
@@ -83,7 +83,7 @@ def forget(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
 
 
 def settle(tx: WriteTransaction, request: Request, answer: Answer) -> None:
-    """Keep the answer of a request that was claimed in this transaction."""
+    """Store the answer of a request that was claimed in this transaction."""
     tx.execute(
         update(requests)
         .where(*_is(request), requests.c.status.is_(None))
@@ -96,5 +96,5 @@ def _is(request: Request) -> tuple[Any, Any]:
 
 
 def known(tx: ReadTransaction, request: Request) -> bool:
-    """Whether the key was used before."""
+    """Return whether the key was used before."""
     return tx.execute(select(requests.c.key).where(*_is(request))).first() is not None

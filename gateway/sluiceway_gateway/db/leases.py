@@ -1,9 +1,9 @@
-"""Leases: the right of one replica to run the loops."""
+"""Leases: one replica at a time may run the background loops."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Row, bindparam, or_, select, update
+from sqlalchemy import BigInteger, RowMapping, bindparam, or_, select, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import leases
@@ -12,10 +12,10 @@ from sluiceway_gateway.db.statements import by_dialect
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """Held by `holder`; `epoch` goes up each time the holder changes.
+    """A term of one holder; `epoch` increases with each new term, `renewals` with each renewal.
 
-    It holds for `lease_ms` after its last renewal, on the monotonic clock of whoever asks: a wall
-    clock may be set. Who sees `renewals` unchanged for that long knows that it has ended.
+    Wall clocks may be set, so expiry is measured on the observer's monotonic clock: a lease has
+    expired once `renewals` has not changed for `lease_ms`.
     """
 
     name: str
@@ -25,24 +25,16 @@ class Lease:
     lease_ms: int
 
 
-_COLUMNS = (
-    leases.c.name,
-    leases.c.holder,
-    leases.c.epoch,
-    leases.c.renewals,
-    leases.c.lease_ms,
-)
+#: The `lease_ms` of a released lease.
+_RELEASED_MS = 0
 _NAMED = leases.c.name == bindparam("lease")
 _DURATION = bindparam("duration_ms", type_=BigInteger)
-#: A lease of no duration was given back.
-_FREE_MS = 0
-# Every gateway renews or asks all the time, so these are put together once.
-_CURRENT = select(*_COLUMNS).where(_NAMED, leases.c.lease_ms > _FREE_MS)
-_KEEP = (
+_CURRENT = select(leases).where(_NAMED, leases.c.lease_ms > _RELEASED_MS)
+_RENEW = (
     update(leases)
-    .where(_NAMED, leases.c.holder == bindparam("by"), leases.c.lease_ms > _FREE_MS)
+    .where(_NAMED, leases.c.holder == bindparam("by"), leases.c.lease_ms > _RELEASED_MS)
     .values(renewals=leases.c.renewals + 1, lease_ms=_DURATION)
-    .returning(*_COLUMNS)
+    .returning(leases)
 )
 
 
@@ -55,12 +47,12 @@ def _take(insert: Any) -> Any:
             index_elements=["name"],
             set_={**held, "epoch": leases.c.epoch + 1, "renewals": leases.c.renewals + 1},
             where=or_(
-                leases.c.lease_ms <= _FREE_MS,
+                leases.c.lease_ms <= _RELEASED_MS,
                 (leases.c.epoch == bindparam("ended_epoch", type_=BigInteger))
                 & (leases.c.renewals == bindparam("ended_renewals", type_=BigInteger)),
             ),
         )
-        .returning(*_COLUMNS)
+        .returning(leases)
     )
 
 
@@ -70,16 +62,16 @@ _TAKE = by_dialect(_take)
 def acquire(
     tx: WriteTransaction, name: str, holder: str, lease_ms: int, *, ended: Lease | None = None
 ) -> Lease | None:
-    """Take the lease for `lease_ms`, or renew it; None while another holds it.
+    """Acquire or renew the lease for `lease_ms`; return None while another holder has it.
 
-    `ended` is a term of another's that has ended, as the caller knows: it is taken over, unless it
-    was renewed meanwhile. The epoch goes up with each new term.
+    `ended` is another holder's lease that the caller knows has expired. It is taken over unless it
+    was renewed meanwhile.
     """
-    asked = {"lease": name, "by": holder, "duration_ms": lease_ms}
-    kept = tx.execute(_KEEP, asked).one_or_none()
-    if kept is not None:
-        return _lease(kept)
-    # To try to take it locks the row, which its holder would have to wait for.
+    parameters = {"lease": name, "by": holder, "duration_ms": lease_ms}
+    renewed = tx.execute(_RENEW, parameters).mappings().one_or_none()
+    if renewed is not None:
+        return _lease(renewed)
+    # Reading first avoids locking the row, which would delay its holder.
     held = current(tx, name)
     if held is not None and held != ended:
         return None
@@ -87,35 +79,23 @@ def acquire(
         "ended_epoch": None if ended is None else ended.epoch,
         "ended_renewals": None if ended is None else ended.renewals,
     }
-    return _lease(tx.execute(_TAKE[tx.dialect], asked | term).one_or_none())
+    return _lease(tx.execute(_TAKE[tx.dialect], parameters | term).mappings().one_or_none())
 
 
 def current(tx: ReadTransaction, name: str) -> Lease | None:
-    """Return the lease as it stands, unless it was given back; its term may have ended."""
-    return _lease(tx.execute(_CURRENT, {"lease": name}).one_or_none())
+    """Return the stored lease, which may have expired; None after a release."""
+    return _lease(tx.execute(_CURRENT, {"lease": name}).mappings().one_or_none())
 
 
 def release(tx: WriteTransaction, lease: Lease) -> bool:
-    """Give the lease back; False if it is somebody else's by now."""
-    freed = tx.execute(
-        update(leases)
-        .where(
-            leases.c.name == lease.name,
-            leases.c.holder == lease.holder,
-            leases.c.epoch == lease.epoch,
-        )
-        .values(lease_ms=_FREE_MS)
+    """Release the lease; return False if another holder has it."""
+    statement = update(leases).where(
+        leases.c.name == lease.name,
+        leases.c.holder == lease.holder,
+        leases.c.epoch == lease.epoch,
     )
-    return freed.rowcount == 1
+    return tx.execute(statement.values(lease_ms=_RELEASED_MS)).rowcount == 1
 
 
-def _lease(row: Row[Any] | None) -> Lease | None:
-    if row is None:
-        return None
-    return Lease(
-        name=row.name,
-        holder=row.holder,
-        epoch=row.epoch,
-        renewals=row.renewals,
-        lease_ms=row.lease_ms,
-    )
+def _lease(row: RowMapping | None) -> Lease | None:
+    return None if row is None else Lease(**row)

@@ -1,7 +1,6 @@
-"""PostgreSQL: connections limited in time on the client's side.
+"""PostgreSQL: connections with client-side timeouts.
 
-The server's own timeouts end nothing when the server stands still or its packets are lost, so each
-wait has a limit on this side too.
+Server-side timeouts do not help when the server hangs or packets are lost.
 """
 
 import threading
@@ -17,15 +16,15 @@ from sqlalchemy.engine import URL
 from sluiceway_gateway.db.breaker import CircuitBreaker
 from sluiceway_gateway.errors import WrongEncoding
 
-# Within a transaction nothing but the database is waited for. One that is idle for so long is of a
-# gateway that stands still, paused or stopped, and whose locks would keep the others from its work.
+# Transactions wait for nothing but the database. One that is idle longer belongs to a paused
+# gateway, whose locks would block the others.
 _IDLE_MS = 5_000
-#: What a statement may take besides waiting for locks, and then its answer on the way.
+#: Time for a statement besides lock waits, and for its result on the network.
 _WORK_MS = 2_000
-_WAY_MS = 1_000
-#: Within which a connection shows that it is alive when it is taken from the pool.
+_NETWORK_MS = 1_000
+#: Timeout of the liveness check when a connection leaves the pool.
 _PING_S = 2.0
-#: The shortest limit that psycopg and libpq have for a connection attempt.
+#: Shortest connect timeout of psycopg and libpq.
 _ATTEMPT_S = 2.0
 _ENCODING = "UTF8"
 
@@ -33,9 +32,9 @@ Result = TypeVar("Result")
 
 
 def connect_arguments(url: URL, *, wait_ms: int) -> dict[str, Any]:
-    """Return the arguments for libpq besides the URL, which goes first in what it says of TCP.
+    """Return libpq's connection arguments; TCP settings in the URL take precedence.
 
-    `wait_ms` is how long to wait for a lock.
+    `wait_ms` is the lock timeout.
     """
     tcp = {
         "connect_timeout": round(_attempt_s(url, wait_ms)),
@@ -43,13 +42,13 @@ def connect_arguments(url: URL, *, wait_ms: int) -> dict[str, Any]:
         "keepalives_idle": 10,
         "keepalives_interval": 2,
         "keepalives_count": 3,
-        "tcp_user_timeout": round(_patience_s(wait_ms) * 1000),
+        "tcp_user_timeout": round(_timeout_s(wait_ms) * 1000),
     }
     server = {
         "lock_timeout": wait_ms,
         "statement_timeout": wait_ms + _WORK_MS,
         "idle_in_transaction_session_timeout": _IDLE_MS,
-        # The server would count lost connections as used for hours.
+        # By default the server keeps lost connections for hours.
         "tcp_keepalives_idle": 30,
         "tcp_keepalives_interval": 10,
         "tcp_keepalives_count": 3,
@@ -62,53 +61,53 @@ def connect_arguments(url: URL, *, wait_ms: int) -> dict[str, Any]:
     }
 
 
-def _patience_s(wait_ms: int) -> float:
+def _timeout_s(wait_ms: int) -> float:
     return max(_ATTEMPT_S, wait_ms / 1000)
 
 
 def _attempts(url: URL) -> int:
-    """Return how many addresses to allow for; a name often has one of IPv4 and one of IPv6."""
+    """Return the expected number of addresses; a name often has an IPv4 and an IPv6 address."""
     named = url.query.get("host", url.host or "/")
     hosts = ",".join([named] if isinstance(named, str) else named).split(",")
     return 1 if all(each.startswith("/") for each in hosts) else max(2, len(hosts))
 
 
 def _attempt_s(url: URL, wait_ms: int) -> float:
-    return max(_ATTEMPT_S, _patience_s(wait_ms) // _attempts(url))
+    return max(_ATTEMPT_S, _timeout_s(wait_ms) // _attempts(url))
 
 
 class _Connection(psycopg.Connection[Any]):
-    """A connection that is closed when the server says nothing for `silence_s`."""
+    """A connection that closes itself when the server is silent for `silence_s`."""
 
     silence_s: float | None = _PING_S
-    """None: wait for as long as it takes."""
+    """None for no limit."""
     breaker: CircuitBreaker | None = None
-    """Tripped by a silence; None while the connection is in the pool, where others may be well."""
+    """Tripped by a silent server; None while pooled, as other connections may be fine."""
 
     def wait(self, gen: Generator[Any, Any, Result], *args: Any, **options: Any) -> Result:
-        """Do as psycopg does, within the limit; raises OperationalError beyond it."""
+        """Wait as psycopg does; raises OperationalError after `silence_s`."""
         return super().wait(self._limited(gen), *args, **options)
 
     def _limited(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
-        """Run psycopg's `gen`, which yields what it waits for and is sent whether it came."""
-        heard_s = time.monotonic()
+        """Wrap psycopg's `gen`, which yields what to wait for and receives what is ready."""
+        active_s = time.monotonic()
         try:
             awaited = next(gen)
             while True:
-                # Every tenth of a second psycopg sends that nothing came.
-                came = yield awaited
-                awaited = gen.send(came)
+                # psycopg sends 0 every tenth of a second while nothing is ready.
+                ready = yield awaited
+                awaited = gen.send(ready)
                 now_s = time.monotonic()
-                if came:
-                    heard_s = now_s
-                elif self.silence_s is not None and now_s - heard_s > self.silence_s:
+                if ready:
+                    active_s = now_s
+                elif self.silence_s is not None and now_s - active_s > self.silence_s:
                     self._give_up()
         except StopIteration as end:
             result: Result = end.value
             return result
 
     def _give_up(self) -> None:
-        # A late answer is never taken for that of the next statement.
+        # Otherwise a late result could be read as the next statement's.
         self.pgconn.finish()
         if self.breaker is not None:
             self.breaker.trip()
@@ -116,37 +115,40 @@ class _Connection(psycopg.Connection[Any]):
 
 
 def wait_without_limit(connection: Connection) -> None:
-    """Have a connection's statements take as long as they do, as those of a migration may."""
+    """Remove the client-side limit of a connection, for migrations."""
     driver: Any = connection.connection.dbapi_connection
     driver.silence_s = None
 
 
 class Connector:
-    """Opens an engine's connections, and limits what is waited for on them."""
+    """Opens an engine's connections with client-side timeouts."""
 
-    def __init__(self, engine: Engine, *, wait_ms: int, most: int) -> None:
-        """Serve an engine whose pool pings what it lends; connect at most `most` at a time."""
+    def __init__(self, engine: Engine, *, wait_ms: int, max_concurrent: int) -> None:
+        """Serve an engine with `pool_pre_ping`; `max_concurrent` limits connection attempts."""
         url = engine.url
-        self.breaker = CircuitBreaker(self._try)
-        self._limit_s = max(_patience_s(wait_ms), _attempts(url) * _attempt_s(url, wait_ms))
-        self._silence_s = (wait_ms + _WORK_MS + _WAY_MS) / 1000
-        self._places = threading.BoundedSemaphore(most)
+        self.breaker = CircuitBreaker(self._probe)
+        self._limit_s = max(_timeout_s(wait_ms), _attempts(url) * _attempt_s(url, wait_ms))
+        self._silence_s = (wait_ms + _WORK_MS + _NETWORK_MS) / 1000
+        self._slots = threading.BoundedSemaphore(max_concurrent)
         arguments, options = engine.dialect.create_connect_args(url)
-        self._trial = (list(arguments), {**options, **connect_arguments(url, wait_ms=wait_ms)})
+        self._probe_arguments = (
+            list(arguments),
+            {**options, **connect_arguments(url, wait_ms=wait_ms)},
+        )
         event.listen(engine, "do_connect", self._connect)
-        event.listen(engine, "checkout", self._lend)
-        event.listen(engine, "checkin", self._take_back)
+        event.listen(engine, "checkout", self._check_out)
+        event.listen(engine, "checkin", self._check_in)
 
-    def _try(self) -> None:
-        """Connect, which the server has to answer; raises an error if it does not in time."""
-        self._opened(*self._trial).close()
+    def _probe(self) -> None:
+        """Open and close a connection; raises an error if the server does not answer in time."""
+        self._open(*self._probe_arguments).close()
 
     def _connect(
         self, _dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]
     ) -> _Connection:
         self.breaker.check()
         try:
-            connection = self._opened(arguments, options)
+            connection = self._open(arguments, options)
         except (TimeoutError, psycopg.errors.ConnectionTimeout) as error:
             self.breaker.trip()
             raise psycopg.OperationalError("the server takes no connection in time") from error
@@ -160,17 +162,17 @@ class Connector:
             )
         return connection
 
-    def _opened(self, arguments: list[Any], options: dict[str, Any]) -> _Connection:
-        """Return a new connection, or raise TimeoutError.
+    def _open(self, arguments: list[Any], options: dict[str, Any]) -> _Connection:
+        """Return a new connection; raises TimeoutError.
 
-        It is opened in a thread, because there is no limit to a wait for a name server.
+        It is opened in a thread, because name resolution has no timeout.
         """
         deadline_s = time.monotonic() + self._limit_s
-        if not self._places.acquire(timeout=self._limit_s):
+        if not self._slots.acquire(timeout=self._limit_s):
             raise TimeoutError
         opened: Future[_Connection] = Future()
         threading.Thread(
-            target=self._open, args=(opened, arguments, options), name="connect", daemon=True
+            target=self._open_into, args=(opened, arguments, options), name="connect", daemon=True
         ).start()
         try:
             return opened.result(max(0.0, deadline_s - time.monotonic()))
@@ -179,10 +181,10 @@ class Connector:
                 raise
             return opened.result()
 
-    def _open(
+    def _open_into(
         self, opened: "Future[_Connection]", arguments: list[Any], options: dict[str, Any]
     ) -> None:
-        """Connect, for whoever waits for `opened`, or for nobody if that took too long."""
+        """Set the result of `opened`; close the connection if the caller gave up."""
         try:
             connection = _Connection.connect(*arguments, **options)
             if opened.set_running_or_notify_cancel():
@@ -193,11 +195,11 @@ class Connector:
             if opened.set_running_or_notify_cancel():
                 opened.set_exception(error)
         finally:
-            self._places.release()
+            self._slots.release()
 
-    def _lend(self, driver: _Connection, *_: object) -> None:
+    def _check_out(self, driver: _Connection, *_: object) -> None:
         driver.silence_s, driver.breaker = self._silence_s, self.breaker
 
-    def _take_back(self, driver: _Connection | None, *_: object) -> None:
+    def _check_in(self, driver: _Connection | None, *_: object) -> None:
         if driver is not None:
             driver.silence_s, driver.breaker = _PING_S, None

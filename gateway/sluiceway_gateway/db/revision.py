@@ -1,8 +1,8 @@
-"""The schema revision of a database: upgrade to ours, refuse another one."""
+"""Schema revisions: migrate a database, refuse one at another revision."""
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -17,14 +17,14 @@ from sluiceway_gateway.db.engine import Database, is_locked, translated
 from sluiceway_gateway.db.postgresql import wait_without_limit
 from sluiceway_gateway.errors import DatabaseUnavailable, WrongRevision
 
-# Any number that nothing else in the database takes an advisory lock on.
+# Number of the advisory lock.
 _LOCK = 0x51C3_3A7
-# Requests queue behind a migration that waits for a table.
+# Requests queue behind a migration that waits for a table lock.
 _TABLE_WAIT_MS = 10_000
 
 
 def migrations_path() -> Path:
-    """Return where the migrations lie: inside a wheel, or at the repository's top."""
+    """Return the directory of migrations: in the installed package, or at the repository's root."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "migrations"
     return installed if installed.is_dir() else package.parents[1] / "migrations"
@@ -32,29 +32,37 @@ def migrations_path() -> Path:
 
 @cache
 def head() -> str:
-    """Return the revision that this version of the gateway works on."""
+    """Return the revision that this version needs."""
     revision = ScriptDirectory.from_config(_config()).get_current_head()
     if revision is None:
-        raise WrongRevision("this installation has no migrations; install it anew")
+        raise WrongRevision("this installation has no migrations; install it again")
     return revision
 
 
 def current(database: Database) -> str | None:
-    """Return the revision that the database is at; None before the first migration."""
+    """Return the revision of the database, None before the first migration."""
     with database.read() as tx:
         return MigrationContext.configure(tx.connection).get_current_revision()
 
 
-def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
-    """Bring the database to our revision, in one transaction, one process at a time.
+def migrate(url: str) -> str:
+    """Migrate the database at `url` as `upgrade` does, and return the revision.
 
-    Of several processes one does the work; the others wait up to `wait_s` seconds, and then find
-    nothing to do. Returns the revision. Raises WrongRevision for a database that a newer version
-    has migrated, DatabaseUnavailable where it is away or locked for too long; either way nothing
-    was changed.
+    Also raises InvalidSettings for a URL that is not allowed.
+    """
+    with closing(Database(url)) as database:
+        return upgrade(database)
+
+
+def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
+    """Migrate the database in one transaction, and return the revision.
+
+    Repeating this changes nothing. Of several processes one migrates; the others wait up to
+    `wait_s` seconds. Raises WrongRevision if a newer version migrated the database, and
+    DatabaseUnavailable if it does not answer or is locked for too long; then nothing has changed.
     """
     with translated(), database.engine.connect() as connection:
-        # What is set on it below is not for the pool's next user.
+        # The settings below must not reach the pool.
         connection.detach()
         connection = connection.execution_options(sluiceway_writes=True)
         if database.dialect == "sqlite":
@@ -74,8 +82,8 @@ def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
     return head()
 
 
-def check_revision(database: Database) -> None:
-    """Raise WrongRevision unless the database is at our revision."""
+def require_current(database: Database) -> None:
+    """Raise WrongRevision unless the database is at this version's revision."""
     found, expected = current(database), head()
     if found == expected:
         return
@@ -86,6 +94,17 @@ def check_revision(database: Database) -> None:
     )
 
 
+@contextmanager
+def open_database(url: str) -> Iterator[Database]:
+    """Open a database at this version's revision, and close it after the block.
+
+    Raises InvalidSettings, WrongRevision and DatabaseUnavailable.
+    """
+    with closing(Database(url)) as database:
+        require_current(database)
+        yield database
+
+
 def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(migrations_path()).replace("%", "%%"))
@@ -93,24 +112,22 @@ def _config() -> Config:
 
 
 def _prepare_sqlite(connection: Connection, wait_s: float) -> None:
-    """Set, outside any transaction, how long to wait for it and what a migration may do in it."""
-    cursor = connection.connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
-    # SQLite alters a table by making it anew, and dropping the old one would delete, row by row,
-    # whatever refers to it.
-    cursor.execute("PRAGMA foreign_keys = OFF")
-    cursor.close()
+    with closing(connection.connection.cursor()) as cursor:
+        cursor.execute(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
+        # SQLite alters a table by copying it, and dropping the original would delete the rows that
+        # refer to it.
+        cursor.execute("PRAGMA foreign_keys = OFF")
 
 
 def _lock_postgresql(connection: Connection, wait_s: float) -> None:
-    """Wait for our turn; after that, for other transactions no longer than requests can bear."""
-    bound = text("SELECT set_config('lock_timeout', :ms, true)")
+    """Wait `wait_s` for other migrations; afterwards wait for tables only briefly."""
+    lock_timeout = text("SELECT set_config('lock_timeout', :ms, true)")
     wait_without_limit(connection)
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
-    connection.execute(bound.bindparams(ms=str(round(wait_s * 1000))))
+    connection.execute(lock_timeout.bindparams(ms=str(round(wait_s * 1000))))
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)").bindparams(lock=_LOCK))
-    connection.execute(bound.bindparams(ms=str(_TABLE_WAIT_MS)))
+    connection.execute(lock_timeout.bindparams(ms=str(_TABLE_WAIT_MS)))
 
 
 def _migrate(connection: Connection) -> None:
@@ -127,36 +144,3 @@ def _refuse_unknown(config: Config, found: str | None) -> None:
             f"the database is at revision {found}, which this gateway does not know: "
             "a newer version has migrated it; run that version, or restore a backup"
         )
-
-
-def migrate(url: str) -> str:
-    """Bring the database to this version's revision, and return it.
-
-    Repeats change nothing; of several at once one does the work. Raises
-    InvalidSettings for a URL that names no database, WrongRevision where a newer
-    version migrated it, DatabaseUnavailable where it cannot be reached.
-    """
-    database = Database(url)
-    try:
-        return upgrade(database)
-    finally:
-        database.close()
-
-
-def require_current(database: Database) -> None:
-    """Raise WrongRevision unless the database is at this version's revision."""
-    check_revision(database)
-
-
-@contextmanager
-def open_database(url: str) -> Iterator[Database]:
-    """Open a database that is at this version's revision, and close it after the block.
-
-    Raises InvalidSettings, WrongRevision and DatabaseUnavailable.
-    """
-    database = Database(url)
-    try:
-        require_current(database)
-        yield database
-    finally:
-        database.close()

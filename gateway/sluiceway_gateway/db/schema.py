@@ -1,17 +1,28 @@
-"""The tables. CHECK constraints repeat the rules of the models."""
+"""Tables and their column types. CHECK constraints repeat the rules of the models."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
+    DateTime,
+    Dialect,
     ForeignKey,
     Index,
     Integer,
+    MetaData,
     Table,
     Text,
+    TypeDecorator,
     text,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
@@ -23,16 +34,53 @@ from sluiceway_gateway.channels.model import (
     Format,
     Phase,
 )
-from sluiceway_gateway.db.types import (
-    Document,
-    OptionalDocument,
-    Serial,
-    UtcTime,
-    Word,
-    metadata,
-    one_of,
-)
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Health, Mode, Role, State, TaskState
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """A time zone aware time, stored and returned in UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Convert to UTC, which SQLite stores without a zone; raises ValueError for naive times."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a time without a time zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Return the time in UTC."""
+        if value is None:
+            return None
+        time: datetime = value
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+# Compared bytewise in both databases, so that pages have the same order.
+Word = Text().with_variant(Text(collation="C"), "postgresql")
+Document = JSON().with_variant(JSONB(), "postgresql")
+# None is stored as NULL instead of JSON null.
+OptionalDocument = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+# SQLite generates values only for INTEGER primary keys.
+Serial = BigInteger().with_variant(Integer(), "sqlite")
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _one_of(column: str, values: Iterable[StrEnum]) -> str:
+    """Return the CHECK that a column holds one of these values."""
+    return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
 
 
 def _channel(*, primary_key: bool = False) -> Column[str]:
@@ -49,11 +97,11 @@ sessions = Table(
     "sessions",
     metadata,
     Column("id", Word, primary_key=True),
-    # Counts up with every heartbeat that counted; time is the reaper's own affair.
+    # Number of the newest accepted heartbeat; the reaper measures time itself.
     Column("beat", BigInteger, nullable=False),
     Column("started_at", UtcTime, nullable=False),
     Column("client", Text, nullable=False),
-    # The label of the token that began it; NULL where there were no tokens.
+    # Label of the token that started it; NULL if the gateway had no tokens.
     Column("owner", Text),
     CheckConstraint("beat >= 0", name="beat"),
 )
@@ -63,19 +111,19 @@ endpoint_groups = Table(
     metadata,
     _channel(primary_key=True),
     Column("role", Word, primary_key=True),
-    # Empty for the group of those that name none.
+    # Empty for endpoints without a group.
     Column("name", Word, primary_key=True),
     Column("mode", Word, nullable=False),
     Column("size", Integer),
     Column("generation", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("next_index", BigInteger, nullable=False),
-    # Members come and go: the gateway numbers them, and `size` counts them.
+    # The gateway numbers the members, and `size` is their current number.
     Column("dynamic", Boolean, nullable=False),
-    # When the generation last went up; NULL before the first time.
+    # Time of the last new generation; NULL before the first.
     Column("changed_at", UtcTime),
-    CheckConstraint(one_of("role", Role), name="role"),
-    CheckConstraint(one_of("mode", Mode), name="mode"),
+    CheckConstraint(_one_of("role", Role), name="role"),
+    CheckConstraint(_one_of("mode", Mode), name="mode"),
     CheckConstraint("(name = '') = (size IS NULL)", name="anonymous_has_no_size"),
     CheckConstraint(f"size IS NULL OR size BETWEEN 1 AND {MAX_GROUP_SIZE}", name="size"),
     CheckConstraint("generation >= 1 AND epoch >= 0 AND next_index >= 0", name="counters"),
@@ -105,24 +153,24 @@ endpoints = Table(
     Column("ends", OptionalDocument),
     Column("lost_at", OptionalDocument),
     Column("commits", BigInteger, nullable=False),
-    # Of members of dynamic groups: which share of the partitions they last took.
+    # The partition share that a member of a dynamic group last took.
     Column("share_index", Integer),
     Column("share_size", Integer),
-    # How far it says that it has come, committed or not.
+    # Reported positions, committed or not.
     Column("reached", OptionalDocument),
-    # What it is, for people.
+    # Description for people.
     Column("title", Text),
-    # Of superseded ones: what took the place. NULL: it was lost, and nothing did.
+    # What took the place of a superseded endpoint; NULL if it was lost and nothing did.
     Column("fenced_by", Text),
-    CheckConstraint(one_of("role", Role), name="role"),
-    CheckConstraint(one_of("mode", Mode), name="mode"),
-    CheckConstraint(one_of("state", State), name="state"),
-    CheckConstraint(one_of("health", Health), name="health"),
+    CheckConstraint(_one_of("role", Role), name="role"),
+    CheckConstraint(_one_of("mode", Mode), name="mode"),
+    CheckConstraint(_one_of("state", State), name="state"),
+    CheckConstraint(_one_of("health", Health), name="health"),
     CheckConstraint(
         "member_index >= 0 AND (size IS NULL OR member_index < size)", name="member_index"
     ),
     CheckConstraint("epoch >= 1 AND generation >= 1 AND commits >= 0", name="counters"),
-    # One living instance a place; the others stay, so that their ids are known as fenced.
+    # One live endpoint per place; superseded rows stay, so that their ids are known as fenced.
     Index(
         "uq_endpoints_place",
         "channel_uid",
@@ -142,7 +190,7 @@ endpoint_events = Table(
     metadata,
     Column("seq", Serial, primary_key=True, autoincrement=True),
     _channel(),
-    # NULL for what concerns the group.
+    # NULL for events of the group.
     Column("endpoint_id", Word),
     Column("group_name", Word, nullable=False),
     Column("at", UtcTime, nullable=False),
@@ -160,7 +208,7 @@ positions = Table(
     metadata,
     _channel(primary_key=True),
     Column("group_name", Word, primary_key=True),
-    # -1 where the members share one.
+    # -1 for positions that the group shares.
     Column("member_index", Integer, primary_key=True, autoincrement=False),
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("next_offset", BigInteger, nullable=False),
@@ -169,7 +217,7 @@ positions = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("number", BigInteger, nullable=False),
     Column("committed_at", UtcTime, nullable=False),
-    CheckConstraint("member_index >= -1 AND partition >= 0", name="whose"),
+    CheckConstraint("member_index >= -1 AND partition >= 0", name="member_and_partition"),
     CheckConstraint("next_offset >= 0 AND record >= 0", name="position"),
 )
 
@@ -177,7 +225,7 @@ samples = Table(
     "samples",
     metadata,
     _channel(primary_key=True),
-    # Counts the channel's samples; the oldest go.
+    # Number of the sample within its channel; the oldest are deleted.
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("at", UtcTime, nullable=False),
     Column("document", Document, nullable=False),
@@ -193,7 +241,7 @@ endpoint_tasks = Table(
     Column("counters", Document, nullable=False),
     Column("reached", OptionalDocument),
     Column("changed_at", UtcTime, nullable=False),
-    CheckConstraint(one_of("state", TaskState), name="state"),
+    CheckConstraint(_one_of("state", TaskState), name="state"),
     CheckConstraint("attempt >= 0", name="attempt"),
 )
 
@@ -201,7 +249,7 @@ endpoint_tasks = Table(
 schemas = Table(
     "schemas",
     metadata,
-    # Never given twice: messages in topics carry it.
+    # Never reused: messages in topics carry it.
     Column("id", Serial, primary_key=True, autoincrement=True),
     Column("fingerprint", Word, nullable=False, unique=True),
     Column("definition", Text, nullable=False),
@@ -236,31 +284,31 @@ channels = Table(
     Column("topic_partitions", Integer),
     Column("adopted", Boolean, nullable=False),
     Column("keep_topic", Boolean, nullable=False),
-    # When the reconciler looks at the row next: at once after a change, else at its next check
-    # or, after a refusal, at a retry that backs off.
+    # Next check by the reconciler: at once after a change, later after a success, with backoff
+    # after a refusal.
     Column("due_at", UtcTime, nullable=False),
-    # Checks in a row that Kafka refused something in; 0 after a change and after a success.
+    # Consecutive checks with a refusal by Kafka; 0 after a change or a success.
     Column("refusals", Integer, nullable=False),
     Column("heartbeat_interval_ms", Integer, nullable=False),
     Column("heartbeat_timeout_ms", Integer, nullable=False),
-    # Goes up with every change of an endpoint that others see; not with mere beats.
+    # Incremented by every visible change of an endpoint, but not by plain heartbeats.
     Column("endpoints_revision", BigInteger, nullable=False, server_default=text("0")),
-    # Goes up with every sample that shows something else than the one before.
+    # Incremented by every sample that differs from the previous one.
     Column("samples_revision", BigInteger, nullable=False, server_default=text("0")),
-    # Groups' positions are told to Kafka's own group coordinator as well.
+    # Committed positions are also written to Kafka's consumer groups.
     Column("mirrored", Boolean, nullable=False),
-    # How long nobody uses it before it is closed and removed; NULL: it stays.
+    # Idle time until the channel is closed and then deleted; NULL for never.
     Column("idle_ms", BigInteger),
     Column("used_at", UtcTime),
-    CheckConstraint(one_of("phase", Phase), name="phase"),
-    CheckConstraint(one_of("compatibility", Compatibility), name="compatibility"),
-    CheckConstraint(one_of("format", Format), name="format"),
+    CheckConstraint(_one_of("phase", Phase), name="phase"),
+    CheckConstraint(_one_of("compatibility", Compatibility), name="compatibility"),
+    CheckConstraint(_one_of("format", Format), name="format"),
     CheckConstraint(f"partitions BETWEEN 1 AND {MAX_PARTITIONS}", name="partitions"),
     CheckConstraint("replication IS NULL OR replication >= 1", name="replication"),
     CheckConstraint("generation >= 1 AND revision >= generation", name="generation"),
     CheckConstraint("observed_generation BETWEEN 0 AND generation", name="observed_generation"),
     CheckConstraint(
-        f"NOT ({one_of('phase', READABLE)}) OR topic_id IS NOT NULL", name="ready_has_topic"
+        f"NOT ({_one_of('phase', READABLE)}) OR topic_id IS NOT NULL", name="ready_has_topic"
     ),
     CheckConstraint("phase = 'deleting' OR NOT keep_topic", name="kept_when_deleting"),
     CheckConstraint("NOT adopted OR topic_id IS NOT NULL", name="adopted_has_topic"),
@@ -287,7 +335,7 @@ channel_schemas = Table(
     CheckConstraint("version >= 1", name="version"),
 )
 
-# What was known of topics that outlived their channels, for when they are adopted.
+# Schemas of topics whose channels were deleted, for when the topics are adopted.
 kept_schemas = Table(
     "kept_schemas",
     metadata,
@@ -297,7 +345,7 @@ kept_schemas = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("format", Word, nullable=False),
     CheckConstraint("version >= 1", name="version"),
-    CheckConstraint(one_of("format", Format), name="format"),
+    CheckConstraint(_one_of("format", Format), name="format"),
 )
 
 leases = Table(
@@ -306,7 +354,7 @@ leases = Table(
     Column("name", Word, primary_key=True),
     Column("holder", Word, nullable=False),
     Column("epoch", BigInteger, nullable=False),
-    # Goes up with each renewal: who sees it unchanged for `lease_ms` may take the lease over.
+    # Incremented by each renewal. A lease whose counter is unchanged for `lease_ms` has expired.
     Column("renewals", BigInteger, nullable=False),
     # 0 after a release.
     Column("lease_ms", BigInteger, nullable=False),

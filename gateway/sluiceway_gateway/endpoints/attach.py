@@ -56,7 +56,7 @@ class AttachService:
         with the group), ChannelClosed, Fenced, EndpointIdReused, GroupSize, GroupMode,
         GroupLargerThanPinned and TopicChanged.
         """
-        return self._batcher.join(request)
+        return self._batcher.submit(request)
 
     def _attach_all(
         self, requests: Sequence[AttachRequest]

@@ -33,6 +33,7 @@ from sluiceway_gateway.endpoints.wire import (
 )
 from sluiceway_gateway.http.auth import access
 from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
@@ -203,7 +204,7 @@ def beat(
         answer["tasks"] = [asdict(each) for each in result.tasks]
     if body.keeps:
         answer["kept"] = [_kept_json(each) for each in result.kept]
-    return Response(json.dumps(answer, separators=(",", ":")), media_type="application/json")
+    return json_response(answer)
 
 
 def _report_of(body: EndpointReportBody) -> EndpointReport:

@@ -1,7 +1,6 @@
 """Routes of endpoints."""
 
 import asyncio
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -34,6 +33,7 @@ from sluiceway_gateway.endpoints.wire import (
 )
 from sluiceway_gateway.http.auth import Manager, Viewer, access
 from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after_place, place_before
 from sluiceway_gateway.http.problems import problems
@@ -93,7 +93,7 @@ async def attach(
     connection = connection_text(gateway, channel, attached.versions, listener=listener)
     # The connection is the same for all members, and inserted as text.
     return Response(
-        f'{_text(_attached_json(attached))[:-1]},"connection":{connection}}}',
+        f'{text_of(_attached_json(attached))[:-1]},"connection":{connection}}}',
         201 if attached.created else 200,
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
@@ -142,7 +142,7 @@ async def list_endpoints(
     page = await run_in_threadpool(service.page, name, where, after=after, limit=limit)
     following = None if page.following is None else cursor_after_place(page.following)
     items = [endpoint_json(page.channel, each) for each in page.endpoints]
-    answer = _sent({"items": items, "next_cursor": following}, 200)
+    answer = json_response({"items": items, "next_cursor": following})
     answer.headers["ETag"] = endpoints_etag(page.channel, page.revision)
     return answer
 
@@ -160,7 +160,7 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
         "partitions": list(found.partitions),
         "events": [event_json(each) for each in found.events],
     }
-    return _sent(body, 200)
+    return json_response(body)
 
 
 @router.post(
@@ -191,7 +191,7 @@ def detach(
         reached=positions_of(body.positions),
     )
     channel, endpoint = gateway.endpoints.detach(name, id, spec, uid=body.uid, principal=principal)
-    return _sent(endpoint_json(channel, endpoint), 200)
+    return json_response(endpoint_json(channel, endpoint))
 
 
 @router.delete(
@@ -213,7 +213,7 @@ def remove_endpoint(
     readers, it finished with all that is in the channel now.
     """
     channel, endpoint = gateway.endpoints.remove(name, id, uid=uid, principal=principal)
-    return _sent(endpoint_json(channel, endpoint), 200)
+    return json_response(endpoint_json(channel, endpoint))
 
 
 def _attached_json(attached: Attached) -> dict[str, Any]:
@@ -228,11 +228,3 @@ def _attached_json(attached: Attached) -> dict[str, Any]:
         },
         "positions": [position_json(each) for each in attached.positions],
     }
-
-
-def _text(body: Any) -> str:
-    return json.dumps(body, separators=(",", ":"))
-
-
-def _sent(body: Any, status: int) -> Response:
-    return Response(_text(body), status, media_type="application/json")

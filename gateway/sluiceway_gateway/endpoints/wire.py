@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from sluiceway_gateway.channels.connection import Connection
-from sluiceway_gateway.channels.model import MAX_PARTITIONS, Channel
-from sluiceway_gateway.channels.wire import Asked, Heartbeat, Uid, time_json
+from sluiceway_gateway.channels.model import MAX_PARTITIONS, Channel, Heartbeat
+from sluiceway_gateway.channels.wire import Asked, Uid, time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Endpoint, Event
 from sluiceway_gateway.groups.model import GROUP_PATTERN, check_group
 from sluiceway_gateway.http.params import INT64_MAX

@@ -1,7 +1,6 @@
 """Routes of groups: sync and resize."""
 
-import json
-from typing import Any
+from dataclasses import asdict
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
@@ -10,9 +9,10 @@ from sluiceway_gateway.channels.wire import Asked, Uid
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.routes import EndpointId
 from sluiceway_gateway.endpoints.wire import PositionBody, position_json
-from sluiceway_gateway.groups.service import MemberAssignment, SyncRequest
+from sluiceway_gateway.groups.service import SyncRequest
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
@@ -89,7 +89,9 @@ def sync(
     """
     request = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
     found = gateway.groups.sync(name, id, request, uid=body.uid, principal=principal)
-    return _sent(_assignment_json(found))
+    return json_response(
+        asdict(found) | {"positions": [position_json(each) for each in found.positions]}
+    )
 
 
 @router.post(
@@ -116,23 +118,4 @@ def resize(
         uid=body.uid,
         principal=principal,
     )
-    return _sent({"group": found.name, "size": found.size, "generation": found.generation})
-
-
-def _assignment_json(found: MemberAssignment) -> dict[str, Any]:
-    return {
-        "generation": found.generation,
-        "taken": found.taken,
-        "has": found.has,
-        "index": found.share.index,
-        "size": found.share.size,
-        "partitions": list(found.partitions),
-        "pending": list(found.pending),
-        "held": list(found.held),
-        "positions": [position_json(each) for each in found.positions],
-        "total": found.total,
-    }
-
-
-def _sent(body: Any) -> Response:
-    return Response(json.dumps(body, separators=(",", ":")), media_type="application/json")
+    return json_response({"group": found.name, "size": found.size, "generation": found.generation})

@@ -17,7 +17,6 @@ from sluiceway_gateway.endpoints.model import (
     Endpoint,
     Mode,
     Role,
-    Share,
     State,
     superseded,
 )
@@ -64,8 +63,10 @@ class MemberAssignment:
     """Whether the member has its share of that generation."""
     has: int | None
     """The generation of the share that it has."""
-    share: Share
-    """The share that it has, or has to take."""
+    index: int
+    """The index of the share that it has, or has to take."""
+    size: int
+    """The number of shares."""
     partitions: tuple[int, ...]
     """The partitions of the share that no other member holds."""
     pending: tuple[int, ...]
@@ -220,7 +221,8 @@ def _assignment(
         generation=group.generation,
         taken=is_taken,
         has=share_generation(endpoint),
-        share=share,
+        index=share.index,
+        size=share.size,
         partitions=parts.own,
         pending=parts.pending,
         held=held_partitions(endpoint, others, total),

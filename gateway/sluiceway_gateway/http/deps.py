@@ -16,7 +16,7 @@ from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.ack import Acknowledgements
-from sluiceway_gateway.offsets.service import Advancing, Offsets
+from sluiceway_gateway.offsets.service import Offsets
 from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.service import Statuses
@@ -33,7 +33,6 @@ class Services:
     endpoints: Endpoints
     heartbeats: HeartbeatService
     offsets: Offsets
-    advancing: Advancing
     acknowledgements: Acknowledgements
     statuses: Statuses
     rendered: ResponseCache

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, NoReturn
 
+from fastapi import Response
+
 from sluiceway_gateway.errors import InvalidRequest
 
 MAX_DEPTH = 100
@@ -149,6 +151,11 @@ class JsonCache:
 def text_of(value: Any) -> str:
     """Return JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
+
+
+def json_response(body: Any, status: int = 200) -> Response:
+    """Return a response with compact JSON."""
+    return Response(text_of(body), status, media_type="application/json")
 
 
 def list_of(items: Any) -> str:

@@ -9,14 +9,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, exists, func, or_, select, update
 
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.channels.rows import (
-    CHANGE,
-    as_it_was,
-    channel_of,
-    in_phases,
-    selection,
-    values_of,
-)
+from sluiceway_gateway.channels.store import channel_of, in_phases, replace_row, selection
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions
 from sluiceway_gateway.endpoints import history
@@ -84,7 +77,7 @@ def save_status(tx: WriteTransaction, channel: Channel, *, was: Channel) -> bool
 
     The time of its next reconciliation stays, as nothing here concerns Kafka.
     """
-    return tx.execute(CHANGE, values_of(channel) | as_it_was(was)).rowcount == 1
+    return replace_row(tx, channel, was=was)
 
 
 def _groups(

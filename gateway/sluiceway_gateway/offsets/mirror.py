@@ -15,7 +15,7 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.model import Cause, Rejection
-from sluiceway_gateway.offsets.mirror_store import MirroredPosition, committed_since
+from sluiceway_gateway.offsets.store import MirroredOffset, mirrored_offsets
 
 _log = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class Mirror:
         if full:
             self._full_s = now_s
         with self._database.scan() as tx:
-            found = committed_since(tx, None if full else self._since)
+            found = mirrored_offsets(tx, None if full else self._since)
         self._since = self._clock() - timedelta(seconds=_FULL_S)
         changed = self._changed(found)
         if full:
@@ -107,7 +107,7 @@ class Mirror:
         refused = sum(each is not None for each in outcomes.values())
         return MirrorCounts(written=len(outcomes) - refused, refused=refused)
 
-    def _changed(self, found: list[MirroredPosition]) -> dict[str, _Offsets]:
+    def _changed(self, found: list[MirroredOffset]) -> dict[str, _Offsets]:
         changed: dict[str, _Offsets] = defaultdict(dict)
         for each in found:
             group, place = self._name(each), (each.topic, each.partition)
@@ -115,7 +115,7 @@ class Mirror:
                 changed[group][place] = each.offset
         return changed
 
-    def _forget_others(self, found: list[MirroredPosition]) -> None:
+    def _forget_others(self, found: list[MirroredOffset]) -> None:
         """Keep in mind only what is there."""
         there = {(self._name(each), each.topic, each.partition) for each in found}
         for group, offsets in list(self._written.items()):
@@ -124,7 +124,7 @@ class Mirror:
             if not left:
                 del self._written[group]
 
-    def _name(self, position: MirroredPosition) -> str:
+    def _name(self, position: MirroredOffset) -> str:
         """Return the name of the group in Kafka."""
         group = self._prefix + position.group
         return group if position.member < 0 else f"{group}-{position.member}"

@@ -1,4 +1,4 @@
-"""Positions of groups, and the rules of a commit. Pure."""
+"""Positions of groups, and the validation of commits."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from sluiceway_gateway.groups.model import (
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """The next record to read: a message, and how many of its records are done."""
+    """The next record to read: a message's offset, and how many of its records are done."""
 
     partition: int
     offset: int
@@ -33,19 +33,19 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """A position as it stands, and what put it there."""
+    """A stored position, and the commit that it comes from."""
 
     position: Position
     topic_id: str
     epoch: int
-    """That of the endpoint; 0 after a reset."""
+    """The endpoint's epoch; 0 after a reset."""
     number: int
     committed_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """What an endpoint asks to have committed: all of it, or nothing."""
+    """A commit of an endpoint: all of its positions, or none."""
 
     channel: str
     """Its name."""
@@ -56,13 +56,13 @@ class Commit:
     generation: int
     topic_id: str
     number: int
-    """From 1; a number that is not above the last that counted changes nothing."""
+    """From 1; a number not above the last one changes nothing."""
     positions: tuple[Position, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitContext:
-    """What a commit is held against, while nobody else can change it."""
+    """The locked state that a commit is validated against."""
 
     endpoint: Endpoint
     group: Group
@@ -73,13 +73,13 @@ class CommitContext:
     """The living members of a dynamic group besides this one."""
 
 
-def validate_commit(commit: Commit, standing: CommitContext) -> bool:
-    """Whether the commit is new, and right; False for a repeat, however late it comes.
+def validate_commit(commit: Commit, context: CommitContext) -> bool:
+    """Return True for a valid new commit, False for a repeat, however late.
 
     Raises Fenced, NoGroup, NotAssigned, StaleGeneration, TopicChanged, GoesBack and
     IllegalTransition.
     """
-    endpoint, group = standing.endpoint, standing.group
+    endpoint, group = context.endpoint, context.group
     endpoint.require(epoch=commit.epoch)
     if endpoint.place.role is Role.WRITER or endpoint.place.group == ANONYMOUS:
         raise NoGroup(
@@ -92,44 +92,43 @@ def validate_commit(commit: Commit, standing: CommitContext) -> bool:
             f"{commit.group!r}."
         )
     if endpoint.is_dynamic:
-        # The group's generation goes up when somebody comes; what is held stays one's own.
+        # The group's generation rises with new members; a held partition stays the member's own.
         require_share(endpoint, commit.generation)
     else:
         require_generation(group, commit.generation)
         require_generation(group, endpoint.generation)
-    require_topic(standing.topic_id, commit.topic_id)
+    require_topic(context.topic_id, commit.topic_id)
     if commit.number <= endpoint.commits:
         return False
     if endpoint.state is State.CLOSED:
-        raise IllegalTransition(f"The endpoint {endpoint.id} is closed and commits no more.")
-    own = _own(standing)
+        raise IllegalTransition(f"The endpoint {endpoint.id} is closed and cannot commit.")
+    own = _own(context)
     for asked in commit.positions:
         if asked.partition not in own:
             size = "" if endpoint.size is None else f", of {endpoint.size}"
             raise NotAssigned(
                 f"The partition {asked.partition} is not one of {endpoint.where}{size}; the "
-                f"channel has {standing.partitions} partitions."
+                f"channel has {context.partitions} partitions."
             )
-        stored = standing.stored.get(asked.partition)
+        stored = context.stored.get(asked.partition)
         if stored is not None:
             require_forward(asked, stored, group)
     return True
 
 
-def _own(standing: CommitContext) -> Container[int]:
-    endpoint, partitions = standing.endpoint, standing.partitions
+def _own(context: CommitContext) -> Container[int]:
+    endpoint, partitions = context.endpoint, context.partitions
     if endpoint.is_dynamic:
-        return held_partitions(endpoint, standing.others, partitions)
+        return held_partitions(endpoint, context.others, partitions)
     return endpoint_partitions(endpoint, partitions)
 
 
 def require_generation(group: Group, generation: int) -> None:
-    """Raise StaleGeneration unless the group is still at this generation."""
+    """Raise StaleGeneration unless the group has this generation."""
     if generation != group.generation:
         raise StaleGeneration(
-            f"The group {group.name!r} is at generation {group.generation}, not {generation}: its "
-            "size was changed or its positions were reset meanwhile. Attach a new instance, which "
-            "goes on where the positions stand."
+            f"The group {group.name!r} is at generation {group.generation}, not {generation}: it "
+            "was resized or reset. Attach a new instance; it continues from the committed offsets."
         )
 
 
@@ -137,17 +136,17 @@ def require_topic(topic_id: str | None, given: str) -> None:
     """Raise TopicChanged unless this is the channel's topic."""
     if given != topic_id:
         raise TopicChanged(
-            f"The channel's topic has the id {topic_id}, the positions are of {given}: they say "
-            "nothing about this topic. Attach anew, or set the group by offsets/reset."
+            f"The channel's topic has the id {topic_id}, but the positions are of {given}. Attach "
+            "again, or set the group's positions with offsets/reset."
         )
 
 
 def require_forward(asked: Position, stored: Committed, group: Group) -> None:
-    """Raise GoesBack where a commit lies before what is committed."""
+    """Raise GoesBack if the position is before the stored one."""
     at = stored.position
     if (asked.offset, asked.record) < (at.offset, at.record):
         raise GoesBack(
-            f"The group {group.name!r} stands at offset {at.offset}, record {at.record} of "
-            f"partition {at.partition}; a commit does not go back to offset {asked.offset}, record "
+            f"The group {group.name!r} has committed offset {at.offset}, record {at.record} of "
+            f"partition {at.partition}; a commit cannot go back to offset {asked.offset}, record "
             f"{asked.record}. To read again, close the readers and use offsets/reset."
         )

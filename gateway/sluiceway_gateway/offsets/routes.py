@@ -5,7 +5,7 @@ import json
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from sluiceway_gateway.auth.model import Action, Principal
@@ -14,16 +14,18 @@ from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import Asked, Uid, time_json
 from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
-from sluiceway_gateway.endpoints.wire import GroupName, ModeWord, PositionBody, position_json
+from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody, position_json
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.auth import Manager, Viewer, access
 from sluiceway_gateway.http.deps import Gateway
-from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, request_of
+from sluiceway_gateway.http.middleware import unless_disconnected
+from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, Wait, request_of
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.offsets.ack import AckResult, Bounds
 from sluiceway_gateway.offsets.model import Commit, Committed, Position
 from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset
-from sluiceway_gateway.offsets.store import Outcome
+from sluiceway_gateway.offsets.store import CommitResult
 
 router = APIRouter(
     prefix="/v1/channels/{name}/groups/{group}/offsets",
@@ -165,7 +167,7 @@ async def commit(
     generation. A number that is not above the last changes nothing.
     """
     asked = commit_of(name, group, body)
-    return committed(await asyncio.wrap_future(gateway.offsets.commit_soon(asked, by=principal)))
+    return committed(await asyncio.wrap_future(gateway.offsets.submit(asked, principal=principal)))
 
 
 @router.post(
@@ -225,7 +227,7 @@ def commit_of(name: str, group: str, body: CommitPut) -> Commit:
     )
 
 
-def committed(done: Outcome) -> Response:
+def committed(done: CommitResult) -> Response:
     """Return the answer to a commit that stands."""
     assert done.group is not None  # noqa: S101 - no error, so there is one
     positions = [(done.member, each) for each in done.positions]
@@ -315,5 +317,81 @@ def advance(
         before={each.partition: position_of(each) for each in body.before},
         topic_id=body.topic_id,
     )
-    found = gateway.advancing.advance(name, group, asked, uid=body.uid, principal=principal)
+    found = gateway.offsets.advance(name, group, asked, uid=body.uid, principal=principal)
     return report_response(found)
+
+
+_SHOWN = 100
+
+
+class PassedPost(Asked):
+    """The body of `POST …/offsets/passed`."""
+
+    uid: Uid = Field(description="Of the channel")
+    topic_id: TopicId
+    offsets: Ends = Field(description="By partition, the offset to be committed at least")
+
+
+class MissingBody(BaseModel):
+    """A partition in which the group has not come so far."""
+
+    index: int | None = Field(description="Of the member, in broadcast groups")
+    partition: int
+    committed: int | None = Field(description="null: nothing, of this topic")
+    wanted: int
+
+
+class PassedBody(BaseModel):
+    """Whether the group has committed that far in all of the partitions."""
+
+    passed: bool
+    known: bool = Field(description="Whether anybody was ever in the group")
+    lacking: int = Field(description="How many partitions, or members' partitions, are missing")
+    missing: list[MissingBody] = Field(description=f"The first {_SHOWN} of them")
+
+
+@router.post(
+    "/passed",
+    summary="Wait until a group has committed past offsets",
+    response_model=PassedBody,
+    responses=problems(
+        404, 409, 413, also={200: {"description": "How it stands", "model": PassedBody}}
+    ),
+)
+async def passed(
+    name: Name,
+    group: InGroup,
+    body: PassedPost,
+    request: Request,
+    _viewer: Viewer,
+    gateway: Gateway,
+    wait: Wait = 0,
+) -> Response:
+    """Answer when the group has come that far, or when `wait` is over, whichever is first.
+
+    In a broadcast group every member has to. A group that nobody was in yet is waited for.
+    """
+    bounds = Bounds(
+        topic_id=body.topic_id, offsets={int(each): end for each, end in body.offsets.items()}
+    )
+    found = await unless_disconnected(
+        request,
+        gateway.acknowledgements.wait(name, group, bounds, uid=body.uid, timeout_s=wait),
+    )
+    # Without one, nobody is there to read the answer.
+    result = found or AckResult(known=False, missing=())
+    answer: dict[str, Any] = {
+        "passed": result.passed,
+        "known": result.known,
+        "lacking": len(result.missing),
+        "missing": [
+            {
+                "index": None if each.member < 0 else each.member,
+                "partition": each.partition,
+                "committed": each.committed,
+                "wanted": each.wanted,
+            }
+            for each in result.missing[:_SHOWN]
+        ],
+    }
+    return Response(json.dumps(answer, separators=(",", ":")), media_type="application/json")

@@ -1,11 +1,12 @@
-"""Read, reset and advance the positions of a group."""
+"""Positions of groups: read, commit, reset, advance."""
 
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_channel
@@ -17,6 +18,8 @@ from sluiceway_gateway.endpoints import history
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import Event, Mode, Role
 from sluiceway_gateway.errors import (
+    DatabaseUnavailable,
+    EndpointNotFound,
     GroupMode,
     GroupNotFound,
     InvalidRequest,
@@ -28,7 +31,6 @@ from sluiceway_gateway.errors import (
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
 from sluiceway_gateway.offsets import store as offsets_store
-from sluiceway_gateway.offsets.committing import Committing, PendingCommit
 from sluiceway_gateway.offsets.model import (
     Commit,
     Committed,
@@ -37,14 +39,14 @@ from sluiceway_gateway.offsets.model import (
     require_generation,
     require_topic,
 )
-from sluiceway_gateway.offsets.store import Outcome, Placed
+from sluiceway_gateway.offsets.store import CommitResult, PositionUpdate
 
 RESETS_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupReport:
-    """How a group stands; positions with the index of their member, -1 where members share."""
+    """A group, its positions, each with its member's index (-1 if shared), and its resets."""
 
     group: Group
     positions: tuple[tuple[int, Committed], ...]
@@ -53,17 +55,41 @@ class GroupReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Reset:
-    """Where the positions of a group are to be."""
+    """New positions for a group."""
 
     positions: tuple[Position, ...] | None
-    """Those not named stay; None forgets all."""
+    """Partitions without one keep theirs; None deletes all."""
     topic_id: str | None
     index: int | None
-    """Of a broadcast group's member; None is all of them."""
+    """The member of a broadcast group; None for all of them."""
     generation: int | None
-    """If given, the group is to be at it."""
+    """If given, the group must have this generation."""
     reason: str
     force: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advance:
+    """New positions, and the present ones as the reader knows them."""
+
+    positions: tuple[Position, ...]
+    before: Mapping[int, Position]
+    """By partition; a partition without one has no position yet."""
+    topic_id: str
+
+
+#: Positions in one transaction, for which the next batch waits.
+_MOST_POSITIONS = 5_000
+#: Threads for commits that are repeated alone, and wait for the lock of their endpoint.
+_RETRIES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingCommit:
+    """A commit, and its principal, which the commit's transaction authenticates once more."""
+
+    commit: Commit
+    principal: Principal
 
 
 class Offsets:
@@ -71,34 +97,85 @@ class Offsets:
 
     def __init__(self, database: Database, tokens: Tokens, *, clock: Clock = system_clock) -> None:
         self._database = database
+        self._tokens = tokens
         self._clock = clock
-        self._committing = Committing(database, tokens, clock=clock)
+        self._batcher = Batcher(
+            self._commit_together,
+            name="commit",
+            # The second commit of an endpoint is validated by what the first one stored.
+            key=lambda pending: pending.commit.endpoint,
+            weight=lambda pending: len(pending.commit.positions),
+            most=_MOST_POSITIONS,
+        )
+        self._retries = ThreadPoolExecutor(_RETRIES, thread_name_prefix="commit-retry")
 
     def close(self) -> None:
         """End when all commits are answered."""
-        self._committing.close()
+        self._batcher.close()
+        self._retries.shutdown()
 
     def fetch(self, name: str, group: str, *, index: int | None) -> GroupReport:
-        """Return how the group stands; raises ChannelNotFound, GroupNotFound, InvalidRequest."""
+        """Return a group's positions; raises ChannelNotFound, GroupNotFound, InvalidRequest."""
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
             found = _group(tx, channel, group)
             return _report(tx, found, member=_member(found, index))
 
-    def commit(self, commit: Commit, *, principal: Principal) -> Outcome:
-        """Commit all that is asked, or nothing; a repeat, however late, changes nothing.
+    def submit(self, commit: Commit, *, principal: Principal) -> "Future[CommitResult]":
+        """Commit all positions or none, together with other commits that wait.
 
-        Raises what stands against it: ChannelNotFound, UidMismatch, EndpointNotFound, Fenced,
-        NoGroup, NotAssigned, StaleGeneration, TopicChanged, GoesBack, IllegalTransition, Forbidden.
+        What is answered is durable. A repeat, however late, changes nothing. A commit that fails,
+        or waits for another transaction, neither fails nor delays the others of its batch. The
+        future raises ChannelNotFound, UidMismatch, EndpointNotFound, Fenced, NoGroup, NotAssigned,
+        StaleGeneration, TopicChanged, GoesBack, IllegalTransition, and Unauthenticated if the
+        token has been revoked meanwhile.
         """
-        return self.commit_soon(commit, by=principal).result()
+        return self._batcher.submit(PendingCommit(commit=commit, principal=principal))
 
-    def commit_soon(self, commit: Commit, *, by: Principal) -> "Future[Outcome]":
-        """Commit in the same way, together with those that wait.
+    def _commit_together(
+        self, pending: Sequence[PendingCommit]
+    ) -> "list[CommitResult | Future[CommitResult] | Exception]":
+        try:
+            with self._database.write() as tx:
+                results = self._commit_all(tx, pending, wait=False)
+        except DatabaseUnavailable:
+            raise
+        except Exception:
+            # Repeated alone, only the commit at fault fails.
+            return [self._retries.submit(self._commit_alone, each) for each in pending]
+        return [
+            # Missing, or locked by another transaction.
+            self._retries.submit(self._commit_alone, each)
+            if isinstance(result.error, EndpointNotFound)
+            else result.error or result
+            for each, result in zip(pending, results, strict=True)
+        ]
 
-        Raises Unauthenticated as well: the transaction authenticates the principal once more.
-        """
-        return self._committing.join(PendingCommit(commit=commit, by=by))
+    def _commit_alone(self, pending: PendingCommit) -> CommitResult:
+        commit = pending.commit
+        with self._database.write() as tx:
+            (result,) = self._commit_all(tx, [pending], wait=True)
+            if isinstance(result.error, EndpointNotFound):
+                require_channel(
+                    commit.channel, channels_store.find(tx, commit.channel), commit.channel_uid
+                )
+        if result.error is not None:
+            raise result.error
+        return result
+
+    def _commit_all(
+        self, tx: WriteTransaction, pending: Sequence[PendingCommit], *, wait: bool
+    ) -> list[CommitResult]:
+        refusals = self._tokens.refusals(tx, {each.principal for each in pending})
+        valid = [each for each in pending if each.principal not in refusals]
+        commits = [(each.commit, each.principal) for each in valid]
+        results = iter(offsets_store.commit(tx, commits, now=self._clock(), wait=wait))
+        return [
+            CommitResult(error=refusals[each.principal])
+            if each.principal in refusals
+            else next(results)
+            for each in pending
+        ]
 
     def reset(
         self,
@@ -111,10 +188,10 @@ class Offsets:
         request: Request | None,
         render: Callable[[GroupReport], Answer],
     ) -> Answer:
-        """Put the group's positions where they are asked to be, in a new generation.
+        """Set the group's positions, in a new generation.
 
-        A member that runs commits no more after that; while one does, it has to be forced. A
-        `request` that was answered before gets that answer. Raises ChannelNotFound, UidMismatch,
+        Running members can no longer commit; while there are some, `force` is required. A repeated
+        `request` gets the stored answer. Raises ChannelNotFound, UidMismatch,
         GroupNotFound, MembersOpen, StaleGeneration, TopicChanged, NotAssigned, InvalidRequest.
         """
         with self._database.write() as tx:
@@ -131,15 +208,15 @@ class Offsets:
             _check(reset, channel, found)
             held = _hold_members(tx, found, force=reset.force)
             if reset.positions is None:
-                offsets_store.forget(tx, channel.uid, group, member=member)
+                offsets_store.delete_positions(tx, channel.uid, group, member=member)
             else:
                 whose = (channel.uid, group, -1 if member is None else member)
                 topic_id = str(channel.topic.id)
-                placed = [
-                    Placed(whose=whose, position=each, topic_id=topic_id)
+                updates = [
+                    PositionUpdate(whose=whose, position=each, topic_id=topic_id)
                     for each in reset.positions
                 ]
-                offsets_store.put(tx, placed, now=now)
+                offsets_store.put(tx, updates, now=now)
             if found.dynamic:
                 # Their commits go by their own shares, whatever the generation.
                 groups_store.release_shares(tx, held)
@@ -158,12 +235,51 @@ class Offsets:
                 idempotency.settle(tx, request, answer)
         return answer
 
+    def advance(
+        self, name: str, group: str, advance: Advance, *, uid: str, principal: Principal
+    ) -> GroupReport:
+        """Compare and set all positions, or none; a repeat changes nothing.
+
+        A group that never had a member is created. Raises ChannelNotFound, UidMismatch, Forbidden,
+        TopicChanged, NotAssigned, GroupMode, MembersOpen while a member lives, PositionMoved where
+        another reader moved one, and GoesBack.
+        """
+        principal.require(Action.READ, name)
+        with self._database.write() as tx:
+            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            require_topic(channel.topic.id, advance.topic_id)
+            _require_partitions(channel, advance)
+            found = _group_of_advance(tx, channel, group)
+            _require_no_members(tx, found)
+            stored = {
+                each.position.partition: each
+                for _, each in offsets_store.of(tx, channel.uid, group, member=-1)
+            }
+            moving = [
+                asked
+                for asked in advance.positions
+                if _moves(asked, stored.get(asked.partition), advance, found)
+            ]
+            whose = (channel.uid, group, -1)
+            updates = [
+                PositionUpdate(whose=whose, position=each, topic_id=advance.topic_id)
+                for each in moving
+            ]
+            offsets_store.put(tx, updates, now=self._clock())
+            kept = offsets_store.of(tx, channel.uid, group, member=-1)
+        named = {each.partition for each in advance.positions}
+        return GroupReport(
+            group=found,
+            positions=tuple(each for each in kept if each[1].position.partition in named),
+            resets=(),
+        )
+
 
 def _group(tx: ReadTransaction, channel: Channel, name: str) -> Group:
     group = groups_store.find(tx, channel.uid, Role.READER, name)
     if group is None:
         raise GroupNotFound(
-            f"No reader was ever attached to the channel {channel.name!r} in a group {name!r}."
+            f"The channel {channel.name!r} has no group {name!r}: no reader has attached with it."
         )
     return group
 
@@ -175,7 +291,7 @@ def _report(tx: ReadTransaction, group: Group, *, member: int | None) -> GroupRe
 
 
 def _member(group: Group, index: int | None) -> int | None:
-    """Return whose positions are meant; raises InvalidRequest for nobody's."""
+    """Return the member that owns the positions, None for all; raises InvalidRequest."""
     if index is None:
         return None if group.mode is Mode.BROADCAST else -1
     if group.mode is Mode.SHARED:
@@ -203,7 +319,7 @@ def _check(reset: Reset, channel: Channel, group: Group) -> None:
 
 
 def _hold_members(tx: WriteTransaction, group: Group, *, force: bool) -> Collection[str]:
-    """Have commits under way end first; raises MembersOpen while a member lives."""
+    """Wait for commits under way; raises MembersOpen while a member lives."""
     members: Collection[str] = [
         each.id for each in endpoints_store.members(tx, group.channel_uid, group.role, group.name)
     ]
@@ -212,7 +328,7 @@ def _hold_members(tx: WriteTransaction, group: Group, *, force: bool) -> Collect
     if living and not force:
         raise MembersOpen(
             f"Members of the group {group.name!r} are reading: {', '.join(map(str, living[:20]))}. "
-            "Reset when they have closed; or with force, after which they cannot commit."
+            "Reset after they have closed, or with force, after which they cannot commit."
         )
     return members
 
@@ -223,62 +339,6 @@ def _malformed(field: str, message: str) -> InvalidRequest:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Advance:
-    """Where positions are to be, and where the reader knows them to be."""
-
-    positions: tuple[Position, ...]
-    before: Mapping[int, Position]
-    """By partition; one that is left out has none."""
-    topic_id: str
-
-
-class Advancing:
-    """Positions of one database's groups, moved by readers that are no members of them."""
-
-    def __init__(self, database: Database, *, clock: Clock = system_clock) -> None:
-        self._database = database
-        self._clock = clock
-
-    def advance(
-        self, name: str, group: str, advance: Advance, *, uid: str, principal: Principal
-    ) -> GroupReport:
-        """Move all positions from where they are said to be, or none; a repeat changes nothing.
-
-        The group is made if nobody was ever in it. Raises ChannelNotFound, UidMismatch, Forbidden,
-        TopicChanged, NotAssigned, GroupMode, MembersOpen while a member lives, PositionMoved where
-        somebody else moved one, and GoesBack.
-        """
-        principal.require(Action.READ, name)
-        with self._database.write() as tx:
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
-            require_topic(channel.topic.id, advance.topic_id)
-            _require_there(channel, advance)
-            found = _group_of_advance(tx, channel, group)
-            _require_deserted(tx, found)
-            stored = {
-                each.position.partition: each
-                for _, each in offsets_store.of(tx, channel.uid, group, member=-1)
-            }
-            moving = [
-                asked
-                for asked in advance.positions
-                if _moves(asked, stored.get(asked.partition), advance, found)
-            ]
-            whose = (channel.uid, group, -1)
-            placed = [
-                Placed(whose=whose, position=each, topic_id=advance.topic_id) for each in moving
-            ]
-            offsets_store.put(tx, placed, now=self._clock())
-            kept = offsets_store.of(tx, channel.uid, group, member=-1)
-        named = {each.partition for each in advance.positions}
-        return GroupReport(
-            group=found,
-            positions=tuple(each for each in kept if each[1].position.partition in named),
-            resets=(),
-        )
-
-
 def _group_of_advance(tx: WriteTransaction, channel: Channel, name: str) -> Group:
     found = groups_store.find(tx, channel.uid, Role.READER, name)
     if found is None:
@@ -286,26 +346,26 @@ def _group_of_advance(tx: WriteTransaction, channel: Channel, name: str) -> Grou
         groups_store.save(tx, found)
     if found.mode is Mode.BROADCAST:
         raise GroupMode(
-            f"The group {name!r} is broadcast: each of its members has positions of its own, and "
-            "nobody else moves them. Take another group."
+            f"The group {name!r} is broadcast: each member has its own positions, which only it "
+            "commits. Use another group."
         )
     return found
 
 
-def _require_deserted(tx: WriteTransaction, group: Group) -> None:
-    """Have commits under way end first; raises MembersOpen while a member lives."""
+def _require_no_members(tx: WriteTransaction, group: Group) -> None:
+    """Wait for commits under way; raises MembersOpen while a member lives."""
     members = [
         each.id for each in endpoints_store.members(tx, group.channel_uid, group.role, group.name)
     ]
     living = [each for each in endpoints_store.hold(tx, members).values() if each.lives]
     if living:
         raise MembersOpen(
-            f"The group {group.name!r} has members that read, {len(living)} of them: they alone "
-            "commit. Join the group, take another one, or wait until they have closed."
+            f"The group {group.name!r} has {len(living)} living members, and only they commit. "
+            "Join the group, use another one, or wait until they have closed."
         )
 
 
-def _require_there(channel: Channel, advance: Advance) -> None:
+def _require_partitions(channel: Channel, advance: Advance) -> None:
     partitions = max(channel.spec.partitions, channel.topic.partitions or 0)
     beyond = [each.partition for each in advance.positions if each.partition >= partitions]
     if beyond:
@@ -316,17 +376,17 @@ def _require_there(channel: Channel, advance: Advance) -> None:
 
 
 def _moves(asked: Position, stored: Committed | None, advance: Advance, group: Group) -> bool:
-    """Whether the position is to be moved; False where it stands there already."""
+    """Whether the position changes; False if it is there already."""
     at = None if stored is None else stored.position
     if stored is not None and stored.topic_id == advance.topic_id and at == asked:
         return False
     before = advance.before.get(asked.partition)
     if at != before:
-        stands = "nowhere" if at is None else f"at offset {at.offset}, record {at.record}"
+        present = "no position" if at is None else f"offset {at.offset}, record {at.record}"
         raise PositionMoved(
-            f"The group {group.name!r} stands {stands} in partition {asked.partition}, and not "
-            "where this reader left it: somebody else reads that partition for the group. Ask "
-            "where it stands, and go on from there, or stop."
+            f"The group {group.name!r} has {present} in partition {asked.partition}, which this "
+            "reader did not set: another one reads the partition for the group. Read the group's "
+            "positions and continue from there, or stop."
         )
     if stored is not None:
         require_forward(asked, stored, group)

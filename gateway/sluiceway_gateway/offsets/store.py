@@ -1,18 +1,27 @@
-"""Storage of positions, and the validation of commits."""
+"""Storage of positions: commits, committed offsets for waits, offsets to mirror."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, select, tuple_, update
 
 from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.channels.model import READABLE
+from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions, sessions
-from sluiceway_gateway.db.statements import CachedSelect, PreparedDml, PreparedSelect, by_dialect
+from sluiceway_gateway.db.statements import (
+    KEYS_AT_ONCE,
+    CachedSelect,
+    PreparedDml,
+    PreparedSelect,
+    by_dialect,
+    chunks,
+)
 from sluiceway_gateway.endpoints import store as endpoint_store
-from sluiceway_gateway.endpoints.model import Endpoint
+from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
 from sluiceway_gateway.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.groups.model import Group, Member, position_member
 from sluiceway_gateway.groups.store import group_of, living, of_its_group
@@ -25,10 +34,8 @@ from sluiceway_gateway.offsets.model import (
 )
 
 _WHOSE = ("channel_uid", "group_name", "member_index")
-#: A statement has only so many parameters.
-_KEYS_AT_ONCE = 500
 Whose = tuple[str, str, int]
-"""A channel's uid, a group's name, and the member's index, -1 where members share."""
+"""Owner of positions: a channel's uid, a group's name, a member's index (-1 in shared groups)."""
 
 _OF_GROUP = (
     select(positions)
@@ -63,8 +70,8 @@ _PUT = by_dialect(_upsert)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
-    """A position to put down, and what puts it there."""
+class PositionUpdate:
+    """A position to store, and the commit that it comes from."""
 
     whose: Whose
     position: Position
@@ -74,7 +81,7 @@ class Placed:
 
 
 def whose(endpoint: Endpoint) -> Whose:
-    """Return whose positions the endpoint commits."""
+    """Return the owner of the positions that the endpoint commits."""
     member = position_member(endpoint.place, endpoint.mode)
     return endpoint.channel_uid, endpoint.place.group, member
 
@@ -82,7 +89,7 @@ def whose(endpoint: Endpoint) -> Whose:
 def of(
     tx: ReadTransaction, channel_uid: str, group: str, *, member: int | None = None
 ) -> list[tuple[int, Committed]]:
-    """Return, with whose they are, the positions of a group, or those of one member."""
+    """Return the positions of a group, or of one member, each with its member's index."""
     whose = {"channel_uid": channel_uid, "group": group}
     rows = (
         tx.execute(_OF_GROUP, whose)
@@ -93,8 +100,8 @@ def of(
 
 
 def at(tx: ReadTransaction, whose: Whose, partitions: Collection[int]) -> Mapping[int, Committed]:
-    """Return what is committed of these partitions, by partition."""
-    if len(partitions) <= _KEYS_AT_ONCE:
+    """Return the committed positions of these partitions, by partition."""
+    if len(partitions) <= KEYS_AT_ONCE:
         return stored_at(tx, [(*whose, each) for each in partitions]).get(whose, {})
     channel_uid, group, member = whose
     found = {each.position.partition: each for _, each in of(tx, channel_uid, group, member=member)}
@@ -104,17 +111,17 @@ def at(tx: ReadTransaction, whose: Whose, partitions: Collection[int]) -> Mappin
 def stored_at(
     tx: ReadTransaction, keys: Sequence[tuple[str, str, int, int]]
 ) -> dict[Whose, dict[int, Committed]]:
-    """Return what is committed, by whose it is and by partition; each key is both."""
+    """Return committed positions by owner and partition; each key is both."""
     found: dict[Whose, dict[int, Committed]] = {}
-    for start in range(0, len(keys), _KEYS_AT_ONCE):
-        for row in tx.look_up(_STORED, keys[start : start + _KEYS_AT_ONCE]):
+    for part in chunks(keys):
+        for row in tx.look_up(_STORED, part):
             own = found.setdefault((row.channel_uid, row.group_name, row.member_index), {})
             own[row.partition] = _committed_of(row)
     return found
 
 
-def put(tx: WriteTransaction, placed: Sequence[Placed], *, now: datetime) -> None:
-    """Put positions down, wherever they were before."""
+def put(tx: WriteTransaction, placed: Sequence[PositionUpdate], *, now: datetime) -> None:
+    """Store positions, whatever they were before."""
     rows = [
         dict(zip(_WHOSE, each.whose, strict=True))
         | {
@@ -131,8 +138,10 @@ def put(tx: WriteTransaction, placed: Sequence[Placed], *, now: datetime) -> Non
     tx.run_each(_PUT[tx.dialect], rows)
 
 
-def forget(tx: WriteTransaction, channel_uid: str, group: str, *, member: int | None) -> None:
-    """Forget the positions of a group, or those of one member."""
+def delete_positions(
+    tx: WriteTransaction, channel_uid: str, group: str, *, member: int | None
+) -> None:
+    """Delete the positions of a group, or of one member."""
     table = positions.c
     statement = delete(positions).where(table.channel_uid == channel_uid, table.group_name == group)
     if member is not None:
@@ -151,7 +160,7 @@ def _committed_of(row: Row[Any]) -> Committed:
 
 
 _MOST_KEPT = 10_000
-# Commits come so often that their statements are put together once.
+# Frequent, so the statement is compiled once.
 _COUNT = PreparedDml(
     update(endpoints)
     .where(
@@ -165,12 +174,12 @@ _COUNT = PreparedDml(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What came of a commit: how its partitions stand now, or what stands against it."""
+class CommitResult:
+    """The positions of a commit's partitions after it, or its error."""
 
     group: Group | None = None
     member: int = -1
-    """Whose positions they are, -1 where members share them."""
+    """The member that owns the positions; -1 in a shared group."""
     number: int = 0
     positions: tuple[Committed, ...] = ()
     error: SluicewayGatewayError | None = None
@@ -182,16 +191,16 @@ def commit(
     *,
     now: datetime,
     wait: bool = True,
-) -> list[Outcome]:
-    """Commit what is right of `asked`, each all or nothing; return what came of each, in order.
+) -> list[CommitResult]:
+    """Validate and store commits, each all or nothing; return a result for each, in order.
 
-    No two may be of the same endpoint: the second would be judged by what was before the first.
-    Without `wait`, an endpoint that another transaction holds is EndpointNotFound as well.
+    At most one per endpoint, as the second would be validated by what was before the first. Unless
+    `wait`, an endpoint that another transaction has locked is EndpointNotFound, too.
     """
-    # From here on none of them can be superseded, and no group of theirs resized or reset, before
-    # this transaction ends; so what is read next stays true.
+    # Until this transaction ends, no locked endpoint is superseded and no group of theirs is
+    # resized or reset, so what is read next stays true.
     held = endpoint_store.hold(tx, {each.endpoint for each, _ in asked}, wait=wait)
-    surroundings = _surroundings(tx, held)
+    contexts = _endpoint_contexts(tx, held)
     others = _others(tx, held)
     stored = stored_at(
         tx,
@@ -202,52 +211,52 @@ def commit(
             for position in each.positions
         ],
     )
-    outcomes, new = [], []
+    results, new = [], []
     for each, by in asked:
         try:
-            standing = _standing(each, held, surroundings, stored)
-            owner = surroundings[each.endpoint].owner
-            by.require_own(owner, f"The session of {standing.endpoint.where}")
-            standing = replace(standing, others=others.get(each.endpoint, ()))
-            if validate_commit(each, standing):
-                new.append((each, standing))
+            context = _commit_context(each, held, contexts, stored)
+            owner = contexts[each.endpoint].owner
+            by.require_own(owner, f"The session of {context.endpoint.where}")
+            context = replace(context, others=others.get(each.endpoint, ()))
+            if validate_commit(each, context):
+                new.append((each, context))
         except SluicewayGatewayError as error:
-            outcomes.append(Outcome(error=error))
+            results.append(CommitResult(error=error))
             continue
-        outcomes.append(_outcome(each, standing, now))
+        results.append(_result(each, context, now))
     _count(tx, [each for each, _ in new])
     put(
         tx,
         [
-            Placed(
-                whose=whose(standing.endpoint),
+            PositionUpdate(
+                whose=whose(context.endpoint),
                 position=position,
                 topic_id=each.topic_id,
                 epoch=each.epoch,
                 number=each.number,
             )
-            for each, standing in new
+            for each, context in new
             for position in each.positions
         ],
         now=now,
     )
-    return outcomes
+    return results
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Surroundings:
+class _EndpointContext:
     endpoint: str
-    """Its id."""
+    """The endpoint's id."""
     channel: str
     group: Group
     topic_id: str | None
     partitions: int
     owner: str | None
-    """Of the session that attached it."""
+    """The owner of the session that attached it."""
 
 
-def _surroundings_of(row: Row[Any]) -> _Surroundings:
-    return _Surroundings(
+def _context_of(row: Row[Any]) -> _EndpointContext:
+    return _EndpointContext(
         endpoint=row.endpoint_id,
         channel=row.channel_name,
         group=group_of(row),
@@ -257,8 +266,8 @@ def _surroundings_of(row: Row[Any]) -> _Surroundings:
     )
 
 
-# Read each time, but mostly the same from one commit of an endpoint to the next.
-_AROUND = CachedSelect(
+# Read each time, but mostly equal from one commit of an endpoint to the next.
+_CONTEXTS = CachedSelect(
     select(
         endpoints.c.id.label("endpoint_id"),
         endpoint_groups,
@@ -273,21 +282,23 @@ _AROUND = CachedSelect(
     .join(sessions, sessions.c.id == endpoints.c.session_id)
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
-    make=_surroundings_of,
-    most=_MOST_KEPT,
+    make=_context_of,
+    max_entries=_MOST_KEPT,
 )
 
 
-def _surroundings(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, _Surroundings]:
-    """Return, by endpoint, its group, and its channel with its topic."""
-    return {each.endpoint: each for each in tx.look_up(_AROUND, list(held))}
+def _endpoint_contexts(
+    tx: ReadTransaction, held: Mapping[str, Endpoint]
+) -> dict[str, _EndpointContext]:
+    """Return the context of each endpoint: its group, its channel and its topic."""
+    return {each.endpoint: each for each in tx.look_up(_CONTEXTS, list(held))}
 
 
 def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tuple[Member, ...]]:
-    """Return, by member of a dynamic group, the others that live.
+    """Return the other living members for each member of a dynamic group.
 
-    They are not held: a partition that one of them has let go of it never takes back from a
-    member whose share is of a later generation.
+    They are not locked: a member never takes a released partition back from a member whose share
+    has a later generation.
     """
     dynamic = {
         each.id: (each.channel_uid, each.place.group) for each in held.values() if each.is_dynamic
@@ -299,28 +310,28 @@ def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tupl
     }
 
 
-def _standing(
+def _commit_context(
     asked: Commit,
     held: Mapping[str, Endpoint],
-    surroundings: Mapping[str, _Surroundings],
+    contexts: Mapping[str, _EndpointContext],
     stored: Mapping[Whose, Mapping[int, Committed]],
 ) -> CommitContext:
-    endpoint, around = held.get(asked.endpoint), surroundings.get(asked.endpoint)
-    where = around and endpoint and (around.channel, endpoint.channel_uid)
-    if endpoint is None or around is None or where != (asked.channel, asked.channel_uid):
+    endpoint, found = held.get(asked.endpoint), contexts.get(asked.endpoint)
+    where = found and endpoint and (found.channel, endpoint.channel_uid)
+    if endpoint is None or found is None or where != (asked.channel, asked.channel_uid):
         raise EndpointNotFound(f"The channel {asked.channel!r} has no endpoint {asked.endpoint}.")
     return CommitContext(
         endpoint=endpoint,
-        group=around.group,
-        topic_id=around.topic_id,
-        partitions=around.partitions,
+        group=found.group,
+        topic_id=found.topic_id,
+        partitions=found.partitions,
         stored=stored.get(whose(endpoint), {}),
     )
 
 
-def _outcome(asked: Commit, standing: CommitContext, now: datetime) -> Outcome:
-    """Return how the partitions that a commit names stand after it, be it new or a repeat."""
-    is_new = asked.number > standing.endpoint.commits
+def _result(asked: Commit, context: CommitContext, now: datetime) -> CommitResult:
+    """Return the positions of the commit's partitions after it, whether new or a repeat."""
+    is_new = asked.number > context.endpoint.commits
     found = [
         Committed(
             position=each,
@@ -330,13 +341,13 @@ def _outcome(asked: Commit, standing: CommitContext, now: datetime) -> Outcome:
             committed_at=now,
         )
         if is_new
-        else standing.stored.get(each.partition)
+        else context.stored.get(each.partition)
         for each in asked.positions
     ]
-    return Outcome(
-        group=standing.group,
-        member=whose(standing.endpoint)[2],
-        number=max(asked.number, standing.endpoint.commits),
+    return CommitResult(
+        group=context.group,
+        member=whose(context.endpoint)[2],
+        number=max(asked.number, context.endpoint.commits),
         positions=tuple(each for each in found if each is not None),
     )
 
@@ -347,3 +358,92 @@ def _count(tx: WriteTransaction, new: Sequence[Commit]) -> None:
     ]
     counted = tx.run_each(_COUNT, rows)
     assert counted == len(rows), "held endpoints do not change"  # noqa: S101
+
+
+GroupKey = tuple[str, str]
+"""A channel's uid and a group's name."""
+
+
+@dataclass(kw_only=True)
+class CommittedOffsets:
+    """What a group has committed; `members` are the owners of positions, -1 for the group."""
+
+    members: tuple[int, ...]
+    offsets: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
+    """By member and partition: the topic's id, and the offset of the next message."""
+
+
+def committed_offsets(
+    tx: ReadTransaction, keys: Collection[GroupKey]
+) -> dict[GroupKey, CommittedOffsets]:
+    """Return what groups of readers have committed, without groups that never had a member."""
+    found: dict[GroupKey, CommittedOffsets] = {}
+    for part in chunks(sorted(keys)):
+        groups = endpoint_groups.c
+        statement = select(groups.channel_uid, groups.name, groups.mode, groups.size).where(
+            tuple_(groups.channel_uid, groups.name).in_(part), groups.role == str(Role.READER)
+        )
+        for row in tx.execute(statement):
+            each = row.mode == str(Mode.BROADCAST)
+            members = tuple(range(row.size or 0)) if each else (-1,)
+            found[row.channel_uid, row.name] = CommittedOffsets(members=members)
+        table = positions.c
+        committed = select(
+            table.channel_uid,
+            table.group_name,
+            table.member_index,
+            table.partition,
+            table.topic_id,
+            table.next_offset,
+        ).where(tuple_(table.channel_uid, table.group_name).in_(part))
+        for row in tx.execute(committed):
+            group = found.get((row.channel_uid, row.group_name))
+            if group is not None:
+                place = (row.member_index, row.partition)
+                group.offsets[place] = (row.topic_id, row.next_offset)
+    return found
+
+
+# The leading replica runs these all the time, so they are built once.
+_MIRRORED = (
+    select(positions, channels.c.topic_name)
+    .join(channels, channels.c.uid == positions.c.channel_uid)
+    .where(
+        channels.c.mirrored,
+        in_phases(READABLE),
+        channels.c.topic_id == positions.c.topic_id,
+    )
+)
+_MIRRORED_SINCE = _MIRRORED.where(positions.c.committed_at >= bindparam("since"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirroredOffset:
+    """The committed offset of a group, or of a broadcast group's member, in a partition."""
+
+    topic: str
+    partition: int
+    group: str
+    member: int
+    """-1 in a shared group."""
+    offset: int
+    """The next message to read, or one of which only some records are committed."""
+    committed_at: datetime
+
+
+def mirrored_offsets(tx: ReadTransaction, since: datetime | None) -> list[MirroredOffset]:
+    """Return the positions of mirrored channels' present topics; None: whenever they were put."""
+    found = (
+        tx.execute(_MIRRORED) if since is None else tx.execute(_MIRRORED_SINCE, {"since": since})
+    )
+    return [
+        MirroredOffset(
+            topic=row.topic_name,
+            partition=row.partition,
+            group=row.group_name,
+            member=row.member_index,
+            offset=row.next_offset,
+            committed_at=row.committed_at,
+        )
+        for row in found
+    ]

@@ -1,8 +1,7 @@
 """Plan: the difference between the desired and the observed topic. Pure.
 
-`plan(desired, observed)` compares; carrying out its actions and planning again on what is then
-observed gives no actions. A topic is never deleted or made anew to fit a setting; a topic that is
-not the recorded one, and one that was adopted, is never touched.
+Planning again after the actions were applied gives no actions. A topic is never deleted or
+recreated to fit a setting. An adopted topic, or one other than the recorded one, is never touched.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from sluiceway_gateway.provisioning.topic_config import OPERATOR_OVERRIDES
 
 @dataclass(frozen=True, kw_only=True)
 class CreateTopic:
-    """Make the topic; `replication` None leaves the number of replicas to the broker."""
+    """Create the topic; `replication` None takes the broker's default."""
 
     name: str
     partitions: int
@@ -33,7 +32,7 @@ class GrowPartitions:
 
 @dataclass(frozen=True, kw_only=True)
 class AlterConfig:
-    """Set some overrides, and delete others so that the broker's defaults hold again."""
+    """Set some overrides, and delete others so that the broker's defaults apply."""
 
     name: str
     set: Mapping[str, str]
@@ -41,7 +40,7 @@ class AlterConfig:
 
     @property
     def names(self) -> list[str]:
-        """The names of all settings that change, sorted."""
+        """The sorted names of all settings that change."""
         return sorted({*self.set, *self.delete})
 
 
@@ -52,41 +51,41 @@ class DeleteTopic:
     name: str
 
 
-#: Kafka refuses a request that makes 10,000 partitions; so large a topic grows to its size.
+#: Kafka refuses to create 10,000 partitions at once, so larger topics are created small and grown.
 PARTITIONS_AT_CREATION = 5_000
 
 Action = CreateTopic | GrowPartitions | AlterConfig | DeleteTopic
 
 
 class TopicMatch(StrEnum):
-    """How the topic that was observed relates to the one that was recorded."""
+    """Relation of the observed topic to the recorded one."""
 
-    ABSENT = "absent"  # none there, none recorded: it is yet to be made
-    FOUND = "found"  # there under the channel's own name, but not recorded: a crash came between
+    ABSENT = "absent"  # neither observed nor recorded: to be created
+    FOUND = "found"  # observed but not recorded, after a crash
     SAME = "same"  # the recorded one
-    VANISHED = "vanished"  # recorded, and no longer there
-    REPLACED = "replaced"  # recorded, but now another topic bears the name
+    VANISHED = "vanished"  # recorded but no longer observed
+    REPLACED = "replaced"  # recorded, but another topic has the name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The actions in the order to carry them out.
+    """Actions in the order of execution.
 
-    `surplus_partitions` is how many partitions the topic has beyond those asked for; they stay.
+    `surplus_partitions` is the number of partitions beyond the desired ones; they stay.
     """
 
-    standing: TopicMatch
+    match: TopicMatch
     actions: tuple[Action, ...] = ()
     surplus_partitions: int = 0
 
     @property
     def lost(self) -> bool:
-        """Whether the recorded topic is gone; then there is nothing that may be done."""
-        return self.standing in (TopicMatch.VANISHED, TopicMatch.REPLACED)
+        """Whether the recorded topic is gone, so that nothing may be done."""
+        return self.match in (TopicMatch.VANISHED, TopicMatch.REPLACED)
 
 
-def standing(desired: DesiredTopic, observed: ObservedTopic | None) -> TopicMatch:
-    """Compare identities only."""
+def match_topic(desired: DesiredTopic, observed: ObservedTopic | None) -> TopicMatch:
+    """Compare the topics' identities."""
     if observed is None:
         return TopicMatch.ABSENT if desired.id is None else TopicMatch.VANISHED
     if desired.id is None:
@@ -95,16 +94,16 @@ def standing(desired: DesiredTopic, observed: ObservedTopic | None) -> TopicMatc
 
 
 def plan(desired: DesiredTopic, observed: ObservedTopic | None) -> Plan:
-    """Compare what is wanted with what is there, None if no topic bears the name."""
-    stands = standing(desired, observed)
+    """Return the actions that turn `observed` (None: no such topic) into `desired`."""
+    match = match_topic(desired, observed)
     if not desired.owned:
-        return Plan(standing=stands)
+        return Plan(match=match)
     if not desired.wanted:
-        # A topic that took the place of ours is somebody else's data: it is left alone.
-        doomed = stands in (TopicMatch.FOUND, TopicMatch.SAME)
-        return Plan(standing=stands, actions=(DeleteTopic(name=desired.name),) if doomed else ())
-    if observed is None or stands is TopicMatch.REPLACED:
-        return Plan(standing=stands, actions=_creation(desired) if desired.id is None else ())
+        # A topic that replaced the recorded one holds somebody else's data.
+        doomed = match in (TopicMatch.FOUND, TopicMatch.SAME)
+        return Plan(match=match, actions=(DeleteTopic(name=desired.name),) if doomed else ())
+    if observed is None or match is TopicMatch.REPLACED:
+        return Plan(match=match, actions=_creation(desired) if desired.id is None else ())
     actions: list[Action] = []
     if observed.partitions < desired.partitions:
         actions.append(GrowPartitions(name=desired.name, partitions=desired.partitions))
@@ -114,7 +113,7 @@ def plan(desired: DesiredTopic, observed: ObservedTopic | None) -> Plan:
     if wrong or unasked:
         actions.append(AlterConfig(name=desired.name, set=wrong, delete=unasked))
     return Plan(
-        standing=stands,
+        match=match,
         actions=tuple(actions),
         surplus_partitions=max(0, observed.partitions - desired.partitions),
     )

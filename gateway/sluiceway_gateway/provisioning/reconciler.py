@@ -1,7 +1,7 @@
 """Reconciler: a page of due channels per pass.
 
-No call to Kafka is made inside a transaction. What was seen is written down only where the
-channel is still as it was read, so a replica that lost its lease can do no harm.
+Kafka is never called inside a transaction. A status is saved only if the channel is unchanged since
+it was read, so a replica that lost its lease can do no harm.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,9 +29,9 @@ from sluiceway_gateway.provisioning.status import (
     BACKOFF_MAX_S,
     RACES,
     ReconcileResult,
-    away,
     compute_status,
     desired_topic,
+    unavailable_reason,
     unfulfilled,
     unreachable,
 )
@@ -47,7 +47,7 @@ from sluiceway_gateway.provisioning.store import (
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """What came of some actions: the topics that were made, and by topic what was refused."""
+    """Topics that actions changed, and rejections by topic."""
 
     created: frozenset[str] = frozenset()
     grown: frozenset[str] = frozenset()
@@ -57,14 +57,14 @@ class Applied:
 
     @property
     def topics(self) -> frozenset[str]:
-        """All topics that something was done to."""
+        """All changed topics."""
         return self.created | self.grown | self.configured | self.deleted
 
 
 def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
-    """Do all that Kafka lets us do; one topic's refusal does not keep others from anything.
+    """Apply actions; a refusal for one topic does not affect others.
 
-    Raises KafkaUnavailable where Kafka does not answer; then part may have been done.
+    Raises KafkaUnavailable, possibly after some of the actions.
     """
     asked = list(actions)
     rejections: dict[str, Rejection] = {}
@@ -78,7 +78,7 @@ def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
     created = accepted(
         kafka.create_topics([each for each in asked if isinstance(each, CreateTopic)])
     )
-    # What could not be made cannot be grown: the first refusal is the one to tell.
+    # A topic whose creation was refused cannot grow, and keeps the first rejection.
     growths = [each for each in asked if isinstance(each, GrowPartitions)]
     grown = accepted(
         kafka.grow_partitions([each for each in growths if each.name not in rejections])
@@ -87,7 +87,7 @@ def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
         kafka.alter_configs([each for each in asked if isinstance(each, AlterConfig)])
     )
     deletions = kafka.delete_topics([each.name for each in asked if isinstance(each, DeleteTopic)])
-    # What is absent need not be deleted.
+    # An absent topic is as good as deleted.
     deleted = accepted({name: each for name, each in deletions.items() if not _absent(each)})
     return Applied(
         created=created,
@@ -104,16 +104,16 @@ def _absent(rejection: Rejection | None) -> bool:
 
 _log = structlog.get_logger(__name__)
 
-#: Pauses between looks at topics that were just changed: brokers hear of it a moment later.
-_PATIENCE_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+#: Pauses until changes of topics are visible on all brokers.
+_SETTLE_PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What one pass did, in channels.
+    """Channels per outcome of one pass.
 
-    `changed` have another status now, or are gone; `conflicts` were changed by others meanwhile.
-    `more` tells that the page was full, so that others may be due as well.
+    `changed` have a new status or are deleted; `conflicts` were changed meanwhile. `more` is set
+    if the page was full, so that others may be due.
     """
 
     checked: int = 0
@@ -142,7 +142,7 @@ class Reconciler:
         wait: Callable[[float], object],
         page_size: int = 100,
     ) -> None:
-        """`wait` pauses for some seconds, and less when the process is to stop."""
+        """`wait` sleeps for some seconds, or until the process stops."""
         self._database = database
         self._kafka = kafka
         self._clock = clock
@@ -151,35 +151,37 @@ class Reconciler:
         self._page_size = page_size
 
     def run_once(self) -> Counts:
-        """Work through one page of due channels.
+        """Reconcile one page of due channels.
 
-        Raises DatabaseUnavailable; that Kafka is away is written down and counted instead.
+        Raises DatabaseUnavailable. An unavailable Kafka is recorded in the channels' status.
         """
         page = self._due()
         if not page:
             return Counts()
-        forgotten = [each for each in page if _is_forgotten(each)]
-        others = [each for each in page if not _is_forgotten(each)]
-        verdicts = {each.channel.uid: ReconcileResult(channel=None) for each in forgotten}
+        forgotten = [each for each in page if _only_row_remains(each)]
+        others = [each for each in page if not _only_row_remains(each)]
+        removals = {each.channel.uid: ReconcileResult(channel=None) for each in forgotten}
         done, is_away = Applied(), False
         try:
-            done, judged = self._bring_up(others)
+            done, results = self._reconcile(others)
         except KafkaUnavailable as error:
             is_away = True
             _log.warning(
                 "kafka is away",
-                cause=str(away(error.lockout)),
+                cause=str(unavailable_reason(error.lockout)),
                 reason=str(error),
                 channels=len(others),
             )
-            judged = {
+            results = {
                 each.channel.uid: unreachable(
                     each.channel, error.lockout, refusals=each.refusals, now=self._clock()
                 )
                 for each in others
             }
-        changed, removed, conflicts = self._record(page, verdicts | judged)
-        self._take_back([each for each in conflicts if each.channel.topic.name in done.created])
+        changed, removed, conflicts = self._record(page, removals | results)
+        self._delete_orphans(
+            [each for each in conflicts if each.channel.topic.name in done.created]
+        )
         return Counts(
             checked=0 if is_away else len(others),
             changed=changed,
@@ -200,16 +202,16 @@ class Reconciler:
             return due(tx, now=now, limit=self._page_size) or misdated(
                 tx,
                 latest=now + timedelta(seconds=longest_s),
-                latest_on_the_way=now + timedelta(seconds=BACKOFF_MAX_S),
+                latest_in_progress=now + timedelta(seconds=BACKOFF_MAX_S),
                 limit=self._page_size,
             )
 
-    def _bring_up(self, page: list[DueChannel]) -> tuple[Applied, dict[str, ReconcileResult]]:
-        """Look, act, look again where something was done, and judge."""
+    def _reconcile(self, page: list[DueChannel]) -> tuple[Applied, dict[str, ReconcileResult]]:
+        """Observe, plan, apply, observe changed topics again, and compute the status."""
         desired = {each.channel.topic.name: desired_topic(each.channel) for each in page}
         seen = self._kafka.observe(desired)
         topics = dict(seen.topics)
-        # Of a topic that Kafka would not show nothing is known, so nothing is done to it.
+        # A topic that Kafka would not describe is left alone.
         plans = {
             name: plan(topic, topics.get(name))
             for name, topic in desired.items()
@@ -217,17 +219,17 @@ class Reconciler:
         }
         asked = [act for name, first in plans.items() for act in actions(desired[name], first)]
         done = apply(self._kafka, asked)
-        self._look_again(desired, done, topics)
+        self._observe_again(desired, done, topics)
         now = self._clock()
-        verdicts: dict[str, ReconcileResult] = {}
+        results: dict[str, ReconcileResult] = {}
         for each in page:
             channel, name = each.channel, each.channel.topic.name
             if name in seen.rejections:
-                verdicts[channel.uid] = unfulfilled(
+                results[channel.uid] = unfulfilled(
                     channel, seen.rejections[name], refusals=each.refusals, now=now
                 )
                 continue
-            verdicts[channel.uid] = compute_status(
+            results[channel.uid] = compute_status(
                 channel,
                 refusals=each.refusals,
                 first=plans[name],
@@ -236,14 +238,14 @@ class Reconciler:
                 rejection=done.rejections.get(name),
                 now=now,
             )
-        return done, verdicts
+        return done, results
 
-    def _look_again(
+    def _observe_again(
         self, desired: Mapping[str, DesiredTopic], done: Applied, topics: dict[str, ObservedTopic]
     ) -> None:
-        """Bring `topics` up to date for those that something was done to."""
+        """Update `topics` with the changed ones, once their changes are visible."""
         pending = set(done.topics)
-        for pause_s in _PATIENCE_S:
+        for pause_s in _SETTLE_PAUSES_S:
             if not pending:
                 return
             self._wait(pause_s)
@@ -254,26 +256,28 @@ class Reconciler:
             pending = {name for name in pending if plan(desired[name], topics.get(name)).actions}
 
     def _record(
-        self, page: list[DueChannel], verdicts: Mapping[str, ReconcileResult]
+        self, page: list[DueChannel], results: Mapping[str, ReconcileResult]
     ) -> tuple[int, int, list[DueChannel]]:
-        """Write down all verdicts; return how many changed, how many went, and the conflicts."""
+        """Save all results; return the numbers of changed and deleted channels, and conflicts."""
         changed, removed, conflicts, now = 0, 0, [], self._clock()
         with self._database.write() as tx:
             for each in page:
-                verdict = verdicts[each.channel.uid]
-                if verdict.channel is None:
+                result = results[each.channel.uid]
+                if result.channel is None:
                     gone = remove(tx, each.channel.uid)
                     removed += gone
                     changed += gone
                     continue
-                again_s = self._resync_s if verdict.again_s is None else verdict.again_s
+                next_check_s = (
+                    self._resync_s if result.next_check_s is None else result.next_check_s
+                )
                 written = record_observation(
                     tx,
-                    verdict.channel,
+                    result.channel,
                     was=each.channel,
-                    from_phases={each.channel.phase, *sources(verdict.channel.phase)},
-                    due_at=now + timedelta(seconds=again_s),
-                    refusals=verdict.refusals,
+                    from_phases={each.channel.phase, *sources(result.channel.phase)},
+                    due_at=now + timedelta(seconds=next_check_s),
+                    refusals=result.refusals,
                 )
                 if written is None:
                     conflicts.append(each)
@@ -281,11 +285,11 @@ class Reconciler:
                     changed += written.revision != each.channel.revision
         return changed, removed, conflicts
 
-    def _take_back(self, made: list[DueChannel]) -> None:
-        """Delete topics that were made for channels whose rows had gone meanwhile.
+    def _delete_orphans(self, made: list[DueChannel]) -> None:
+        """Delete topics that were created for channels whose rows are gone by now.
 
-        Their names bear a uid that no other channel will have, and they were made just now:
-        nothing but this pass knows of them.
+        Their names contain a uid that no other channel will have, and they were created in this
+        pass, so nothing else uses them.
         """
         if not made:
             return
@@ -297,14 +301,14 @@ class Reconciler:
             apply(self._kafka, [DeleteTopic(name=name) for name in names])
 
 
-def _is_forgotten(due_channel: DueChannel) -> bool:
-    """Tell whether only the row is to go."""
+def _only_row_remains(due_channel: DueChannel) -> bool:
+    """Return whether only the row is left to delete."""
     return due_channel.channel.phase is Phase.DELETING and due_channel.channel.keep_topic
 
 
 def actions(desired: DesiredTopic, first: Plan) -> tuple[Action, ...]:
-    """Return what is asked of Kafka by the first plan of a pass."""
-    if desired.owned and not desired.wanted and first.standing is TopicMatch.ABSENT:
-        # One that was made a moment ago may not show yet; deleting asks the controller itself.
+    """Return the actions of the first plan of a pass."""
+    if desired.owned and not desired.wanted and first.match is TopicMatch.ABSENT:
+        # A topic created a moment ago may not be visible yet; deletion asks the controller.
         return (DeleteTopic(name=desired.name),)
     return first.actions

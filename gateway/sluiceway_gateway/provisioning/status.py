@@ -20,14 +20,14 @@ from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Re
 from sluiceway_gateway.provisioning.plan import AlterConfig, Plan, TopicMatch
 from sluiceway_gateway.provisioning.topic_config import topic_overrides
 
-#: How soon to look again where nothing is refused, but something is yet to show.
+#: Pause before the next check while a change is not visible yet.
 SOON_S = 1.0
-#: The longest pause between tries of something that Kafka refuses.
+#: Longest pause between retries after a refusal.
 BACKOFF_MAX_S = 60.0
 
 
 class Reason(StrEnum):
-    """Why a condition stands as it does; stable words of the HTTP interface."""
+    """Reason of a condition; stable, part of the HTTP interface."""
 
     PROVISIONING = "Provisioning"
     TOPIC_CREATED = "TopicCreated"
@@ -61,30 +61,30 @@ _REFUSED: Mapping[Cause, tuple[Reason, str]] = {
     ),
     Cause.UNAVAILABLE: (Reason.BROKER_UNAVAILABLE, "it is tried again until Kafka does it"),
 }
-_LOCKED_OUT: Mapping[Misfit, Reason] = {
+_ACCESS_REASONS: Mapping[Misfit, Reason] = {
     Misfit.CREDENTIALS: Reason.KAFKA_CREDENTIALS_REFUSED,
     Misfit.CERTIFICATE: Reason.KAFKA_CERTIFICATE_REFUSED,
     Misfit.PROTOCOL: Reason.KAFKA_PROTOCOL_MISMATCH,
 }
-#: Others were quicker, or one broker had not heard of it yet; the next look tells.
+#: Another process was faster, or a broker's metadata is stale; the next check resolves it.
 RACES = frozenset({Cause.TOPIC_EXISTS, Cause.TOPIC_ABSENT, Cause.INVALID_PARTITIONS})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReconcileResult:
-    """`channel` with its new status, or None if its row is to be removed.
+    """`channel` with its new status, or None if its row is to be deleted.
 
-    `again_s` is when to look next, None for the usual interval; `refusals` counts the looks in a
-    row that did not end well.
+    `next_check_s` is the pause before the next check, None for the resync interval; `refusals` is
+    the number of consecutive checks that failed.
     """
 
     channel: Channel | None
-    again_s: float | None = None
+    next_check_s: float | None = None
     refusals: int = 0
 
 
 def desired_topic(channel: Channel) -> DesiredTopic:
-    """Return what the channel asks of Kafka."""
+    """Return the topic that the channel specifies."""
     spec = channel.spec
     return DesiredTopic(
         name=channel.topic.name,
@@ -109,20 +109,20 @@ def compute_status(
     rejection: Rejection | None,
     now: datetime,
 ) -> ReconcileResult:
-    """Judge a channel whose topic was looked at, acted upon by `first`, and looked at again.
+    """Return the status of a channel after the actions of plan `first` were applied.
 
-    `last` is the plan for what was `observed` in the end; `rejection` is what Kafka refused.
+    `observed` is the topic afterwards, `last` the plan for it, `rejection` Kafka's refusal.
     """
     refused = rejection is not None and rejection.cause not in RACES
     if channel.phase is Phase.DELETING and not refused and not last.actions:
         return ReconcileResult(channel=None)
     if last.lost and channel.phase is not Phase.DELETING:
-        return _lost(channel, refusals, last.standing, observed, now)
+        return _topic_lost(channel, refusals, last.match, observed, now)
     channel = _with_topic(channel, observed if channel.phase is not Phase.DELETING else None)
     if rejection is not None and refused:
         return unfulfilled(channel, rejection, refusals=refusals, now=now)
     if last.actions:
-        return _behind(channel, *_on_the_way(channel), refusals, now)
+        return _not_synced(channel, *_in_progress(channel), refusals, now)
     synced = _synced(channel, first, last, observed)
     conditions = with_condition(channel.conditions, _ready(channel, now))
     if synced is not None:
@@ -135,37 +135,37 @@ def compute_status(
 def unfulfilled(
     channel: Channel, rejection: Rejection, *, refusals: int, now: datetime
 ) -> ReconcileResult:
-    """Judge a channel for whose topic Kafka refused something, be it only to show it."""
+    """Return the status of a channel whose topic Kafka refuses to describe or change."""
     reason, advice = _REFUSED.get(rejection.cause, (Reason.KAFKA_REFUSED, "see the broker's log"))
     message = f"Kafka refuses: {rejection.message.rstrip('. ')}. To do: {advice}."
-    return _behind(channel, reason, message, refusals, now)
+    return _not_synced(channel, reason, message, refusals, now)
 
 
 def unreachable(
-    channel: Channel, lockout: AccessFailure | None, *, refusals: int, now: datetime
+    channel: Channel, failure: AccessFailure | None, *, refusals: int, now: datetime
 ) -> ReconcileResult:
-    """Judge a channel while Kafka as a whole does not answer, or does not let the gateway in.
+    """Return the status of a channel while Kafka does not answer or refuses access.
 
-    One at rest keeps its status: nothing is known against it.
+    A channel without pending changes keeps its status.
     """
     at_rest = channel.phase in (Phase.READY, Phase.CLOSING, Phase.CLOSED, Phase.FAILED)
     if at_rest and not _has_changes(channel):
-        return ReconcileResult(channel=channel, again_s=SOON_S, refusals=refusals)
-    reason = away(lockout)
-    if lockout is None:
+        return ReconcileResult(channel=channel, next_check_s=SOON_S, refusals=refusals)
+    reason = unavailable_reason(failure)
+    if failure is None:
         message = "Kafka does not answer; this goes on by itself when Kafka is back."
     else:
         message = (
-            f"Kafka does not let the gateway in: {lockout.words}. This goes on by itself when it "
+            f"Kafka does not let the gateway in: {failure.words}. This goes on by itself when it "
             "does."
         )
-    verdict = _behind(channel, reason, message, refusals, now)
-    return replace(verdict, again_s=SOON_S, refusals=refusals)
+    result = _not_synced(channel, reason, message, refusals, now)
+    return replace(result, next_check_s=SOON_S, refusals=refusals)
 
 
-def away(lockout: AccessFailure | None) -> Reason:
-    """Return the word for why Kafka as a whole is of no use."""
-    return Reason.BROKER_UNAVAILABLE if lockout is None else _LOCKED_OUT[lockout.misfit]
+def unavailable_reason(failure: AccessFailure | None) -> Reason:
+    """Return the reason why Kafka cannot be used."""
+    return Reason.BROKER_UNAVAILABLE if failure is None else _ACCESS_REASONS[failure.misfit]
 
 
 def _has_changes(channel: Channel) -> bool:
@@ -173,7 +173,7 @@ def _has_changes(channel: Channel) -> bool:
 
 
 def _with_topic(channel: Channel, observed: ObservedTopic | None) -> Channel:
-    """Record the topic; with all its partitions there, it can be used."""
+    """Record the topic; the channel becomes ready once all partitions exist."""
     if observed is None:
         return channel
     if channel.adopted:
@@ -188,19 +188,19 @@ def _with_topic(channel: Channel, observed: ObservedTopic | None) -> Channel:
     )
 
 
-def _lost(
+def _topic_lost(
     channel: Channel,
     refusals: int,
-    standing: TopicMatch,
+    match: TopicMatch,
     observed: ObservedTopic | None,
     now: datetime,
 ) -> ReconcileResult:
     if refusals == 0 and channel.phase is not Phase.FAILED:
-        # One look may have met a broker that lags behind; only two in a row count.
-        return ReconcileResult(channel=channel, again_s=SOON_S, refusals=1)
+        # A single broker may have stale metadata, so two consecutive checks must agree.
+        return ReconcileResult(channel=channel, next_check_s=SOON_S, refusals=1)
     name, recorded = channel.topic.name, channel.topic.id
     again = "adopt a topic again" if channel.adopted else "create it again"
-    if standing is TopicMatch.VANISHED or observed is None:
+    if match is TopicMatch.VANISHED or observed is None:
         reason = Reason.TOPIC_MISSING
         message = (
             f"The topic {name} (id {recorded}) was deleted outside Sluiceway; its records are "
@@ -215,14 +215,14 @@ def _lost(
     conditions = channel.conditions
     for type_ in ("Ready", "Synced"):
         conditions = with_condition(conditions, _condition(type_, "False", reason, message, now))
-    # One that is closed or closing stays so: its condition alone says that it cannot be read.
+    # A closing or closed channel keeps its phase; only the condition reports the loss.
     phase = Phase.FAILED if may_become(channel.phase, Phase.FAILED) else channel.phase
     return ReconcileResult(
         channel=replace(channel, phase=phase, conditions=conditions), refusals=refusals
     )
 
 
-def _behind(
+def _not_synced(
     channel: Channel, reason: Reason, message: str, refusals: int, now: datetime
 ) -> ReconcileResult:
     conditions = with_condition(
@@ -235,12 +235,12 @@ def _behind(
         conditions = with_condition(conditions, _ready(channel, now))
     return ReconcileResult(
         channel=replace(channel, conditions=conditions),
-        again_s=min(SOON_S * 2.0 ** min(refusals, 30), BACKOFF_MAX_S),
+        next_check_s=min(SOON_S * 2.0 ** min(refusals, 30), BACKOFF_MAX_S),
         refusals=refusals + 1,
     )
 
 
-def _on_the_way(channel: Channel) -> tuple[Reason, str]:
+def _in_progress(channel: Channel) -> tuple[Reason, str]:
     if channel.phase is Phase.DELETING:
         return Reason.DELETING, f"The topic {channel.topic.name} is being deleted."
     return Reason.PROVISIONING, f"The topic {channel.topic.name} is being brought up to its spec."
@@ -266,7 +266,7 @@ def _ready(channel: Channel, now: datetime) -> Condition:
 def _synced(
     channel: Channel, first: Plan, last: Plan, observed: ObservedTopic | None
 ) -> tuple[Reason, str] | None:
-    """Say how the topic came to be as asked; None where that was said before."""
+    """Return reason and message of `Synced`; None to keep the present ones."""
     if channel.adopted:
         return Reason.UP_TO_DATE, "The topic is left as it is; the spec follows it."
     changes = [each for each in first.actions if isinstance(each, AlterConfig)]

@@ -1,69 +1,56 @@
-"""Reconcile queue: due channels, and what was observed of them."""
+"""Reconcile queue: channels that are due, and their observed status."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 
 from sqlalchemy import bindparam, delete, select
 
 from sluiceway_gateway.channels.model import Channel, Phase, may_become
-from sluiceway_gateway.channels.rows import (
-    CHANGE,
-    as_it_was,
-    channel_of,
-    in_phases,
-    selection,
-    values_of,
-)
+from sluiceway_gateway.channels.store import channel_of, in_phases, replace_row, selection
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels
 from sluiceway_gateway.schemas import store as schemas_store
 
-#: Columns of a channel that was just made or changed; it goes before all that wait for a check.
-DUE_AT_ONCE: Mapping[str, Any] = {"due_at": datetime(1970, 1, 1, tzinfo=UTC), "refusals": 0}
-
-# Run for each channel at each check, so they are put together once.
 _DUE = (
     selection()
     .where(channels.c.due_at <= bindparam("now"))
     .order_by(channels.c.due_at, channels.c.uid)
     .limit(bindparam("at_most"))
 )
-_SET_FOR_LATER = (
+_LATE = (
     selection()
     .where(channels.c.due_at > bindparam("latest"))
     .order_by(channels.c.due_at.desc())
     .limit(bindparam("at_most"))
 )
-_ON_THE_WAY = _SET_FOR_LATER.where(in_phases([Phase.PROVISIONING, Phase.DELETING]))
+_LATE_IN_PROGRESS = _LATE.where(in_phases([Phase.PROVISIONING, Phase.DELETING]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DueChannel:
-    """A channel to compare with Kafka, and how many checks in a row were refused before."""
+    """A channel to compare with Kafka, and the number of consecutive refusals before."""
 
     channel: Channel
     refusals: int
 
 
 def due(tx: ReadTransaction, *, now: datetime, limit: int) -> list[DueChannel]:
-    """Return up to `limit` channels that are due, changed ones first, then the longest due."""
+    """Return up to `limit` due channels: changed ones first, then the longest overdue."""
     rows = tx.execute(_DUE, {"now": now, "at_most": limit})
     return [DueChannel(channel=channel_of(row), refusals=row.refusals) for row in rows]
 
 
 def misdated(
-    tx: ReadTransaction, *, latest: datetime, latest_on_the_way: datetime, limit: int
+    tx: ReadTransaction, *, latest: datetime, latest_in_progress: datetime, limit: int
 ) -> list[DueChannel]:
-    """Return up to `limit` channels that are due later than anybody sets them for.
+    """Return up to `limit` channels with due times beyond the longest pause.
 
-    The clock was ahead when they were: it was set back since. Those that are being made or deleted
-    are set for sooner than others.
+    They were set before the clock was set back. Channels that are being created or deleted have
+    shorter pauses than others.
     """
-    asked = {"latest": latest_on_the_way, "at_most": limit}
-    rows = tx.execute(_ON_THE_WAY, asked).all()
-    rows = rows or tx.execute(_SET_FOR_LATER, {"latest": latest, "at_most": limit}).all()
+    rows = tx.execute(_LATE_IN_PROGRESS, {"latest": latest_in_progress, "at_most": limit}).all()
+    rows = rows or tx.execute(_LATE, {"latest": latest, "at_most": limit}).all()
     return [DueChannel(channel=channel_of(row), refusals=row.refusals) for row in rows]
 
 
@@ -76,11 +63,11 @@ def record_observation(
     due_at: datetime,
     refusals: int,
 ) -> Channel | None:
-    """Write down what was seen of the channel `was`; None if it has changed since it was read.
+    """Save the status of `seen`; return the saved channel, None if `was` is outdated.
 
-    Of `seen` only the status counts (phase, observed generation, conditions, topic), and of an
-    adopted channel the spec, which follows the topic. The revision goes up only if one is new.
-    Raises ValueError for a step that the transition table does not have.
+    The status is phase, observed generation, conditions and topic, and for an adopted channel the
+    spec, which follows the topic. The revision increases only if something changed. Raises
+    ValueError for a transition that the table does not allow.
     """
     if not may_become(was.phase, seen.phase):
         raise ValueError(f"a channel that is {was.phase} cannot become {seen.phase}")
@@ -96,18 +83,16 @@ def record_observation(
     )
     if seen != was:
         seen = replace(seen, revision=was.revision + 1)
-    written = tx.execute(
-        CHANGE, values_of(seen) | as_it_was(was) | {"due_at": due_at, "refusals": refusals}
-    )
-    return seen if written.rowcount == 1 else None
+    written = replace_row(tx, seen, was=was, due_at=due_at, refusals=refusals)
+    return seen if written else None
 
 
 def remove(
     tx: WriteTransaction, uid: str, from_phases: Collection[Phase] = (Phase.DELETING,)
 ) -> bool:
-    """Remove the row; False if it is gone or in another phase.
+    """Delete the row; return False if it is gone or in another phase.
 
-    Where its topic stays, the schemas of the records in it are kept.
+    If the topic stays, the schemas of its records are kept.
     """
     schemas_store.keep_for_topic(tx, uid, phases=from_phases)
     removed = tx.execute(delete(channels).where(channels.c.uid == uid, in_phases(from_phases)))
@@ -115,5 +100,5 @@ def remove(
 
 
 def exists(tx: ReadTransaction, uid: str) -> bool:
-    """Tell whether the channel of this uid has a row, in whatever phase."""
+    """Return whether the channel of this uid has a row in any phase."""
     return tx.execute(select(channels.c.uid).where(channels.c.uid == uid)).first() is not None

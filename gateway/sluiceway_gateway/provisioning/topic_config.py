@@ -1,8 +1,4 @@
-"""The topic settings that a channel may set.
-
-The list names what is allowed; anything else is refused. A setting that is known but kept from
-users has a reason of its own.
-"""
+"""Topic settings that a channel may set; all others are refused, some with their own advice."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,22 +6,22 @@ from difflib import get_close_matches
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-#: What librdkafka takes at most as `message.max.bytes`.
+#: librdkafka's maximum of `message.max.bytes`.
 MESSAGE_BYTES_MAX = 1_000_000_000
-#: The broker's own default of `max.message.bytes`.
+#: The broker's default of `max.message.bytes`.
 MESSAGE_BYTES_DEFAULT = 1_048_588
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """One setting that was refused: its name, and what is wrong and what to do instead."""
+    """A refused setting, with a message that says what to do instead."""
 
     name: str
     message: str
 
 
 Rule = Callable[[str], str]
-"""Takes a value, gives its canonical form, raises ValueError with what is expected."""
+"""Returns the canonical form of a value; raises ValueError with the expected values."""
 
 
 def _integer(low: int, high: int) -> Rule:
@@ -84,7 +80,7 @@ ALLOWED: Mapping[str, Rule] = {
     "min.cleanable.dirty.ratio": _ratio,
     "min.compaction.lag.ms": _DURATION,
     "min.insync.replicas": _integer(1, 32767),
-    # Kafka 4 takes no segment below one mebibyte.
+    # Kafka 4 requires at least one mebibyte.
     "segment.bytes": _integer(1024 * 1024, INT32_MAX),
     "segment.ms": _integer(1, INT64_MAX),
 }
@@ -99,10 +95,10 @@ _KEPT_FROM_USERS: Mapping[str, str] = {
     "remote.storage.enable": "tiered storage is the cluster operator's to set up; leave it out",
 }
 
-#: Characters of an unknown name that are shown and compared.
+#: Longest part of an unknown name in messages.
 _NAME_LENGTH = 100
 
-#: Overrides that Kafka's own tools set while they move replicas; never treated as drift.
+#: Overrides set by Kafka's own tools during reassignments; never treated as drift.
 OPERATOR_OVERRIDES = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
@@ -117,7 +113,7 @@ def _refused_name(name: str) -> str:
 
 
 def refusals(config: Mapping[str, str]) -> tuple[Refusal, ...]:
-    """Everything that is wrong with a channel's `spec.config`, by name; empty if nothing is."""
+    """Return all refusals of a channel's `spec.config`, sorted by name."""
     found: list[Refusal] = []
     for name, value in sorted(config.items()):
         rule = ALLOWED.get(name)
@@ -133,9 +129,9 @@ def refusals(config: Mapping[str, str]) -> tuple[Refusal, ...]:
 
 
 def canonical(config: Mapping[str, str]) -> dict[str, str]:
-    """Write the values as Kafka gives them back, sorted by name.
+    """Return the values as Kafka returns them, sorted by name.
 
-    Call it with settings that have no refusals; it raises ValueError or KeyError for others.
+    The settings must have no refusals; others raise ValueError or KeyError.
     """
     return {name: ALLOWED[name](value) for name, value in sorted(config.items())}
 
@@ -143,7 +139,7 @@ def canonical(config: Mapping[str, str]) -> dict[str, str]:
 def topic_overrides(
     config: Mapping[str, str], *, retention_ms: int | None, retention_bytes: int | None
 ) -> dict[str, str]:
-    """All overrides that a channel's topic shall have: its `canonical` config and retention."""
+    """Return all overrides of a channel's topic: canonical config and retention."""
     overrides = dict(config)
     if retention_ms is not None:
         overrides["retention.ms"] = str(retention_ms)

@@ -35,7 +35,7 @@ class VersionBody(SchemaBody):
 
 
 class VersionList(BaseModel):
-    """All schemas that a channel keeps, the oldest first."""
+    """All schemas of a channel, the oldest first."""
 
     items: list[VersionBody]
 
@@ -47,7 +47,7 @@ class VersionList(BaseModel):
     responses=problems(404, also={200: {"description": "All versions", "model": VersionList}}),
 )
 def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
-    """Give all schemas that records of the channel may have; `status.schema` is the one in use."""
+    """Return all schemas of the channel's records; `status.schema` is the present one."""
     items = [
         {
             "id": each.id,
@@ -67,6 +67,6 @@ def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
     responses=problems(404, also={200: {"description": "The schema", "model": SchemaBody}}),
 )
 def get_schema(schema_id: SchemaId, principal: Anybody, gateway: Gateway) -> Response:
-    """Give the schema of this id, if the token may see a channel that has it."""
+    """Return a schema of a channel that the token may see."""
     definition = gateway.channels.schema(schema_id, principal)
     return JSONResponse({"id": schema_id, "definition": json.loads(definition)})

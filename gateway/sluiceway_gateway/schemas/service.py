@@ -27,18 +27,18 @@ _MAX_VIOLATIONS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedSchema:
-    """A schema that a channel can have."""
+    """A valid schema of a channel."""
 
     schema: Schema
 
     @property
     def canonical(self) -> str:
-        """Its one canonical form, Avro JSON."""
+        """Canonical Avro JSON."""
         return self.schema.canonical
 
 
 def parse_schema(definition: Mapping[str, Any]) -> ParsedSchema:
-    """Read an Avro schema; raises InvalidSchema naming the path of what is wrong."""
+    """Parse an Avro schema; raises InvalidSchema with the path of the fault."""
     try:
         return ParsedSchema(schema=Schema.parse(definition))
     except SchemaError as error:
@@ -49,9 +49,9 @@ def parse_schema(definition: Mapping[str, Any]) -> ParsedSchema:
 
 
 def schema_for(given: ParsedSchema | None, format_: Format) -> ParsedSchema | None:
-    """Return the schema of a channel of that format, of which `bytes` has one where none is given.
+    """Return the schema for a format; `bytes` has a default.
 
-    Raises InvalidSchema for one that such a channel cannot have.
+    Raises InvalidSchema for a schema that the format does not allow.
     """
     if format_ is not Format.BYTES:
         return given
@@ -74,10 +74,9 @@ def version_of(
     rule: Compatibility,
     now: datetime,
 ) -> SchemaVersion:
-    """Return which of the `kept` versions this schema is, or the next one, which is not kept yet.
+    """Return the kept version with this schema, or a new one that the caller has to store.
 
-    Raises SchemaIncompatible where it breaks the rule with one of the others, TooManySchemas
-    where there is room for no more.
+    Raises SchemaIncompatible and TooManySchemas.
     """
     parsed = [(each.version, _parsed(each.definition)) for each in kept]
     same = next(
@@ -100,7 +99,7 @@ def version_of(
 
 
 def is_same(definition: str, given: ParsedSchema) -> bool:
-    """Whether the stored definition is of this schema."""
+    """Return whether the stored definition is this schema."""
     return _parsed(definition) == given.schema
 
 
@@ -136,7 +135,7 @@ def _require(schema: Schema, others: Sequence[tuple[int, Schema]], rule: Compati
 
 
 def _broken(schema: Schema, version: int, before: Schema, rule: Compatibility) -> list[str]:
-    """Say what stands against `schema` beside another version, a sentence for each rule."""
+    """Return the incompatibilities of `schema` with another version."""
     found = []
     if rule in (Compatibility.BACKWARD, Compatibility.FULL):
         found += [

@@ -1,4 +1,4 @@
-"""Storage of schemas and of schemas kept for topics without a channel."""
+"""Storage of schemas, including those of topics whose channels were deleted."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,12 +7,11 @@ from datetime import datetime
 from sqlalchemy import bindparam, delete, exists, false, or_, select
 
 from sluiceway_gateway.channels.model import Format, Phase, SchemaVersion
-from sluiceway_gateway.channels.rows import in_phases
+from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channel_schemas, channels, kept_schemas, schemas
 from sluiceway_gateway.db.statements import by_dialect, starts_with
 
-# Whoever opens a channel asks for them, so it is put together once.
 _VERSIONS = (
     select(
         schemas.c.id,
@@ -31,7 +30,7 @@ _REGISTER = by_dialect(
 
 
 def register(tx: WriteTransaction, *, fingerprint: str, definition: str, now: datetime) -> int:
-    """Return the id of this schema; the same schema always has the same."""
+    """Return the permanent id of this schema, registering it if it is new."""
     key = {"fingerprint": fingerprint}
     found: int | None = tx.execute(_ID, key).scalar_one_or_none()
     if found is None:
@@ -41,7 +40,7 @@ def register(tx: WriteTransaction, *, fingerprint: str, definition: str, now: da
 
 
 def assign(tx: WriteTransaction, *, channel_uid: str, version: SchemaVersion) -> None:
-    """Note that this is one of the channel's schemas."""
+    """Add a version to the channel's schemas."""
     tx.execute(
         channel_schemas.insert().values(
             channel_uid=channel_uid,
@@ -53,9 +52,9 @@ def assign(tx: WriteTransaction, *, channel_uid: str, version: SchemaVersion) ->
 
 
 def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | None) -> str | None:
-    """Return a schema's definition, if a channel whose name begins with one of `prefixes` has it.
+    """Return a schema's definition if a channel whose name starts with one of `prefixes` has it.
 
-    Without prefixes, also if no channel has it any more.
+    With `prefixes` None, any schema is returned.
     """
     statement = select(schemas.c.definition).where(schemas.c.id == schema_id)
     if prefixes is not None:
@@ -71,7 +70,7 @@ def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | Non
 
 
 def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]:
-    """Return all schemas that the channel keeps, the oldest first."""
+    """Return all schemas of the channel, the oldest first."""
     rows = tx.execute(_VERSIONS, {"channel_uid": channel_uid})
     return tuple(
         SchemaVersion(
@@ -83,14 +82,14 @@ def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class KeptTopic:
-    """The format of a topic's records and the schemas that they may have, the oldest first."""
+    """Format and schemas of a topic's records, the oldest schema first."""
 
     format: Format
     versions: tuple[SchemaVersion, ...]
 
 
 def keep_for_topic(tx: WriteTransaction, channel_uid: str, *, phases: Collection[Phase]) -> None:
-    """Note the schemas of a channel that is about to go while its topic stays."""
+    """Keep the schemas of a channel that is deleted without its topic."""
     kept = (
         select(
             channels.c.topic_id,
@@ -115,7 +114,7 @@ def keep_for_topic(tx: WriteTransaction, channel_uid: str, *, phases: Collection
 
 
 def find_kept(tx: ReadTransaction, topic_id: str) -> KeptTopic | None:
-    """Return what is known of the topic; None if it never belonged to a channel."""
+    """Return the kept schemas of a topic; None if it never had a channel."""
     rows = tx.execute(
         select(kept_schemas, schemas.c.definition)
         .join(schemas, schemas.c.id == kept_schemas.c.schema_id)
@@ -139,5 +138,5 @@ def find_kept(tx: ReadTransaction, topic_id: str) -> KeptTopic | None:
 
 
 def forget_kept(tx: WriteTransaction, topic_id: str) -> None:
-    """Forget it: the topic has a channel again, which knows."""
+    """Delete the kept schemas of a topic that has a channel again."""
     tx.execute(delete(kept_schemas).where(kept_schemas.c.topic_id == topic_id))

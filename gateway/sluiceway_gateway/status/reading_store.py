@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row, Select, bindparam, exists, or_, select
 
 from sluiceway_gateway.channels.model import READABLE
-from sluiceway_gateway.channels.rows import in_phases
+from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role

@@ -133,7 +133,7 @@ class _Stream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until there are no more; raises TooManyWaiters before the first."""
-        with self._watch.place():
+        with self._watch.slot():
             await super().__call__(scope, receive, send)
 
 
@@ -223,4 +223,4 @@ async def _events(
             yield told
             due_s = time.monotonic() + HEARTBEAT_S
         await asyncio.sleep(PACE_S)
-        await view.changed(due_s - time.monotonic(), placed=True)
+        await view.changed(due_s - time.monotonic(), has_slot=True)

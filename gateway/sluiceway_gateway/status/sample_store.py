@@ -125,7 +125,7 @@ _LAST = CachedSelect(
     .offset(literal_column("0")),
     keys="uid",
     make=sample_of,
-    most=_MAX_CACHED,
+    max_entries=_MAX_CACHED,
 )
 
 

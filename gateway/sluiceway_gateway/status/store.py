@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, func, null, or_, select
 
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.rows import channel_of, selection
-from sluiceway_gateway.channels.store import Tag
+from sluiceway_gateway.channels.store import Tag, channel_of, selection
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints
 from sluiceway_gateway.db.statements import CachedSelect, starts_with
@@ -152,7 +151,7 @@ def _endpoint_of(row: Any) -> Reader | Endpoint:
     return Reader(endpoint=endpoint, progress=reader_progress_of(row))
 
 
-_CACHED_ENDPOINTS = CachedSelect(_ENDPOINTS, keys="uid", make=_endpoint_of, most=_MAX_CACHED)
+_CACHED_ENDPOINTS = CachedSelect(_ENDPOINTS, keys="uid", make=_endpoint_of, max_entries=_MAX_CACHED)
 
 
 def _version_of(row: Row[Any], sampled_at: datetime | None) -> StatusVersion:

@@ -27,10 +27,10 @@ class StatusView(Protocol):
     async def look(self) -> str:
         """Look at it and return the tag of its state, with its quotes; raises ChannelNotFound."""
 
-    async def changed(self, timeout_s: float, *, placed: bool = False) -> bool:
+    async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
         """Wait until it may be in another state than it was when it was looked at last.
 
-        False if the time was up first. `placed`: who asks has a place among those that wait.
+        False if the time was up first. `has_slot`: who asks has a place among those that wait.
         """
 
     async def body(self) -> tuple[str, bytes]:
@@ -74,10 +74,10 @@ class ChannelView:
         )
         return _tag(self._version)
 
-    async def changed(self, timeout_s: float, *, placed: bool = False) -> bool:
+    async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
         """Wait until it is in another state; False if the time was up first."""
         return await self._gateway.watch.status_changed(
-            self._name, self._version.tag, timeout_s=timeout_s, placed=placed
+            self._name, self._version.tag, timeout_s=timeout_s, has_slot=has_slot
         )
 
     async def body(self) -> tuple[str, bytes]:
@@ -112,10 +112,10 @@ class ListView:
         self._page = await run_in_threadpool(self._looked)
         return _page_tag(self._page)
 
-    async def changed(self, timeout_s: float, *, placed: bool = False) -> bool:
+    async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
         """Wait until anything of any channel is another; False if the time was up first."""
         return await self._gateway.watch.anything_changed(
-            self._page.overall, timeout_s=timeout_s, placed=placed
+            self._page.overall, timeout_s=timeout_s, has_slot=has_slot
         )
 
     async def body(self) -> tuple[str, bytes]:

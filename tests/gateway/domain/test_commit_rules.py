@@ -102,5 +102,5 @@ def test_what_is_refused(commit: Commit, standing: CommitContext, error: type[Co
 
 
 def test_a_refusal_says_where_the_group_stands_and_what_to_do() -> None:
-    with pytest.raises(GoesBack, match=r"stands at offset 10, record 5 .* use offsets/reset"):
+    with pytest.raises(GoesBack, match=r"has committed offset 10, record 5 .* use offsets/reset"):
         validate_commit(at(3, 1), STANDING)

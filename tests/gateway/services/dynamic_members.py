@@ -176,7 +176,7 @@ class DynamicRules:
             positions=(Position(partition=partition, offset=offset),),
         )
         try:
-            self.services.offsets.commit(commit, principal=LOOPBACK)
+            self.services.offsets.submit(commit, principal=LOOPBACK).result(30)
         except Conflict:
             assert not right
             return

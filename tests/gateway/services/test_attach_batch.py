@@ -176,7 +176,7 @@ def test_an_endpoint_continues_at_the_committed_positions(crowd: Crowd) -> None:
         number=1,
         positions=tuple(Position(partition=each, offset=each + 10) for each in (0, 1, 3)),
     )
-    crowd.services.offsets.commit(commit, principal=LOOPBACK)
+    crowd.services.offsets.submit(commit, principal=LOOPBACK).result(30)
     futures = crowd.together(
         crowd.request(**member(0, size=1)), crowd.request(group="other", index=0, size=1)
     )

@@ -34,73 +34,73 @@ def road() -> Iterator[Road]:
     road.free.set()
 
 
-def sent(convoy: "Batcher[Any, Any]", road: Road, *asked: Any) -> "list[Future[Any]]":
+def sent(batcher: "Batcher[Any, Any]", road: Road, *asked: Any) -> "list[Future[Any]]":
     """Have the first be on its way before the others come."""
-    first = convoy.join(asked[0])
+    first = batcher.submit(asked[0])
     assert road.arrived.acquire(timeout=30)
-    futures = [first, *map(convoy.join, asked[1:])]
+    futures = [first, *map(batcher.submit, asked[1:])]
     road.free.set()
     return futures
 
 
 def test_those_that_come_meanwhile_go_together_next_in_their_order(road: Road) -> None:
-    convoy: Batcher[str, str] = Batcher(road.work, name="test")
-    futures = sent(convoy, road, "a", "b", "c", "d")
+    batcher: Batcher[str, str] = Batcher(road.work, name="test")
+    futures = sent(batcher, road, "a", "b", "c", "d")
     assert [each.result(30) for each in futures] == ["a!", "b!", "c!", "d!"]
     assert road.taken == [["a"], ["b", "c", "d"]]
     # And whoever comes later begins anew.
-    assert convoy.join("e").result(30) == "e!"
-    convoy.close()
+    assert batcher.submit("e").result(30) == "e!"
+    batcher.close()
 
 
 def test_two_of_one_key_never_go_together_and_keep_their_order(road: Road) -> None:
-    convoy: Batcher[str, str] = Batcher(road.work, name="test", key=lambda asked: asked[0])
-    futures = sent(convoy, road, "a1", "b1", "c1", "b2", "b3", "d1")
+    batcher: Batcher[str, str] = Batcher(road.work, name="test", key=lambda asked: asked[0])
+    futures = sent(batcher, road, "a1", "b1", "c1", "b2", "b3", "d1")
     assert [each.result(30) for each in futures] == ["a1!", "b1!", "c1!", "b2!", "b3!", "d1!"]
     assert road.taken == [["a1"], ["b1", "c1", "d1"], ["b2"], ["b3"]]
 
 
 def test_what_is_heavy_does_not_all_go_at_once(road: Road) -> None:
-    convoy: Batcher[str, str] = Batcher(road.work, name="test", weight=len, most=4)
-    futures = sent(convoy, road, "a", "bb", "cc", "dddddddd", "e")
+    batcher: Batcher[str, str] = Batcher(road.work, name="test", weight=len, most=4)
+    futures = sent(batcher, road, "a", "bb", "cc", "dddddddd", "e")
     assert futures[-1].result(30) == "e!"
     assert road.taken == [["a"], ["bb", "cc"], ["dddddddd"], ["e"]]
 
 
 def test_an_error_of_one_is_only_its_own(road: Road) -> None:
-    convoy: Batcher[str, str] = Batcher(road.work, name="test")
-    futures = sent(convoy, road, "a", "b", "bad", "c")
+    batcher: Batcher[str, str] = Batcher(road.work, name="test")
+    futures = sent(batcher, road, "a", "b", "bad", "c")
     assert [futures[at].result(30) for at in (0, 1, 3)] == ["a!", "b!", "c!"]
     with pytest.raises(KeyError):
         futures[2].result(30)
 
 
 def test_what_fails_for_all_is_told_to_all_and_the_next_go_on(road: Road) -> None:
-    convoy: Batcher[str, str] = Batcher(road.work, name="test")
-    futures = sent(convoy, road, "a", "b", "all")
+    batcher: Batcher[str, str] = Batcher(road.work, name="test")
+    futures = sent(batcher, road, "a", "b", "all")
     for each in futures[1:]:
         with pytest.raises(ValueError, match="all of them"):
             each.result(30)
-    assert convoy.join("c").result(30) == "c!"
+    assert batcher.submit("c").result(30) == "c!"
 
 
 def test_an_answer_that_takes_longer_holds_nobody_up() -> None:
     later: Future[str] = Future()
-    convoy: Batcher[str, str] = Batcher(
+    batcher: Batcher[str, str] = Batcher(
         lambda asked: [later if each == "a" else each for each in asked], name="test"
     )
-    waiting = convoy.join("a")
-    assert convoy.join("b").result(30) == "b"
+    waiting = batcher.submit("a")
+    assert batcher.submit("b").result(30) == "b"
     assert not waiting.done()
     later.set_result("at last")
     assert waiting.result(30) == "at last"
 
 
 def test_one_that_was_given_up_before_its_turn_is_left_out(road: Road) -> None:
-    convoy: Batcher[str, str] = Batcher(road.work, name="test")
-    first = convoy.join("a")
+    batcher: Batcher[str, str] = Batcher(road.work, name="test")
+    first = batcher.submit("a")
     assert road.arrived.acquire(timeout=30)
-    given_up, last = convoy.join("b"), convoy.join("c")
+    given_up, last = batcher.submit("b"), batcher.submit("c")
     assert given_up.cancel()
     road.free.set()
     assert (first.result(30), last.result(30)) == ("a!", "c!")

@@ -28,7 +28,7 @@ from sluiceway_gateway.errors import (
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Offsets
-from sluiceway_gateway.offsets.store import Outcome
+from sluiceway_gateway.offsets.store import CommitResult
 
 KEY = SecretStr("k" * 40)
 
@@ -71,7 +71,7 @@ class Group:
             positions=(Position(partition=index, offset=number if offset is None else offset),),
         )
 
-    def together(self, *commits: Commit, by: Principal = LOOPBACK) -> "list[Future[Outcome]]":
+    def together(self, *commits: Commit, by: Principal = LOOPBACK) -> "list[Future[CommitResult]]":
         """Have all of these wait behind another one, so that they go in one transaction."""
         arrived, free = threading.Event(), threading.Event()
 
@@ -82,9 +82,9 @@ class Group:
         blocker = self.commit(0, 1, offset=0)
         before_each_commit(self.database, hold_up)
         try:
-            self.offsets.commit_soon(blocker, by=LOOPBACK)
+            self.offsets.submit(blocker, principal=LOOPBACK)
             assert arrived.wait(30)
-            return [self.offsets.commit_soon(each, by=by) for each in commits]
+            return [self.offsets.submit(each, principal=by) for each in commits]
         finally:
             free.set()
 
@@ -112,7 +112,7 @@ def test_those_that_wait_share_one_transaction(group: Group) -> None:
 
 
 def test_what_stands_against_one_is_told_to_that_one_alone(group: Group) -> None:
-    group.offsets.commit(group.commit(1, 1, offset=9), principal=LOOPBACK)
+    group.offsets.submit(group.commit(1, 1, offset=9), principal=LOOPBACK).result(30)
     group.attach(2)
     back, fenced, stale, good = group.together(
         group.commit(1, 2, offset=3),
@@ -158,24 +158,24 @@ def test_one_that_waits_for_another_transaction_holds_nobody_up(group: Group) ->
 def test_a_revoked_token_is_refused_in_the_transaction(group: Group) -> None:
     made = group.tokens.create(label="t", scopes=["read"])
     principal = group.tokens.authenticate(made.text.get_secret_value())
-    assert group.offsets.commit_soon(group.commit(1), by=principal).result(30).number == 1
+    assert group.offsets.submit(group.commit(1), principal=principal).result(30).number == 1
     group.tokens.revoke(made.token.id)
     assert group.tokens.recall(made.text.get_secret_value()) == principal
     for refused in (principal, LOOPBACK):
         with pytest.raises(Unauthenticated):
-            group.offsets.commit_soon(group.commit(2), by=refused).result(30)
+            group.offsets.submit(group.commit(2), principal=refused).result(30)
     assert group.tokens.recall(made.text.get_secret_value()) is None
     assert group.stands() == {1: 1}
 
 
 def test_a_group_that_became_another_one_is_seen_by_the_next_commit(group: Group) -> None:
-    assert group.offsets.commit(group.commit(1), principal=LOOPBACK).number == 1
+    assert group.offsets.submit(group.commit(1), principal=LOOPBACK).result(30).number == 1
     with group.database.write() as tx:
         found = groups_store.find(tx, group.uid, Role.READER, "g")
         assert found is not None
         groups_store.save(tx, replace(found, generation=found.generation + 1))
     with pytest.raises(StaleGeneration):
-        group.offsets.commit(group.commit(1, 2), principal=LOOPBACK)
+        group.offsets.submit(group.commit(1, 2), principal=LOOPBACK).result(30)
     assert group.stands() == {1: 1}
 
 
@@ -183,4 +183,4 @@ def test_what_the_driver_says_of_the_database_is_told_as_unavailable(group: Grou
     with group.database.write() as tx:
         tx.execute(text("DROP TABLE positions"))
     with pytest.raises(DatabaseUnavailable):
-        group.offsets.commit(group.commit(1), principal=LOOPBACK)
+        group.offsets.submit(group.commit(1), principal=LOOPBACK).result(30)

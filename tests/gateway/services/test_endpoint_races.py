@@ -55,7 +55,7 @@ class Crowd:
             number=number,
             positions=(Position(partition=endpoint.place.index, offset=offset),),
         )
-        self.services.offsets.commit(asked, principal=LOOPBACK)
+        self.services.offsets.submit(asked, principal=LOOPBACK).result(30)
 
     def offsets(self) -> dict[int, int]:
         report = self.services.offsets.fetch(self.name, "g", index=None)

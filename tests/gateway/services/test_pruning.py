@@ -110,7 +110,7 @@ def test_a_pruned_id_cannot_commit_send_heartbeats_or_take_a_place(past: Past) -
         positions=(Position(partition=0, offset=1),),
     )
     with pytest.raises(EndpointNotFound):
-        past.services.offsets.commit(commit, principal=LOOPBACK)
+        past.services.offsets.submit(commit, principal=LOOPBACK).result(30)
     report = EndpointReport(
         id=old.id,
         epoch=old.epoch,

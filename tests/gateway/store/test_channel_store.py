@@ -138,7 +138,9 @@ def test_a_change_made_from_another_phase_changes_nothing(database: Database, ph
 
 @given(steps=st.lists(st.sampled_from(Phase), max_size=6))
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples // 2,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_rows_follow_the_transition_table_and_nothing_else(
     database: Database, steps: list[Phase]
@@ -198,7 +200,9 @@ PARTS = st.one_of(
     parts=st.lists(PARTS, min_size=1, max_size=3),
 )
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_selectors_select_in_sql_as_they_do_in_the_domain(
     database: Database, labels: list[dict[str, str]], parts: list[str]

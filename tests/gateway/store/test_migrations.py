@@ -102,7 +102,7 @@ def test_migrating_again_changes_nothing(database: Database, database_url: str) 
     before = definitions(database)
     assert migrate(database_url) == revision.head()
     assert definitions(database) == before
-    revision.check_revision(database)
+    revision.require_current(database)
 
 
 def test_concurrent_migrations_all_succeed(empty_database_url: str) -> None:
@@ -116,14 +116,14 @@ def test_a_database_without_tables_is_refused(empty_database_url: str) -> None:
         opened(empty_database_url) as database,
         pytest.raises(WrongRevision, match="sluiceway migrate"),
     ):
-        revision.check_revision(database)
+        revision.require_current(database)
 
 
 def test_a_database_of_a_newer_version_is_refused(database: Database, database_url: str) -> None:
     with database.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(WrongRevision, match="newer version"):
-        revision.check_revision(database)
+        revision.require_current(database)
     with pytest.raises(WrongRevision, match="newer version"):
         migrate(database_url)
 
@@ -228,7 +228,7 @@ def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
 
 def test_an_older_revision_is_refused_with_the_line_to_run(old: Database) -> None:
     with pytest.raises(WrongRevision, match=r"is at revision 0001.*run `sluiceway migrate`"):
-        revision.check_revision(old)
+        revision.require_current(old)
 
 
 def test_an_upgrade_leaves_no_settings_on_pooled_connections(old: Database) -> None:

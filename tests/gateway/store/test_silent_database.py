@@ -135,7 +135,7 @@ def test_loops_come_back_when_the_server_answers_again(
 
 def waiting_threads() -> int:
     """Count the threads that a database has for itself."""
-    return sum(each.name in {"connect", "database-trial"} for each in threading.enumerate())
+    return sum(each.name in {"connect", "database-probe"} for each in threading.enumerate())
 
 
 def test_a_name_that_nobody_resolves_is_not_waited_for(
