@@ -50,7 +50,7 @@ def failing(calls: list[str], which: str) -> Callable[[Consumer, list[TopicParti
 
 def beats_again(reader: ChannelMember) -> bool:
     """Whether the gateway answers heartbeats again, so none is waiting for a connection."""
-    return reader.handle.session._outage_since_s is None
+    return reader.attachment.session._outage_since_s is None
 
 
 def test_reading_continues_while_the_gateway_is_unavailable(

@@ -64,9 +64,9 @@ def test_what_a_callback_raises_stops_nothing(
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        ({"x": object()}, "JSON's own values"),
-        ({"x": float("nan")}, "JSON's own values"),
-        ({"x": "a" * 4096}, "4,096 at most"),
+        ({"x": object()}, "a payload must be a JSON object"),
+        ({"x": float("nan")}, "a payload must be a JSON object"),
+        ({"x": "a" * 4096}, "the limit is 4,096"),
     ],
 )
 def test_a_payload_that_cannot_be_sent_is_refused(

@@ -343,7 +343,7 @@ def test_causes_contain_no_values_of_records(bench: Bench) -> None:
     assert take(reader, 1) == [{"demoText": secret}]
     with pytest.raises(InvalidRecordValue, match=secret) as raised:
         writer.invoke_write_records([{"demoText": [secret]}])
-    told = "record 0, field 'demoText': it must be a str of whole characters, and is list"
+    told = "record 0, field 'demoText': it must be a str without lone surrogates; it is list"
     assert raised.value.summary == told
     for channel in (writer, reader):
         # As pypz's executor does after an operator's exception.
