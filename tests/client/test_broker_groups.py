@@ -279,7 +279,7 @@ def test_commits_without_membership_need_a_group_without_members(
     member.join()
     told = commit(broker, channel, b"alone", 4)
     assert told.err == UnknownMemberId.ERROR_CODE
-    assert "they alone commit" in told.reason
+    assert "only they commit" in told.reason
     assert commit(broker, channel, b"alone", 4, generation=3).err == UnknownMemberId.ERROR_CODE
     broker.leave_group("c", b"alone", member.id)
     assert commit(broker, channel, b"alone", 4).err == 0

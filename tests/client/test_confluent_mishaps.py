@@ -50,7 +50,7 @@ def failing(calls: list[str], which: str) -> Callable[[Consumer, list[TopicParti
 
 def beats_again(reader: ChannelMember) -> bool:
     """Whether the gateway answers heartbeats again, so none is waiting for a connection."""
-    return reader.attachment.session._outage_since_s is None
+    return reader.handle.session._outage_since_s is None
 
 
 def test_reading_continues_while_the_gateway_is_unavailable(
@@ -237,7 +237,7 @@ def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
     manual.commit({0: 8})
     assert channel.committed("doubtful")[0].offset == 8
     until(lambda: beats_again(manual))
-    manual.attachment.detach()
+    manual.handle.detach()
     control.close()
 
 
@@ -314,7 +314,7 @@ def test_a_consumer_is_collected_while_its_session_is_locked(site: Facade, name:
         reader: Consumer | None = site.consumer()
         assert reader is not None
         reader.assign([at(name, 0, 0)])
-        (session,) = {each.attachment.session for each in reader._assignment.members.values()}
+        (session,) = {each.handle.session for each in reader._assignment.members.values()}
         assert isinstance(session, HeartbeatSession)
         # A cycle: its own callback refers to it.
         reader._coordinator.callbacks["assign"] = partial(print, reader)

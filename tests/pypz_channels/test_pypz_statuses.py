@@ -32,9 +32,9 @@ class ElsewhereWriter(QuickWriter):
 def vanish(writer: KafkaChannelWriter) -> None:
     """End a writer's heartbeats, as if its process had died."""
     assert writer._endpoint is not None
-    attachment = writer._endpoint._handle
-    assert attachment is not None
-    attachment.session.unregister(attachment)
+    handle = writer._endpoint._handle
+    assert handle is not None
+    handle.session.unregister(handle)
 
 
 def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.endpoints import history
 from sluiceway_gateway.endpoints.attach import AttachService
-from sluiceway_gateway.endpoints.attach_batch import AttachSpec
+from sluiceway_gateway.endpoints.attach_batch import AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.service import DetachSpec, Endpoints
 from sluiceway_gateway.kafka.admin import KafkaAdmin
@@ -126,16 +126,19 @@ def attach(owner: Owner) -> Callable[[], object]:
 
     database = owner.rig.database
     given = {"database": database, "notify": nobody, "clock": owner.rig.clock}
-    asked = AttachSpec(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
+    spec = AttachSpec(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
     where = {"uid": owner.channel.uid, "principal": LOOPBACK}
-    tokens = Tokens(database, None)
-    attachment = AttachService(tokens=tokens, wake=nobody, **given)  # type: ignore[arg-type]
-    attached = attachment.attach(owner.channel.name, asked, **where)  # type: ignore[arg-type]
-    departure = DetachSpec(epoch=attached.endpoint.epoch, state=State.CLOSED)
+    service = AttachService(tokens=Tokens(database, None), wake=nobody, **given)  # type: ignore[arg-type]
+    request = AttachRequest(
+        channel=owner.channel.name, channel_uid=owner.channel.uid, spec=spec, principal=LOOPBACK
+    )
+    attached = service.submit(request).result(30)
+    service.close()
+    detach = DetachSpec(epoch=attached.endpoint.epoch, state=State.CLOSED)
     return lambda: Endpoints(topics=owner.rig.kafka, **given).detach(  # type: ignore[arg-type]
         owner.channel.name,
-        asked.id,
-        departure,
+        spec.id,
+        detach,
         **where,  # type: ignore[arg-type]
     )
 

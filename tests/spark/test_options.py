@@ -92,7 +92,7 @@ def test_a_write_has_a_key_a_timeout_and_kafka_properties() -> None:
             {"startingTimestamp": "1", "startingOffsets": "latest"},
             "startingOffsets and startingTimestamp cannot both be given",
         ),
-        ({"kafka.plugin.library.paths": "/x.so"}, "'plugin.library.paths' is not one"),
+        ({"kafka.plugin.library.paths": "/x.so"}, "'plugin.library.paths' cannot be set"),
         ({"kafka.bootstrap.servers": "x:1"}, "the gateway provides the brokers' addresses"),
         ({"kafka.sasl.password": "x"}, "SLUICEWAY_KAFKA_CREDENTIALS_FILE"),
         ({"kafka.ssl.key.pem": "x"}, "plans and event logs show options"),
@@ -117,7 +117,7 @@ def test_invalid_options_of_a_batch_read_are_errors(options: dict[str, str], sai
         ({"create": "true", "partitions": "10001"}, "from 1 to 10000"),
         ({"startingOffsets": "latest"}, "'startingoffsets' is an option of a read"),
         ({"topic": "t"}, "the channel is named by load"),
-        ({"kafka.acks": "0"}, "'acks' is not one"),
+        ({"kafka.acks": "0"}, "'acks' cannot be set"),
         ({"kafka.delivery.timeout.ms": "1"}, "use deliveryTimeoutMs"),
     ],
 )

@@ -34,6 +34,7 @@ from sluiceway.spark.microbatch import ChannelStreamReader, MicroBatchPlanner
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
+from waiting import until
 
 Json = Mapping[str, Any]
 
@@ -248,7 +249,7 @@ def test_recreating_a_channel_ends_its_query(
     channel.delete()
     gateway.channel(channel.name, SCHEMA, partitions=2)
 
-    with pytest.raises(Conflict, match=r"made anew|recreated"):
+    with pytest.raises(Conflict, match=r"made anew|created again"):
         query.end()
 
 
@@ -261,6 +262,8 @@ def test_deleting_the_topic_ends_a_query(
     connection = channel.connection("read")
     admin = AdminClient(connection.kafka)
     admin.delete_topics([connection.topic_name])[connection.topic_name].result(30)
+    # The controller answers before the brokers have forgotten the topic.
+    until(lambda: connection.topic_name not in admin.list_topics(timeout=30).topics)
 
     with pytest.raises(TopicGone):
         query.end()

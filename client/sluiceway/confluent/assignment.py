@@ -205,7 +205,7 @@ class Assignment:
         for each in list(members):
             self.remove([at for at in self.partitions if at[0] == each.channel])
             del self.members[each.channel]
-            each.attachment.detach()
+            each.handle.detach()
 
     def exclude(self, member: GroupMember) -> None:
         """Drop a membership that the gateway ended; its channel is not joined again."""
@@ -242,7 +242,7 @@ class Assignment:
         try:
             self.fetcher.add_channel(member.connection)
         except BaseException as error:
-            member.attachment.fail(error)
+            member.handle.fail(error)
             raise
         self.members[member.channel] = member
         return member
@@ -260,7 +260,7 @@ def leave_all(members: dict[str, ChannelMember], control: Control | None = None)
     """Leave every channel, and ignore failures."""
     for each in list(members.values()):
         try:
-            each.attachment.detach()
+            each.handle.detach()
         except SluicewayError:
             continue
     members.clear()

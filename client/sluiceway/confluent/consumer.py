@@ -290,7 +290,7 @@ class Consumer:
     def memberid(self) -> str | None:
         """Return the id of its endpoint at the first channel, if it has one."""
         self._coordinator.require_open()
-        return next((each.attachment.id for each in self._assignment.members.values()), None)
+        return next((each.handle.id for each in self._assignment.members.values()), None)
 
     def close(self) -> None:
         """Commit if that is automatic, leave the group, and disconnect. May be repeated.

@@ -170,7 +170,7 @@ class ConsumerCoordinator:
             self.events.append(Message(topic=name, error=kafka_error(error)))
         for member in assignment.group_members:
             try:
-                member.attachment.check()
+                member.handle.check()
             except SluicewayError as error:
                 self._lose(member, error)
                 continue

@@ -28,7 +28,7 @@ class ChannelMember(ABC):
     def __init__(
         self, control: Control, channel: str, group: str, membership: Membership | None
     ) -> None:
-        self.attachment = EndpointHandle(
+        self.handle = EndpointHandle(
             HeartbeatSession.of(control.endpoints, grace_s=control.grace_s),
             channel=channel,
             uid=control.channel(channel).uid,
@@ -37,18 +37,18 @@ class ChannelMember(ABC):
             timeout_s=_TIMEOUT_S,
             close_timeout_s=_TIMEOUT_S,
         )
-        self.connection: Connection = self.attachment.attached.connection
+        self.connection: Connection = self.handle.attached.connection
         self.held: tuple[int, ...] = ()
         self._group = group
         self._done = 0
         self._starts: dict[int, int] = {}
         self._progress: tuple[int, Mapping[int, Position]] = (0, {})
-        self.attachment.metrics.observe(self.progress)
+        self.handle.metrics.observe(self.progress)
 
     @property
     def channel(self) -> str:
         """The channel's name."""
-        return self.attachment.channel
+        return self.handle.channel
 
     def add(self, offsets: Mapping[int, int]) -> None:
         """Add partitions with the offsets at which they begin."""
@@ -68,7 +68,7 @@ class ChannelMember(ABC):
         self.track_consumed(offsets)
         self._progress = (self._done + self._count(offsets), positions_at(offsets))
         if self._progress[0]:
-            self.attachment.record_cycle(self._progress[0])
+            self.handle.record_cycle(self._progress[0])
 
     def progress(self) -> tuple[int, Mapping[int, Position]]:
         """Return the number of messages handed out and the positions, as noted last."""
@@ -98,20 +98,20 @@ class GroupMember(ChannelMember):
 
     def __init__(self, control: Control, channel: str, group: str, *, wakeup: WakeupEvent) -> None:
         super().__init__(control, channel, group, Membership(group=group, index=None, size=None))
-        attachment = self.attachment
+        handle = self.handle
         try:
-            self._commits = OffsetCommitter(attachment, topic_id=self.connection.topic_id)
-            self.share = PartitionAssignment(attachment)
-            hear = self.share.on_heartbeat
+            self._commits = OffsetCommitter(handle, topic_id=self.connection.topic_id)
+            self.share = PartitionAssignment(handle)
+            update = self.share.on_heartbeat
 
             def on_heartbeat(result: HeartbeatResult) -> None:
-                hear(result)
+                update(result)
                 wakeup.set()
 
-            attachment.on_result = on_heartbeat
+            handle.on_result = on_heartbeat
             self.share.join()
         except BaseException as error:
-            attachment.fail(error)
+            handle.fail(error)
             raise
         self.initial_total = self.share.total
         self._committed: dict[int, Position] = {}
@@ -157,15 +157,15 @@ class ManualConsumer(ChannelMember):
 
     def __init__(self, control: Control, channel: str, group: str) -> None:
         super().__init__(control, channel, group, None)
-        attachment = self.attachment
+        handle = self.handle
         self._furthest: dict[int, int] = {}
         self._commits = StandaloneCommitter(
-            channel, group, uid=attachment.uid, topic_id=self.connection.topic_id
+            channel, group, uid=handle.uid, topic_id=self.connection.topic_id
         )
         try:
             self._commits.fetch(control.endpoints)
         except BaseException as error:
-            attachment.fail(error)
+            handle.fail(error)
             raise
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
@@ -175,7 +175,7 @@ class ManualConsumer(ChannelMember):
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         """Commit offsets, all or none."""
-        self.attachment.check()
+        self.handle.check()
         for partition, at in offsets.items():
             furthest = self._furthest.get(partition, 0)
             if at > furthest:
@@ -183,11 +183,11 @@ class ManualConsumer(ChannelMember):
                     f"partition {partition}: offset {at} is past what was handed out, which is up "
                     f"to {furthest}; nothing was committed"
                 )
-        self._commits.commit(self.attachment.session.calls, positions_at(offsets))
+        self._commits.commit(self.handle.session.calls, positions_at(offsets))
 
     def learn(self, partitions: Collection[int]) -> None:
         """Ask for the group's committed offsets of partitions that are assigned again."""
-        self._commits.fetch(self.attachment.session.calls, partitions)
+        self._commits.fetch(self.handle.session.calls, partitions)
 
     def committed(self, partition: int) -> int | None:
         """Return the committed offset as last seen, without asking."""

@@ -62,19 +62,19 @@ class StatusLoop:
 class HeartbeatLink:
     """Payloads of one endpoint, sent and received by its heartbeats in their order."""
 
-    def __init__(self, attachment: EndpointHandle) -> None:
-        self._attachment = attachment
+    def __init__(self, handle: EndpointHandle) -> None:
+        self._handle = handle
         self._answered = threading.Condition()
         self._answers = 0
         self.counterparts: tuple[Endpoint, ...] = ()
         """The endpoints of the other side, by the last heartbeat."""
-        attachment.on_result = self._on_heartbeat
-        attachment.subscribe()
+        handle.on_result = self._on_heartbeat
+        handle.subscribe()
 
     def send(self, payload: Mapping[str, Any]) -> None:
         """Send a payload at once. Raises OptionError, Fenced, EndpointClosed."""
-        self._attachment.payload = payload
-        self._attachment.session.wake()
+        self._handle.payload = payload
+        self._handle.session.wake()
 
     def refresh(self, timeout_s: float) -> None:
         """Wait for the answer to a heartbeat that began after this call, or for the timeout."""
@@ -86,7 +86,7 @@ class HeartbeatLink:
 
     def _wait_for_answer(self, deadline_s: float) -> None:
         before = self._answers
-        self._attachment.session.wake()
+        self._handle.session.wake()
         left_s = max(0.0, deadline_s - time.monotonic())
         self._answered.wait_for(lambda: self._answers > before, left_s)
 

@@ -239,8 +239,10 @@ def require_live(endpoint: Endpoint) -> None:
 def require_share(endpoint: Endpoint, generation: int) -> None:
     """Raise StaleGeneration unless the member's share is of this generation."""
     if share_generation(endpoint) != generation:
-        has = "has none" if endpoint.share is None else f"is of {endpoint.generation}"
+        current = "no assignment"
+        if endpoint.share is not None:
+            current = f"the assignment of generation {share_generation(endpoint)}"
         raise StaleGeneration(
-            f"The share of {endpoint.where} {has}, not of the generation {generation}: it released "
-            "those partitions, or took too long to. Sync, and continue at the group's positions."
+            f"Expected generation {generation}, but {endpoint.where} has {current}: its partitions "
+            "were released, or not released in time. Sync, and continue at the group's positions."
         )
