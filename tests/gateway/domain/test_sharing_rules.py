@@ -150,9 +150,7 @@ def test_a_member_that_names_another_share_than_its_own_takes_none() -> None:
 def test_commits_name_the_generation_of_the_share() -> None:
     member = replace(ENDPOINT, size=None, share=Share(index=0, size=1), generation=3)
     require_share(member, 3)
-    with pytest.raises(
-        StaleGeneration, match="Expected generation 4, but .* has the assignment of generation 3"
-    ):
+    with pytest.raises(StaleGeneration, match="has the assignment of generation 3"):
         require_share(member, 4)
     with pytest.raises(StaleGeneration, match="has no assignment"):
         require_share(replace(member, share=None), 3)
