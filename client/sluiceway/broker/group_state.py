@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluiceway.endpoint.standalone_committer import StandaloneCommitter
+from sluiceway.endpoint.committer import StandaloneCommitter
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.endpoints import EndpointCalls

@@ -5,10 +5,9 @@ from collections.abc import Collection, Mapping
 
 from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.endpoint.assignment import PartitionAssignment
-from sluiceway.endpoint.committer import OffsetCommitter
+from sluiceway.endpoint.committer import OffsetCommitter, StandaloneCommitter
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.endpoint.standalone_committer import StandaloneCommitter
 from sluiceway.errors import CommitBeyondRead, StaleGeneration
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import HeartbeatResult, Membership, Position
