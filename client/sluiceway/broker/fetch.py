@@ -22,7 +22,7 @@ from sluiceway.broker.exceptions import (
     partition_refusal,
     topic_refusal,
 )
-from sluiceway.broker.group_state import group_state
+from sluiceway.broker.groups import group_state
 from sluiceway.broker.requests import ByName, Message, each_once, in_bytes
 from sluiceway.broker.responses import FetchPartitionResponse, FetchResponse
 from sluiceway.errors import OptionError, SluicewayError

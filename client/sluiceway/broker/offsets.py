@@ -13,7 +13,7 @@ from sluiceway.broker.exceptions import (
     UnknownTopicOrPartition,
     group_refusal,
 )
-from sluiceway.broker.group_state import JoinedMember, group_state
+from sluiceway.broker.groups import JoinedMember, group_state
 from sluiceway.broker.requests import ByName, checked_generation, each_once, in_bytes, in_text
 from sluiceway.broker.responses import (
     OffsetCommitPartitionResponse,
