@@ -30,7 +30,7 @@ from sluiceway.records.tables import with_schema
 from sluiceway.records.to_python import to_records
 from sluiceway.records.validation import invalid_rows
 from sluiceway.schema import Schema
-from sluiceway.schema.rendering import definition
+from sluiceway.schema.avro import definition
 from sluiceway.schema.types import Record
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from sluiceway.codecs.physical import PhysicalForm
 from sluiceway.records.tables import with_schema
 from sluiceway.schema.arrow import to_arrow
-from sluiceway.schema.rendering import definition
+from sluiceway.schema.avro import definition
 from sluiceway.schema.types import (
     Field,
     Fixed,

@@ -10,7 +10,7 @@ from pyarrow import types as arrow_types
 
 from sluiceway.errors import InvalidSchema, SchemaError, UnsupportedType
 from sluiceway.schema import avro
-from sluiceway.schema.rendering import leaf_definition
+from sluiceway.schema.avro import leaf_definition
 from sluiceway.schema.types import (
     MAX_DIGITS,
     MAX_FIXED_BYTES,

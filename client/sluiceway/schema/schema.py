@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sluiceway.errors import InvalidSchema
-from sluiceway.schema import rendering
+from sluiceway.schema import avro
 from sluiceway.schema.avro import parse
 from sluiceway.schema.compatibility import differences
 from sluiceway.schema.inference import from_class, from_struct_type, is_struct_type
@@ -71,7 +71,7 @@ class Schema:
     @cached_property
     def definition(self) -> dict[str, Any]:
         """The canonical form as a dict; do not modify it."""
-        return rendering.definition(self.record)
+        return avro.definition(self.record)
 
     @cached_property
     def canonical(self) -> str:
@@ -79,7 +79,7 @@ class Schema:
 
         Equal schemas have equal texts, and `Schema.parse` of the text gives an equal schema.
         """
-        return rendering.canonical(self.record)
+        return avro.canonical(self.record)
 
     @cached_property
     def fingerprint(self) -> str:
