@@ -15,8 +15,7 @@ from confluent_kafka import (
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
 from sluiceway.confluent.fetcher import MessageFetcher, Partition
-from sluiceway.confluent.members import ChannelMember, GroupMember, ManualConsumer
-from sluiceway.confluent.subscription import Subscription
+from sluiceway.confluent.members import ChannelMember, GroupMember, ManualConsumer, Subscription
 from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.errors import SluicewayError
 from sluiceway.rest.channels import Control
