@@ -1,4 +1,4 @@
-"""Group membership requests: join, sync, heartbeat, leave."""
+"""Requests of group members (join, sync, heartbeat, leave), and the members of this process."""
 
 import threading
 import uuid

@@ -1,4 +1,4 @@
-"""Endpoints of a consumer at its channels: members of a group, and manual consumers."""
+"""Endpoints of a consumer at its channels: subscriptions, group members, manual consumers."""
 
 import math
 import re

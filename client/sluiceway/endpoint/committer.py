@@ -1,4 +1,4 @@
-"""Offset committer: stores a group's positions with the gateway."""
+"""Offset committers: store positions with the gateway, as a member of a group or without one."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping

@@ -1,4 +1,4 @@
-"""Parser for Avro JSON schemas; rejects types that a channel cannot carry."""
+"""Avro JSON: parses schemas, rejects types that a channel cannot carry, renders canonical JSON."""
 
 from __future__ import annotations
 

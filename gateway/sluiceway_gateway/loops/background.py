@@ -1,4 +1,4 @@
-"""The background loops of one replica, and which loop wakes which."""
+"""Background loops of a replica: how one runs and stops, which there are, which wakes which."""
 
 import threading
 import time
