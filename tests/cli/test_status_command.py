@@ -29,7 +29,7 @@ def name(gateway_url: str) -> Any:
     name = f"status-{next(_numbers)}"
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(
-            name, SCHEMA, heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000)
+            name, SCHEMA, heartbeat=Heartbeat(interval_ms=1_000, timeout_ms=60_000)
         )
         with pytest.raises(KeyError):
             fail(channel)

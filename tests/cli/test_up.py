@@ -21,6 +21,7 @@ def listens(address: str) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
+@pytest.mark.long
 def test_up_keeps_its_data_from_one_run_to_the_next(tmp_path: Path) -> None:
     arguments = ("up", "--port", "0", "--data", str(tmp_path / "data"))
     with process(*arguments) as first:

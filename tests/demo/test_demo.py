@@ -67,6 +67,7 @@ def demo(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
         process.kill()
 
 
+@pytest.mark.long
 def test_every_count_and_checksum_agrees_and_nothing_is_left(
     demo: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

@@ -14,6 +14,8 @@ from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway import Gateway
 from spark_environment import spark_environment
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).parent / "spark_program.py"
 # One user is the gateway's gift, the other the executors' own.
 OWN = {"sasl.username": "gateway", "sasl.password": PASSWORDS["gateway"]}
