@@ -47,6 +47,15 @@ def test_whoever_comes_from_elsewhere_is_shown_every_row_by_a_test_that_exists()
         assert f"def {shown[2]}(" in (ROOT / shown[1]).read_text(), f"no such test: {row}"
 
 
+def test_the_files_of_the_walks_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    walks = text.partition("## Walks through the code")[2].partition("\n## ")[0]
+    roots = (ROOT / "gateway" / "sluiceway_gateway", ROOT / "client" / "sluiceway")
+    named = re.findall(r"`([\w/]+\.py)`", walks)
+    assert len(named) > 60
+    assert [each for each in named if not any((root / each).exists() for root in roots)] == []
+
+
 def test_the_files_to_change_exist() -> None:
     roots = (ROOT / "gateway" / "sluiceway_gateway", ROOT / "client" / "sluiceway")
     named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "contributing.md").read_text())
