@@ -1,4 +1,4 @@
-"""The application: the one place where the parts meet."""
+"""The application: assembles services, routes and loops."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -51,7 +51,7 @@ _READINESS_TIMEOUT_S = 2.0
 
 
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
-    """Return a gateway that works by these settings.
+    """Return the gateway's application for these settings.
 
     Nothing is asked of the database or of Kafka before it starts. Its start
     raises WrongRevision for a database that is not migrated to this version, and

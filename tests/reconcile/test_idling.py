@@ -112,7 +112,7 @@ def test_an_idle_channel_is_announced_closed_and_then_removed(
         (line,) = history.of_group(tx, channel.uid, "", limit=9)
     assert line.by == "gateway"
     assert line.cause is not None
-    assert "closed: nobody has used it" in line.cause
+    assert "closed: not used since" in line.cause
     assert owner.on(10).removed == 1
     owner.rig.run_once()
     assert owner.rig.find(owner.channel) is None

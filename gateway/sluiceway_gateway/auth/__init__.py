@@ -1,1 +1,1 @@
-"""Tokens, scopes, and where the gateway may listen."""
+"""Tokens, scopes, bind addresses."""

@@ -27,7 +27,7 @@ def check_bind(host: str, *, has_tokens: bool, tls: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this address or name reaches this machine alone."""
+    """Whether this address or name is loopback."""
     if host == "localhost":
         return True
     try:

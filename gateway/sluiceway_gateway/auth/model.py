@@ -13,19 +13,19 @@ from sluiceway_gateway.errors import Forbidden
 
 
 class Action(StrEnum):
-    """What a request wants to do."""
+    """An action of a request."""
 
     VIEW = "view"
-    """See that a channel is there and how it stands."""
+    """See a channel and its status."""
     READ = "read"
     WRITE = "write"
     MANAGE = "manage"
     ADMIN = "admin"
-    """What concerns the whole cluster."""
+    """Actions on the whole cluster."""
 
 
 class Kind(StrEnum):
-    """What a scope gives."""
+    """The kind of a scope."""
 
     READ = "read"
     WRITE = "write"
@@ -45,7 +45,7 @@ _PREFIX = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """`KIND` or `KIND:PREFIX`: on all channels, or on those whose names begin so."""
+    """`KIND` or `KIND:PREFIX`: for all channels, or for names with that prefix."""
 
     kind: Kind
     prefix: str = ""
@@ -55,7 +55,7 @@ class Scope:
 
     @classmethod
     def parse(cls, text: str) -> "Scope":
-        """Read a scope; raises ValueError saying what is expected."""
+        """Parse a scope. Raises ValueError with the expected form."""
         kind, colon, prefix = text.partition(":")
         if kind not in Kind.__members__.values():
             raise ValueError(
@@ -74,15 +74,15 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Who asks, and what they may do."""
+    """An authenticated client and its scopes."""
 
     id: str
     scopes: tuple[Scope, ...]
     subject: str | None = None
-    """The token's label: whose it is. None where there are no tokens."""
+    """The token's label, which identifies its owner. None without tokens."""
 
     def require_own(self, owner: str | None, what: str) -> None:
-        """Raise Forbidden unless `what` is the subject's own, or nobody's."""
+        """Raise Forbidden if `what` belongs to another subject."""
         if owner is not None and owner != self.subject:
             raise Forbidden(
                 f"{what} was begun with a token of another owner; use a token with the label of "
@@ -90,7 +90,7 @@ class Principal:
             )
 
     def may(self, action: Action, channel: str | None = None) -> bool:
-        """Whether the scopes allow it on this channel, or on all channels if none is given."""
+        """Whether the scopes allow `action` on this channel; without a channel, on all."""
         return any(
             action in _GIVES[scope.kind]
             and (not scope.prefix or (channel is not None and channel.startswith(scope.prefix)))
@@ -107,7 +107,7 @@ class Principal:
             )
 
     def require_everywhere(self, action: Action, what: str) -> None:
-        """Raise Forbidden unless the scopes allow it on all channels; `what` needs that."""
+        """Raise Forbidden unless `action` is allowed on all channels, as `what` requires."""
         if not self.may(action):
             raise Forbidden(
                 f"{what} needs a token with the scope {action} on all channels, without a prefix: "
@@ -115,13 +115,13 @@ class Principal:
             )
 
     def prefixes(self, action: Action) -> tuple[str, ...]:
-        """Return what the names of all channels begin with on which `action` is allowed."""
+        """Return the name prefixes of the channels on which `action` is allowed."""
         allowed = {scope.prefix for scope in self.scopes if action in _GIVES[scope.kind]}
         return ("",) if "" in allowed else tuple(sorted(allowed))
 
 
 def parse_scopes(texts: Iterable[str]) -> tuple[Scope, ...]:
-    """Read scopes; raises ValueError for a wrong one and for none at all."""
+    """Parse scopes. Raises ValueError for an invalid one, and without any."""
     scopes = tuple(Scope.parse(text) for text in texts)
     if not scopes:
         raise ValueError("a token needs at least one scope: read, write, manage or admin")
@@ -133,7 +133,7 @@ _TOKEN = re.compile(r"slw_([0-9a-f]{16})_([0-9a-f]{64})\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """What is known of a token; never the token itself."""
+    """A token's record, without its secret."""
 
     id: str
     label: str
@@ -144,17 +144,17 @@ class Token:
     revoked_at: datetime | None = None
 
     def valid_at(self, now: datetime) -> bool:
-        """Whether it is neither revoked nor expired."""
+        """Whether the token is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
 def token_text(token_id: str, secret: str) -> str:
-    """Return the token as its holder gets it."""
+    """Return the token's text."""
     return f"slw_{token_id}_{secret}"
 
 
 def split_token(text: str) -> tuple[str, str] | None:
-    """Return id and secret; None if it is not of a token's form."""
+    """Return a token text's id and secret; None for another form."""
     found = _TOKEN.match(text)
     return None if found is None else (found[1], found[2])
 

@@ -33,7 +33,7 @@ from sluiceway_gateway.errors import (
 )
 
 LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=Kind.ADMIN),))
-"""Whoever asks over loopback while there are no tokens."""
+"""The principal of loopback requests while there are no tokens."""
 
 _LABEL_LENGTH = 200
 _RECENT_S = 10.0
@@ -44,7 +44,7 @@ _REFUSED = "The token is unknown, revoked or expired; ask for a new one."
 
 @dataclass(frozen=True, kw_only=True)
 class NewToken:
-    """A token that was just made: the only time that its text is known."""
+    """A newly created token, with its text, which is not stored."""
 
     token: Token
     text: SecretStr
@@ -103,7 +103,7 @@ class Tokens:
             return auth_store.every(tx)
 
     def revoke(self, token_id: str) -> None:
-        """Revoke a token at once and for good; raises NotFound if there is none of this id."""
+        """Revoke a token permanently. Raises NotFound for an unknown id."""
         with self._database.write() as tx:
             if not auth_store.revoke(tx, token_id, self._clock()):
                 raise NotFound(
@@ -111,14 +111,14 @@ class Tokens:
                 )
 
     def exist(self) -> bool:
-        """Whether a token was ever made; from then on every request needs one."""
+        """Whether a token was ever created; from then on every request needs one."""
         if not self._closed:
             with self._database.read() as tx:
                 self._closed = auth_store.exist(tx)
         return self._closed
 
     def check_key(self) -> None:
-        """Raise InvalidSettings if there are tokens that nobody could check."""
+        """Raise InvalidSettings if there are tokens but no key to verify them."""
         if self._key is None and self.exist():
             self._required_key()
 
@@ -148,7 +148,7 @@ class Tokens:
     def refusals(
         self, tx: ReadTransaction, principals: Collection[Principal]
     ) -> Mapping[Principal, Unauthenticated]:
-        """Return an error for each of the principals that is not valid any more."""
+        """Return an error for each principal that is no longer valid."""
         ids = {each.id for each in principals if each is not LOOPBACK}
         stored = auth_store.of_ids(tx, ids) if ids else {}
         found: dict[Principal, Unauthenticated] = {}
@@ -166,7 +166,7 @@ class Tokens:
         return found
 
     def require_valid(self, tx: ReadTransaction, principal: Principal) -> None:
-        """Raise Unauthenticated if the principal is not valid any more."""
+        """Raise Unauthenticated if the principal is no longer valid."""
         for error in self.refusals(tx, [principal]).values():
             raise error
 
@@ -195,7 +195,7 @@ class Tokens:
 
 
 class _RecentPrincipals:
-    """Principals by a keyed hash of their token, for some seconds; safe between threads."""
+    """Recently verified principals by a keyed hash of their token. Thread-safe."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)

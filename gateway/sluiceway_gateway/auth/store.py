@@ -22,7 +22,7 @@ def of_ids(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Token]:
 
 
 def exist(tx: ReadTransaction) -> bool:
-    """Whether a token was ever made."""
+    """Whether a token was ever created."""
     return tx.execute(_ANY).first() is not None
 
 
@@ -48,7 +48,7 @@ def insert(tx: WriteTransaction, token: Token) -> None:
 
 
 def revoke(tx: WriteTransaction, token_id: str, now: datetime) -> bool:
-    """Revoke the token, once; False if there is none of this id.
+    """Revoke a token, once; False for an unknown id.
 
     A token that was revoked before keeps the time of that.
     """

@@ -51,8 +51,8 @@ def require_usable(channel: Channel, *, writes: bool) -> None:
     ends = channel.phase in (Phase.CLOSING, Phase.CLOSED)
     if ends and writes:
         raise ChannelClosed(
-            f"The channel {channel.name!r} is {channel.phase}: its records can be read, and nobody "
-            "writes to it any more. Write to another channel, or delete this one and make it anew."
+            f"The channel {channel.name!r} is {channel.phase}: its records can be read, and no "
+            "writer can be opened. Write to another channel, or delete and recreate this one."
         )
     condition = channel.condition("Ready")
     readable = ends and condition and condition.status == "True"

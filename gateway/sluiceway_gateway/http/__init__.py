@@ -1,1 +1,1 @@
-"""The HTTP interface: wire forms, guards, problems, routes."""
+"""HTTP: the server, routing, authentication, errors, JSON."""

@@ -19,13 +19,13 @@ router = APIRouter(route_class=GatewayRoute)
 
 
 class Live(BaseModel):
-    """The process answers."""
+    """The process responds."""
 
     live: bool
 
 
 class Ready(BaseModel):
-    """Which parts answer, and for each that does not, the reason, a word.
+    """Which parts respond, and a one-word reason for each that does not.
 
     `loops` has the background loops of this replica that keep failing, each with the kind of error.
     """
@@ -38,7 +38,7 @@ class Ready(BaseModel):
 
 @router.get("/livez", tags=["health"], summary="Is the process alive?", response_model=Live)
 async def livez() -> Response:
-    """Answer, whatever else is the matter."""
+    """Respond while the process runs."""
     return JSONResponse({"live": True})
 
 
@@ -50,7 +50,7 @@ async def livez() -> Response:
     responses={503: {"description": "At least one of them does not", "model": Ready}},
 )
 async def readyz(gateway: Gateway) -> Response:
-    """Ask the database and Kafka."""
+    """Check the database and Kafka."""
     found = await gateway.readiness.check()
     whys = {"database": found.database, "kafka": found.kafka}
     reasons = {part: why for part, why in whys.items() if why is not None}
@@ -74,7 +74,7 @@ async def readyz(gateway: Gateway) -> Response:
     ),
 )
 async def metrics(_anybody: Anybody, gateway: Gateway) -> Response:
-    """Give all metrics; without the database, those that need none."""
+    """Return all metrics; without the database, those that need none."""
     counts: dict[Phase, int] | None = None
     with suppress(DatabaseUnavailable):
         counts = await run_in_threadpool(gateway.channels.count_by_phase)

@@ -19,7 +19,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def loads(body: bytes) -> Any:
-    """Return the value that `body` holds.
+    """Return the value of a JSON body.
 
     Raises InvalidRequest for what is not JSON in UTF-8, and for names that occur
     twice in an object, NaN and infinities, numbers of more than 40 digits, text

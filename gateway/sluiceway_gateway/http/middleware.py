@@ -28,7 +28,7 @@ class Observation:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve HTTP; nothing else is served but the lifespan."""
+        """Serve HTTP requests and the lifespan only."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -83,7 +83,7 @@ T = TypeVar("T")
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return what `work` gives; None if the client went away first, then it is cancelled."""
+    """Return the result of `work`; None if the client disconnects first, which cancels it."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_departure(request))
     try:

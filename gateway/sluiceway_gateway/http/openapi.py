@@ -1,7 +1,7 @@
 """The OpenAPI document, and Swagger UI.
 
 Swagger UI's files are npm's `swagger-ui-dist`, unchanged, held against the sums beside them by a
-test. The page takes them from the gateway, and the browser is told to ask nobody else.
+test. The page takes them from the gateway, and its content security policy allows no other source.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _HEADERS = {
 
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request, _anybody: Anybody) -> Response:
-    """Give the OpenAPI document."""
+    """Return the OpenAPI document."""
     return JSONResponse(request.app.openapi())
 
 
@@ -58,7 +58,7 @@ async def docs(_anybody: Anybody) -> Response:
 async def docs_file(
     file: Annotated[str, PathParameter(max_length=100)], _anybody: Anybody
 ) -> Response:
-    """Give what the page is made of; raises NotFound."""
+    """Return a file of the page; raises NotFound."""
     if file not in _TYPES:
         raise NotFound(f"The documentation has no file {file!r}; it is at /docs.")
     return FileResponse(_DIRECTORY / file, headers=_HEADERS, media_type=_TYPES[file])
@@ -68,7 +68,7 @@ _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 
 
 def document(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
-    """Return the document, with the routes in this order; it is made once."""
+    """Return the document, with the routes in this order; built once."""
     if app.openapi_schema is None:
         made = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=routes
@@ -88,7 +88,7 @@ def document(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
 
 
 def _restore_integers(part: Any) -> None:
-    """Make the bounds of integers integers again; FastAPI's model of the document has floats."""
+    """Convert integer bounds back to integers; FastAPI's model of the document has floats."""
     for each in part.values() if isinstance(part, dict) else part:
         if isinstance(each, dict | list):
             _restore_integers(each)

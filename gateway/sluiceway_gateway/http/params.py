@@ -62,7 +62,7 @@ IdempotencyKey = Annotated[
 def request_of(
     key: str | None, principal: Principal, *content: object, precondition: Precondition
 ) -> Request | None:
-    """Return the request that `key` stands for; its digest covers all of `content`."""
+    """Return the idempotent request of `key`; its digest covers `content`."""
     if key is None:
         return None
     text = repr((content, precondition.if_match, precondition.if_none_match))
@@ -71,12 +71,12 @@ def request_of(
 
 
 def cursor_after(name: str) -> str:
-    """Return the cursor that goes on after this name."""
+    """Return the cursor after this name."""
     return base64.urlsafe_b64encode(f"1:{name}".encode()).decode("ascii").rstrip("=")
 
 
 def name_before(cursor: str | None) -> str:
-    """Return the name that the cursor goes on after; raises InvalidRequest for a broken one."""
+    """Return the name before the cursor. Raises InvalidRequest for an invalid cursor."""
     if cursor is None:
         return ""
     try:
@@ -92,13 +92,13 @@ def name_before(cursor: str | None) -> str:
 
 
 def cursor_after_place(place: Place) -> str:
-    """Return the cursor that goes on after this place."""
+    """Return the cursor after this place."""
     text = f"e:{place.role}/{place.group}/{place.index}"
     return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
 
 
 def place_before(cursor: str | None) -> Place | None:
-    """Return the place that the cursor goes on after; raises InvalidRequest for a broken one."""
+    """Return the place before the cursor. Raises InvalidRequest for an invalid cursor."""
     if cursor is None:
         return None
     try:
@@ -114,7 +114,7 @@ def place_before(cursor: str | None) -> Place | None:
 
 
 def selector_of(text: str | None) -> Selector | None:
-    """Return the selector; raises InvalidRequest for a broken one."""
+    """Return the selector. Raises InvalidRequest for an invalid one."""
     if text is None or not text.strip():
         return None
     try:

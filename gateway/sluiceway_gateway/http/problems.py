@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problems: their status, their JSON, their place in the OpenAPI document."""
+"""Errors as RFC 9457 problems: HTTP status, JSON, OpenAPI responses."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -41,14 +41,14 @@ STATUSES: Mapping[type[SluicewayGatewayError], int] = {
 
 
 class FieldError(BaseModel):
-    """One thing that is wrong with the request."""
+    """A violation of the request's rules."""
 
     pointer: str = Field(description="JSON pointer into the body, or path:, query: or header:NAME")
     message: str
 
 
 class Problem(BaseModel):
-    """Why the request was not done, and what can be done about it."""
+    """Why the request failed, and what to do."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,12 +65,12 @@ class Problem(BaseModel):
 
 
 def status_of(error: SluicewayGatewayError) -> int:
-    """Return the HTTP status that stands for this error."""
+    """Return the HTTP status of an error."""
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
 def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = {}) -> Response:
-    """Return the answer that tells of this error."""
+    """Return the response for an error."""
     status = status_of(error)
     body: dict[str, Any] = {
         "type": f"urn:sluiceway:problem:{error.code}",
@@ -94,7 +94,7 @@ def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = 
 
 
 def internal_error() -> SluicewayGatewayError:
-    """Return the error for what nobody foresaw; it says nothing about it."""
+    """Return the error for an unexpected exception; it contains no details."""
     return SluicewayGatewayError(
         "The gateway failed on this request; its log has the cause under this request's id."
     )
@@ -108,7 +108,7 @@ _WORDS = {
 
 
 def malformed(found: Sequence[Mapping[str, Any]]) -> InvalidRequest:
-    """Return the error for what pydantic found wrong, without the values."""
+    """Return the error for pydantic's violations, without values."""
     violations = [
         Violation(
             pointer=_pointer([str(part) for part in each["loc"]]),
@@ -128,14 +128,14 @@ def _pointer(location: list[str]) -> str:
 
 
 def _shortened(pointer: str) -> str:
-    """Return the pointer; names in it may be as long as the request."""
+    """Return a JSON pointer with shortened names, which may be as long as the request."""
     return pointer if len(pointer) <= _POINTER_LENGTH else f"{pointer[:_POINTER_LENGTH]}…"
 
 
 def problems(
     *statuses: Literal[404, 409, 412, 413, 422], also: Mapping[int | str, Any] | None = None
 ) -> dict[int | str, Any]:
-    """Return a guarded route's `responses`: these problems and those that each route has."""
+    """Return a route's `responses`: these problems, and those of every route."""
     described = {
         401: "No valid token",
         403: "The token's scopes do not reach that far",
@@ -158,7 +158,7 @@ def problems(
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error that reaches the application with a problem."""
+    """Respond to every error that reaches the application with a problem."""
 
     @app.exception_handler(SluicewayGatewayError)
     async def ours(_request: Request, error: Exception) -> Response:
@@ -188,7 +188,7 @@ def install(app: FastAPI) -> None:
 
 
 def _methods(request: Request) -> list[str]:
-    """Return all methods of the request's path; one route has only its own."""
+    """Return all methods of the request's path; each route knows only its own."""
     return sorted(
         method
         for route in request.app.routes

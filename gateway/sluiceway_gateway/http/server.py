@@ -1,7 +1,7 @@
 """HTTP/1.1 connections: uvicorn's httptools protocol, with limits on what a client may send.
 
 uvicorn limits neither the size of a head, nor the time a request takes to arrive, nor the number of
-connections. The limits apply before authentication, so nothing here asks who the client is.
+connections. The limits apply before authentication, so they do not depend on the client.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ __all__ = ["HEALTH_CONNECTIONS", "ConnectionLimits", "allowed_connections", "lim
 
 MAX_URL_BYTES = 16 * 1024
 MAX_HEAD_BYTES = 32 * 1024
-"""Of the URL and the headers; trailers of a chunked body count too."""
+"""Bytes of the URL and the headers, including trailers of a chunked body."""
 MAX_HEADERS = 100
 HEALTH_CONNECTIONS = 16
-"""Beyond the limit, for the health endpoints alone."""
+"""Connections beyond the limit, for the health endpoints only."""
 
 _WARN_EVERY_S = 60.0
 
@@ -40,11 +40,11 @@ _log = logging.getLogger("sluiceway_gateway.http")
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """What clients may hold, known or not."""
+    """Limits for clients, authenticated or not."""
 
     connections: int
     client_timeout_s: float
-    """For a request to arrive completely, and for a client to take in more of an answer."""
+    """Time for a request to arrive completely, and for a client to read more of a response."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -56,15 +56,15 @@ class LimitedProtocol(HttpToolsProtocol):
 
     limits: ClassVar[ConnectionLimits]
     idle: ClassVar[dict["LimitedProtocol", None]]
-    """Connections of this server without a request, the longest first."""
+    """Connections of this server without a request, the longest idle first."""
     warned_s: ClassVar[float]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._arriving = False
-        """A request has begun and is not complete."""
+        """Whether a request has begun and is not complete."""
         self._parsed = False
-        """The data just received brought the parser on."""
+        """Whether the parser reported anything for the data just received."""
         self._unparsed_bytes = 0
         self._head_bytes = 0
         self._error: SluicewayGatewayError | None = None
@@ -73,7 +73,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._health_only = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for the connection, or refuse it."""
+        """Accept the connection, closing an idle one if necessary, or refuse it."""
         super().connection_made(transport)
         over = len(self.connections) - self.limits.connections
         if over > 0:
@@ -92,7 +92,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection."""
         self.idle.pop(self, None)
         self._cancel_deadline()
         if self._stalled is not None:
@@ -100,7 +100,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and see that the rest of it comes in time."""
+        """Parse received data, and start the timer for the rest of the request."""
         self._parsed = False
         super().data_received(data)
         if self.transport.is_closing():
@@ -115,14 +115,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self._cancel_deadline()
 
     def on_message_begin(self) -> None:
-        """Give a new request all of its time."""
+        """Restart the timer for a new request."""
         super().on_message_begin()
         self._parsed = self._arriving = True
         self._head_bytes = 0
         self._cancel_deadline()
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the URL."""
+        """Count a piece of the URL."""
         super().on_url(url)
         self._parsed = True
         self._head_bytes = len(self.url)
@@ -131,7 +131,7 @@ class LimitedProtocol(HttpToolsProtocol):
             raise self._error
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer."""
+        """Count a header or a trailer."""
         super().on_header(name, value)
         self._parsed = True
         self._head_bytes += len(name) + len(value) + 4
@@ -140,7 +140,7 @@ class LimitedProtocol(HttpToolsProtocol):
             raise self._error
 
     def on_headers_complete(self) -> None:
-        """Begin to answer."""
+        """Start the response."""
         super().on_headers_complete()
         self._parsed = True
         self.idle.pop(self, None)
@@ -148,12 +148,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
+        """Receive a piece of the body."""
         super().on_body(body)
         self._parsed = True
 
     def on_message_complete(self) -> None:
-        """Note that all of the request is here."""
+        """Stop the timer: the request is complete."""
         super().on_message_complete()
         self._parsed, self._arriving = True, False
 
@@ -166,18 +166,18 @@ class LimitedProtocol(HttpToolsProtocol):
             self.idle[self] = None
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        """Answer what the parser, or a callback of it, refused."""
+        """Respond to a request that the parser or one of its callbacks refused."""
         self._refuse(
             self._error or MalformedHttp("The request is not HTTP/1.1; send it as RFC 9112 says.")
         )
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close, though the last answer may not be taken in."""
+        """Close, even if the client has not read the last response."""
         super().timeout_keep_alive_handler()
         self._abort_if_stalled()
 
     def pause_writing(self) -> None:
-        """Wait for the client to take in more, for a while."""
+        """Wait for the client to read more, up to the time limit."""
         super().pause_writing()
         self._abort_if_stalled()
 
@@ -192,7 +192,7 @@ class LimitedProtocol(HttpToolsProtocol):
             )
 
     def _expect(self) -> None:
-        """Have the rest of a request come in time."""
+        """Start the timer for the rest of a request."""
         if self._deadline is None:
             timeout_s = self.limits.client_timeout_s
             self._deadline = self.loop.call_later(timeout_s, self._overdue)
@@ -217,7 +217,7 @@ class LimitedProtocol(HttpToolsProtocol):
             )
 
     def _refuse(self, error: SluicewayGatewayError) -> None:
-        """Answer with a problem, whatever else was to be answered, and close."""
+        """Respond with a problem instead of any other response, and close."""
         answer = problem_response(error, {"Connection": "close"})
         lines = [f"HTTP/1.1 {answer.status_code} {error.title}".encode()]
         lines += [name + b": " + value for name, value in answer.raw_headers]
@@ -226,7 +226,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._abort_if_stalled()
 
     def _abort_if_stalled(self) -> None:
-        """Give the connection up if the client takes in nothing of what waits to be written."""
+        """Close the connection if the client reads nothing of the pending data."""
         waiting = self.transport.get_write_buffer_size()
 
         def look() -> None:
@@ -242,7 +242,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def limited_protocol(limits: ConnectionLimits) -> type[LimitedProtocol]:
-    """Return the protocol of one server, for uvicorn's option `http`."""
+    """Return the protocol class for one server, for uvicorn's option `http`."""
 
     class ServerProtocol(LimitedProtocol):
         pass
@@ -254,7 +254,7 @@ def limited_protocol(limits: ConnectionLimits) -> type[LimitedProtocol]:
 
 
 def allowed_connections(settings: Settings) -> int:
-    """Return how many connections fit into the files that this process may open."""
+    """Return the number of connections that fit the process's limit of open files."""
     wanted = settings.max_connections
     # A connection to SQLite opens three; Kafka, logs and the event loop open some.
     others = 3 * settings.database_pool_size + 100 + HEALTH_CONNECTIONS
@@ -272,7 +272,7 @@ def allowed_connections(settings: Settings) -> int:
 
 
 def _raised_file_limit(wanted: int) -> int:
-    """Return how many files this process may open, after raising its own limit if it may."""
+    """Raise the process's limit of open files as far as allowed, and return it."""
     try:
         import resource
     except ImportError:

@@ -170,7 +170,7 @@ class TtlReaper:
                 return updated
             what = "closed" if updated.phase is Phase.CLOSED else "removed"
             since = present.used_at.isoformat(timespec="seconds")
-            record_event(tx, held, f"{what}: nobody has used it since {since}", at=now)
+            record_event(tx, held, f"{what}: not used since {since}", at=now)
             endpoints_store.revise(tx, [held.uid])
             channels_store.save(
                 tx, updated, was=present.channel, from_phases=sources(updated.phase)

@@ -168,7 +168,7 @@ def drained(
 
 def closed(channel: Channel, *, reason: str, message: str, now: datetime) -> Channel:
     """Close the channel regardless of open endpoints."""
-    readable = "The channel is closed: its records are read, nobody writes any more."
+    readable = "The channel is closed: its records can be read, and no writer can be opened."
     ready = _with_condition(channel, "Ready", "True", "Closed", readable, now)
     done = _with_condition(ready, "Drained", "True", reason, message, now)
     return replace(done, phase=Phase.CLOSED, revision=channel.revision + 1)
@@ -258,7 +258,9 @@ def apply_idle_limit(
         return _announced(channel, "True", reason, message, now=now)
     if not watched:
         return _announced(channel, *_before(channel, used_at, now), now=now)
-    shut = closed(channel, reason=IDLE, message="It was closed as nobody used it.", now=now)
+    shut = closed(
+        channel, reason=IDLE, message="The channel was closed because it was not used.", now=now
+    )
     return _with_condition(shut, IDLE, "True", reason, message, now)
 
 
@@ -269,32 +271,29 @@ def _before(
     fate = "its topic stays" if channel.adopted else "its records with it"
     if not is_quiet(channel, used_at=used_at, now=now):
         if channel.phase is Phase.CLOSED:
-            message = (
-                f"The channel is in use. When nobody uses it for {_span(2 * idle)} it is removed."
-            )
+            message = f"The channel is in use. After {_span(2 * idle)} without use it is removed."
             return "False", "InUse", message
         return (
             "False",
             "InUse",
-            f"The channel is in use. When nobody uses it for {_span(idle)} it is closed, and after "
-            f"as long again removed; {fate}.",
+            f"The channel is in use. After {_span(idle)} without use it is closed, and after the "
+            f"same time again removed; {fate}.",
         )
     if channel.phase is Phase.CLOSED:
         return "False", "Quiet", _remains(channel, used_at, used_at + 2 * idle)
     return (
         "False",
         "Quiet",
-        f"Nobody has used the channel since {_shown(used_at)}: it is closed at "
-        f"{_shown(used_at + idle)}, and removed {_span(idle)} later, {fate}, unless somebody uses "
-        "it.",
+        f"The channel has not been used since {_shown(used_at)}: it is closed at "
+        f"{_shown(used_at + idle)}, and removed {_span(idle)} later, {fate}, unless it is used.",
     )
 
 
 def _remains(channel: Channel, used_at: datetime, removed_at: datetime) -> str:
     fate = "forgotten, and its topic stays" if channel.adopted else "removed with its records"
     return (
-        f"Nobody has used the channel since {_shown(used_at)}: it is {fate} at "
-        f"{_shown(removed_at)}, unless somebody reads it, or changes spec.idle_ms."
+        f"The channel has not been used since {_shown(used_at)}: it is {fate} at "
+        f"{_shown(removed_at)}, unless it is read, or spec.idle_ms is changed."
     )
 
 

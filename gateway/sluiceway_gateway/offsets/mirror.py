@@ -1,6 +1,6 @@
 """Mirror of positions into Kafka's own group offsets.
 
-It goes one way: from the database to Kafka's group offsets, which nobody here ever reads.
+It goes one way: from the database to Kafka's group offsets, which the gateway never reads.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ _Offsets = dict[tuple[str, int], int]
 
 
 class Groups(Protocol):
-    """What is asked of Kafka."""
+    """The Kafka requests of the mirror."""
 
     def commit_offsets(
         self, groups: Mapping[str, Mapping[tuple[str, int], int]]
@@ -41,7 +41,7 @@ class Groups(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorCounts:
-    """What one pass did, in Kafka's groups."""
+    """Results of one pass, in Kafka's groups."""
 
     written: int = 0
     refused: int = 0
@@ -60,7 +60,7 @@ class Mirror:
         clock: Clock,
         monotonic: Callable[[], float],
     ) -> None:
-        """`prefix` is what the names of Kafka's groups start with; the group's own follows."""
+        """`prefix` precedes the group's name in Kafka."""
         self._database = database
         self._kafka = kafka
         self._prefix = prefix
@@ -116,7 +116,7 @@ class Mirror:
         return changed
 
     def _forget_others(self, found: list[MirroredOffset]) -> None:
-        """Keep in mind only what is there."""
+        """Drop state of groups that no longer exist."""
         there = {(self._name(each), each.topic, each.partition) for each in found}
         for group, offsets in list(self._written.items()):
             left = {place: at for place, at in offsets.items() if (group, *place) in there}
@@ -125,7 +125,7 @@ class Mirror:
                 del self._written[group]
 
     def _name(self, position: MirroredOffset) -> str:
-        """Return the name of the group in Kafka."""
+        """Return the group's name in Kafka."""
         group = self._prefix + position.group
         return group if position.member < 0 else f"{group}-{position.member}"
 

@@ -41,7 +41,7 @@ TopicId = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class PositionPut(Asked):
-    """The next record to read."""
+    """A position: the next record to read."""
 
     partition: int = Field(ge=0, le=INT32_MAX)
     offset: int = Field(ge=0, le=INT64_MAX)

@@ -254,12 +254,12 @@ def _ready(channel: Channel, now: datetime) -> Condition:
         message = "The channel is closing: its writers finish, its records are read."
         return _condition("Ready", "True", Reason.CLOSING, message, now)
     if channel.phase is Phase.CLOSED:
-        message = "The channel is closed: its records are read, nobody writes any more."
+        message = "The channel is closed: its records can be read, and no writer can be opened."
         return _condition("Ready", "True", Reason.CLOSED, message, now)
     if channel.phase is Phase.READY:
         reason = Reason.TOPIC_ADOPTED if channel.adopted else Reason.TOPIC_CREATED
-        return _condition("Ready", "True", reason, f"The topic {name} is there.", now)
-    message = f"The topic {name} is being made."
+        return _condition("Ready", "True", reason, f"The topic {name} exists.", now)
+    message = f"The topic {name} is being created."
     return _condition("Ready", "False", Reason.PROVISIONING, message, now)
 
 

@@ -50,16 +50,16 @@ async def get_status(
     precondition: Conditions,
     wait: Wait = 0,
 ) -> Response:
-    """Give who writes and reads the channel, how far each group is, and how it gets on.
+    """Return the channel's writers and readers, and each group's lag and progress.
 
-    The figures are those of the last look at Kafka, at `sampled_at`; null is what is not known.
+    The figures are of the last sample, at `sampled_at`; unknown ones are null.
     """
     return await _answer(ChannelView(gateway, name, by=viewer), request, precondition, wait)
 
 
 @router.get(
     "/status",
-    summary="List how channels stand",
+    summary="List the status of channels",
     response_model=StatusList,
     responses=problems(
         also={
@@ -77,7 +77,7 @@ async def list_status(
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     wait: Wait = 0,
 ) -> Response:
-    """Give a line for each channel that the token may see; `cursor` goes on from a page."""
+    """Return a summary of each channel that the token may see; `cursor` continues a page."""
     after, prefixes = name_before(cursor), principal.prefixes(Action.VIEW)
     view = ListView(gateway, limit=limit, after=after, prefixes=prefixes)
     return await _answer(view, request, precondition, wait)
@@ -91,7 +91,7 @@ async def _answer(
 
 
 async def told(view: StatusView, tag: str, precondition: Precondition) -> Response:
-    """Return the status that was looked at and has this tag, or that it has not changed."""
+    """Return the status with this tag, or 304 if it has not changed."""
     if precondition.names(tag):
         return Response(status_code=304, headers={"ETag": f"W/{tag}"})
     tag, body = await view.body()
@@ -99,9 +99,9 @@ async def told(view: StatusView, tag: str, precondition: Precondition) -> Respon
 
 
 PACE_S = 1.0
-"""The shortest time between two looks, and so between two events."""
+"""Minimum time between two reads, and so between two events."""
 HEARTBEAT_S = 15.0
-"""After how long without an event there is a comment, and a look at whether the token counts."""
+"""Time without an event after which a comment is sent and the token is checked again."""
 _RETRY_MS = 2000
 
 _STREAM: dict[str, Any] = {
@@ -119,7 +119,7 @@ LastEvent = Annotated[
 
 
 class _Stream(StreamingResponse):
-    """An answer that goes on, and has a place among those that wait for as long as it does."""
+    """A streamed response, which counts as a waiting request while it lasts."""
 
     media_type = "text/event-stream"
 
@@ -132,7 +132,7 @@ class _Stream(StreamingResponse):
         self._watch = watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until there are no more; raises TooManyWaiters before the first."""
+        """Send events until the stream ends. Raises TooManyWaiters before the first."""
         with self._watch.slot():
             await super().__call__(scope, receive, send)
 
@@ -150,7 +150,7 @@ async def watch_status(
     gateway: Gateway,
     last_event_id: LastEvent = None,
 ) -> Response:
-    """Send the status, and again whenever it is another one, at most every second.
+    """Send the status now and after each change, at most once a second.
 
     Ends when the channel is gone, the token does not count any more, or the gateway stops.
     """
@@ -172,7 +172,7 @@ async def watch_statuses(
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     last_event_id: LastEvent = None,
 ) -> Response:
-    """Send a page of the list, and again whenever something on it is another, in the same way."""
+    """Send a page of the list now and after each change, at most once a second."""
     after, prefixes = name_before(cursor), principal.prefixes(Action.VIEW)
     view = ListView(gateway, limit=limit, after=after, prefixes=prefixes)
     return await _stream(view, request, gateway, last_event_id)
@@ -195,10 +195,10 @@ async def _stream(
 async def _events(
     view: StatusView, watch: Watch, *, check: Callable[[], Awaitable[None]], seen: str | None
 ) -> AsyncIterator[bytes]:
-    """Give what is sent, piece by piece, each when the one before is on its way.
+    """Yield events, each after the previous one was handed to the connection.
 
-    What is a state of the past by then is left out, so who reads slowly has one event waiting and
-    no queue of them. Before each piece it is checked whether the token still counts.
+    Intermediate states are skipped, so a slow client has one pending event and no queue. The token
+    is checked before each event.
     """
     yield format_sse_event(retry=_RETRY_MS)
     due_s = time.monotonic() + HEARTBEAT_S

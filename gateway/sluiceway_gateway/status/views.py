@@ -22,19 +22,19 @@ _SEPARATORS = (",", ":")
 
 
 class StatusView(Protocol):
-    """A status that somebody looks at, and what of it was seen last."""
+    """A watched status, with the state of the last read."""
 
     async def look(self) -> str:
-        """Look at it and return the tag of its state, with its quotes; raises ChannelNotFound."""
+        """Read the state and return its tag, quoted. Raises ChannelNotFound."""
 
     async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
-        """Wait until it may be in another state than it was when it was looked at last.
+        """Wait until the state may differ from the last read.
 
-        False if the time was up first. `has_slot`: who asks has a place among those that wait.
+        Returns False after the timeout. With `has_slot`, the caller already counts as waiting.
         """
 
     async def body(self) -> tuple[str, bytes]:
-        """Return the JSON of its state, which is that of the last look or a later one, and its tag.
+        """Return the JSON and the tag of the state of the last read, or of a later one.
 
         Raises ChannelNotFound.
         """
@@ -43,7 +43,7 @@ class StatusView(Protocol):
 async def awaited(
     view: StatusView, request: Request, precondition: Precondition, *, wait_s: float
 ) -> str:
-    """Return the tag of the state; while it is one that is named, wait for another."""
+    """Return the state's tag; while the request names it, wait for another."""
     deadline_s = time.monotonic() + wait_s
     while True:
         tag = await view.look()
@@ -56,7 +56,7 @@ async def awaited(
 
 
 class ChannelView:
-    """How one channel stands."""
+    """The status of one channel."""
 
     def __init__(self, gateway: Services, name: str, *, by: Principal) -> None:
         self._gateway = gateway
@@ -65,7 +65,7 @@ class ChannelView:
         self._version: StatusVersion
 
     async def look(self) -> str:
-        """Look at it and return the tag of its state.
+        """Read the state and return its tag.
 
         Raises ChannelNotFound, and Unauthenticated for a token that is not valid any more.
         """
@@ -75,13 +75,13 @@ class ChannelView:
         return _tag(self._version)
 
     async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
-        """Wait until it is in another state; False if the time was up first."""
+        """Wait for another state; False after the timeout."""
         return await self._gateway.watch.status_changed(
             self._name, self._version.tag, timeout_s=timeout_s, has_slot=has_slot
         )
 
     async def body(self) -> tuple[str, bytes]:
-        """Return the JSON of its state, put together once for all who ask, and its tag."""
+        """Return the JSON of the state, rendered once for all requests, and its tag."""
         found = self._gateway.rendered.get(self._version.channel.uid, _tag(self._version))
         rest = await run_in_threadpool(self._rendered) if found is None else found
         head = self._version
@@ -98,7 +98,7 @@ class ChannelView:
 
 
 class ListView:
-    """A page of the list of all channels that a token may see."""
+    """A page of the channels that a token may see."""
 
     def __init__(
         self, gateway: Services, *, limit: int, after: str, prefixes: tuple[str, ...]
@@ -108,18 +108,18 @@ class ListView:
         self._page: StatusPage
 
     async def look(self) -> str:
-        """Look at it and return the tag of its state."""
+        """Read the state and return its tag."""
         self._page = await run_in_threadpool(self._looked)
         return _page_tag(self._page)
 
     async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
-        """Wait until anything of any channel is another; False if the time was up first."""
+        """Wait for a change of any channel; False after the timeout."""
         return await self._gateway.watch.anything_changed(
             self._page.overall, timeout_s=timeout_s, has_slot=has_slot
         )
 
     async def body(self) -> tuple[str, bytes]:
-        """Return the JSON of what was seen last, and its tag."""
+        """Return the JSON of the last read, and its tag."""
         page = self._page
         following = None if page.next_after is None else cursor_after(page.next_after)
         items = [summary_json(each) for each in page.channels]
