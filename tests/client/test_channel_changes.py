@@ -132,7 +132,7 @@ def test_a_closed_channel_is_read_and_takes_no_writer(gateway: Gateway, name: st
     channel.close()
     channel.close()
     assert channel.status.phase == "closed"
-    with pytest.raises(ChannelClosed, match="nobody writes"):
+    with pytest.raises(ChannelClosed, match="no writer can be opened"):
         channel.writer()
     assert read(gateway.channel(name, First)) == [{"id": 1}]
     channel.delete()

@@ -27,7 +27,7 @@ def test_the_time_that_a_channel_may_be_idle_is_set_told_and_taken_back(
     )
     told = channel.status.condition("Idle")
     assert told is not None
-    assert "nobody uses it for 7 days it is closed" in told.message
+    assert "After 7 days without use it is closed" in told.message
     channel.update(idle=2 * WEEK)
     assert channel.idle == 2 * WEEK
     channel.update(idle=timedelta(0))
