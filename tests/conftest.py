@@ -39,14 +39,14 @@ if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
 gc.set_threshold(10_000, 20, 20)
 
 _HERE = Path(__file__).parent
-_TOGETHER = ("spark", "security", "cluster")
+_TOGETHER = ("client/spark", "security", "cluster")
 _LONG = (
     *_TOGETHER,
     "demo",
     "cli",
     "gateway/services/test_endpoint_schedules.py",
     "gateway/test_openapi.py",
-    "pypz_channels/test_pypz_ports.py",
+    "client/pypz/test_ports.py",
     "client/test_writer_faults.py",
     "client/test_reader_faults.py",
 )
@@ -66,7 +66,7 @@ class _Together(pytest.Package):
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Keep those tests together."""
-    if path.parent == _HERE and path.name in _TOGETHER:
+    if path.is_relative_to(_HERE) and path.relative_to(_HERE).as_posix() in _TOGETHER:
         together: _Together = _Together.from_parent(parent, path=path)
         return together
     return None
@@ -98,9 +98,14 @@ def _turn(file: str) -> tuple[int, int]:
     return next(found, len(_LONG)), zlib.crc32(file.encode())
 
 
-# `make test-all` runs property tests with the profile "many".
-hypothesis.settings.register_profile("few", max_examples=15)
-hypothesis.settings.register_profile("many", max_examples=100)
+# `make test-all` runs property tests with the profile "many". A loaded machine fails no test.
+for _profile, _examples in (("few", 15), ("many", 100)):
+    hypothesis.settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
 hypothesis.settings.load_profile("few")
 
 

@@ -139,7 +139,9 @@ def test_a_pipeline_of_pypz_runs_through_a_channel(gateway_url: str) -> None:
 
 def test_every_example_is_run() -> None:
     here = Path(__file__)
-    text = here.read_text() + (here.parent / "spark" / "test_spark_examples.py").read_text()
+    text = (
+        here.read_text() + (here.parent / "client" / "spark" / "test_spark_examples.py").read_text()
+    )
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []
 
 

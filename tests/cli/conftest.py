@@ -1,9 +1,9 @@
 """The command line in the process of the tests."""
 
 import pytest
-from running import Run, Sluiceway
 
 from logging_kept import logging_kept
+from running import Run, Sluiceway
 from sluiceway_gateway.cli import main
 
 

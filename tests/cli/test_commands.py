@@ -3,8 +3,8 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 import pytest
-from running import Sluiceway
 
+from running import Sluiceway
 from sluiceway_gateway.cli.entry import COMMANDS
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - refused

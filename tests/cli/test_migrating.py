@@ -5,10 +5,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from running import Sluiceway
 from sqlalchemy import make_url, text
 
 from databases import Postgres
+from running import Sluiceway
 from running_commands import Process, process
 from sluiceway_gateway.db import revision
 from sluiceway_gateway.db.engine import Database

@@ -5,8 +5,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from running import Sluiceway
 
+from running import Sluiceway
 from running_commands import process
 from sluiceway import Gateway
 from sluiceway_gateway.embedded import free_ports

@@ -6,12 +6,12 @@ from functools import partialmethod
 from typing import Any
 
 import pytest
+
 from broker_calls import broker_at
 from confluent_facade import Facade, facade
 from real_topics import DEFINITION, Topics
-from scripted_gateway import Script, scripted
-
 from relay import Relay
+from scripted_gateway import Script, scripted
 from shared_kafka import SharedKafka
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.broker import Broker

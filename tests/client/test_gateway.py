@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from real_topics import readings
 
+from real_topics import readings
 from sluiceway import Channel, ChannelWriter, Gateway, Retention
 from sluiceway.errors import (
     ChannelNotFound,

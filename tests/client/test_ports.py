@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 import pytest
-from real_topics import readings
 
+from real_topics import readings
 from sluiceway import Channel, Gateway, Heartbeat, InputPort, OutputPort
 from sluiceway.errors import (
     ChannelClosed,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from real_topics import Topics, readings
 
+from real_topics import Topics, readings
 from sluiceway.errors import EndpointClosed, OffsetOutOfRange, OptionError, ValueOutOfRange
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Position

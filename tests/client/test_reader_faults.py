@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from real_topics import Topics, readings
 
+from real_topics import Topics, readings
 from relay import Relay
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
 from sluiceway.reader import ChannelReader

@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from real_topics import DEFINITION, Topics, readings
 
+from real_topics import DEFINITION, Topics, readings
 from sluiceway.codecs import codec
 from sluiceway.errors import CorruptMessage, GatewayUnavailable, SchemaMismatch
 from sluiceway.reader import ChannelReader

@@ -9,8 +9,8 @@ from itertools import count
 from typing import Any
 
 import pytest
-from real_topics import Topics, readings
 
+from real_topics import Topics, readings
 from relay import Relay
 from sluiceway import (
     Channel,

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from real_topics import Topics, readings
 
+from real_topics import Topics, readings
 from sluiceway.codecs import Envelope
 from sluiceway.errors import EndpointClosed, InvalidRecord, OptionError, RecordTooLarge
 from sluiceway.kafka.partitioner import partition_of

@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 
 import pytest
-from real_topics import Topics, readings
 
+from real_topics import Topics, readings
 from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway.errors import DeliveryFailed, EndpointClosed, KafkaFailure

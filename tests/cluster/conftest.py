@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from environments import build_wheel
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from gateway_rig import Rig, TurnedClock, running
 
 from databases import Databases
+from gateway_rig import Rig, TurnedClock, running
 from sluiceway_gateway.db.engine import Database
 
 

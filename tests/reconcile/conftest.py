@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from rig import Operator, Rig
 
+from rig import Operator, Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin

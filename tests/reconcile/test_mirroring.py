@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
-from rig import Rig
 
+from rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.errors import KafkaUnavailable

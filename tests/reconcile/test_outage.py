@@ -2,10 +2,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from rig import RESYNC_S, Rig, condition, status
 
 from databases import Databases, SQLite
 from relay import Relay
+from rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin

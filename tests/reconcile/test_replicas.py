@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
-from rig import Operator, Rig
 
+from rig import Operator, Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database, WriteTransaction

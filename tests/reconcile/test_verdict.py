@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rig import RESYNC_S, Rig, condition, status
 
+from rig import RESYNC_S, Rig, condition, status
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
 from sluiceway_gateway.errors import AccessFailure, Misfit

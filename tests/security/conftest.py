@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from secured_gateway import SecuredGateway, secured_gateway
 from secured_kafka import SecuredKafka, secured_kafka
-
 from shared_kafka import SharedKafka
 
 

@@ -10,13 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from secured_gateway import SecuredGateway
-from secured_kafka import SecuredKafka
-from test_kafka_access import MISFITS
 
 from certificates import Authority, Certificate
 from logging_kept import logging_kept
 from relay import Relay
+from secured_gateway import SecuredGateway
+from secured_kafka import MISFITS, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
 from sluiceway.kafka.diagnosis import diagnosis

@@ -5,91 +5,22 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError
-from secured_kafka import SecuredKafka
 
 from relay import Relay
+from secured_kafka import MISFITS, SecuredKafka, connection
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
 from sluiceway.kafka import diagnosis as diagnosis_module
 from sluiceway.kafka.config import admin_config
 from sluiceway.kafka.diagnosis import AccessProblem, ConnectionErrors, diagnosis
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 
-Properties = Callable[[SecuredKafka], Mapping[str, str]]
 AT_ONCE_S = 10.0
-
-
-def connection(kafka: Mapping[str, str]) -> Connection:
-    """Return the connection to a topic that nobody will reach."""
-    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
-    return Connection(
-        channel_name="readings",
-        channel_uid="0" * 32,
-        generation=1,
-        format="avro",
-        schema_id=1,
-        schema_definition=definition,
-        topic_name="t",
-        topic_id=None,
-        partitions=1,
-        max_message_bytes=1_000_000,
-        kafka=kafka,
-    )
-
-
-MISFITS: dict[str, tuple[Properties, str]] = {
-    "wrong password": (
-        lambda kafka: kafka.scram(sasl_password="wrong"),
-        "invalid credentials.*check sasl.username, sasl.password",
-    ),
-    "unknown mechanism": (
-        lambda kafka: kafka.scram(sasl_mechanism="PLAIN"),
-        "supported mechanisms: SCRAM-SHA-512.*check .*sasl.mechanism",
-    ),
-    "expired certificate": (
-        lambda kafka: kafka.tls("EXPIRED"),
-        "has expired; renew it",
-    ),
-    "certificate of a foreign authority": (
-        lambda kafka: kafka.tls("FOREIGN"),
-        "not signed by a trusted authority; set ssl.ca.pem",
-    ),
-    "another authority trusted": (
-        lambda kafka: kafka.scram(ssl_ca_pem=kafka.foreign.pem),
-        "not signed by a trusted authority",
-    ),
-    "certificate of another host": (
-        lambda kafka: kafka.tls("ELSEWHERE"),
-        "is for another host; use a name in it",
-    ),
-    "no certificate of its own": (
-        lambda kafka: kafka.tls("MUTUAL"),
-        "requires a client certificate.*ssl.certificate.pem and ssl.key.pem",
-    ),
-    "no password": (
-        lambda kafka: kafka.tls("SCRAM"),
-        "requires a user and a password, and security.protocol is SSL; set it to SASL_SSL",
-    ),
-    "TLS to a port without it": (
-        lambda kafka: kafka.tls("SCRAM") | {"bootstrap.servers": kafka.broker.bootstrap_servers},
-        "speaks without TLS, and security.protocol is SSL; .*set it to PLAINTEXT",
-    ),
-    "no TLS to a port with it": (
-        lambda kafka: {"bootstrap.servers": kafka.broker.secured["SCRAM"]},
-        "speaks TLS, and security.protocol is PLAINTEXT; set it to SSL, or to SASL_SSL",
-    ),
-    "a password without TLS to a port with it": (
-        lambda kafka: kafka.scram(security_protocol="SASL_PLAINTEXT"),
-        "speaks TLS, and security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
-    ),
-}
 
 
 @pytest.mark.parametrize("misfit", MISFITS)

@@ -17,10 +17,9 @@ import pytest
 from confluent_kafka import Producer
 from rich.console import Console
 from rich.traceback import Traceback
-from secured_gateway import SecuredGateway
-from secured_kafka import PASSWORDS, SecuredKafka
-from test_kafka_access import connection
 
+from secured_gateway import SecuredGateway
+from secured_kafka import PASSWORDS, SecuredKafka, connection
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from secured_gateway import SecuredGateway
-from secured_kafka import PASSWORDS, SecuredKafka
 
 from logging_kept import logging_kept
+from secured_gateway import SecuredGateway
+from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import InvalidRequest, KafkaAccessFailed, OptionError, Unauthenticated

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
-
 from sluiceway import Gateway
 from spark_environment import spark_environment
 

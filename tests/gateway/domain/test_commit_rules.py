@@ -2,8 +2,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from attached import ENDPOINT
 
+from attached import ENDPOINT
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Place, Role, State
 from sluiceway_gateway.errors import (
     Conflict,

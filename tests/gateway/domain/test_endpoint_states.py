@@ -2,10 +2,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from attached import ENDPOINT, NOW
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attached import ENDPOINT, NOW
 from sluiceway_gateway.endpoints.model import (
     OPEN,
     TRANSITIONS,

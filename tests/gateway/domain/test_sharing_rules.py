@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pytest
-from attached import ENDPOINT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attached import ENDPOINT
 from sluiceway_gateway.endpoints.model import Endpoint, Role, Share, State
 from sluiceway_gateway.errors import StaleGeneration
 from sluiceway_gateway.groups.model import (

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from gateway_rig import NOBODY, SCHEMA, Rig, code, running
 
+from gateway_rig import NOBODY, SCHEMA, Rig, code, running
 from made_topics import make
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database

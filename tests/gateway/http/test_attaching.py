@@ -1,9 +1,9 @@
 from typing import Any
 
 import pytest
+
 from attaching import TOPIC_ID, Site, fresh_id, report, site
 from gateway_rig import NOBODY, Rig, code
-
 from sluiceway_gateway.channels.model import Phase
 
 

@@ -4,8 +4,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from gateway_rig import SCHEMA, Rig, code, running
 
+from gateway_rig import SCHEMA, Rig, code, running
 from sluiceway_gateway.db.engine import Database
 
 PATH = "/v1/channels/flights"

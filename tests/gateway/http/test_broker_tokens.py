@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from attaching import site
-from gateway_rig import Rig, running
 
+from attaching import site
 from databases import Databases
+from gateway_rig import Rig, running
 from sluiceway.broker import (
     Broker,
     PartitionFetchRequest,

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from attaching import TOPIC_ID, Site, fresh_id, site
-from gateway_rig import Rig
 from sqlalchemy import select
 
+from attaching import TOPIC_ID, Site, fresh_id, site
+from gateway_rig import Rig
 from sluiceway_gateway.db.schema import positions
 
 JSON = {"Content-Type": "application/json"}

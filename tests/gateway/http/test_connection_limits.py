@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_rig import SCHEMA, Rig, running
 
 from databases import Databases
+from gateway_rig import SCHEMA, Rig, running
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.http.server import (
     HEALTH_CONNECTIONS,

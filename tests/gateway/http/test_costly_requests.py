@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from attaching import fresh_id
 from fastapi.routing import APIRoute
-from gateway_rig import SCHEMA, Rig, code
 
+from attaching import fresh_id
+from gateway_rig import SCHEMA, Rig, code
 from sluiceway_gateway.http.json import loads
 
 JSON = {"Content-Type": "application/json"}

@@ -5,9 +5,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from gateway_rig import SCHEMA, Rig, code, running
 
 from databases import SQLite
+from gateway_rig import SCHEMA, Rig, code, running
 from sluiceway_gateway import app
 from sluiceway_gateway.db.engine import Database
 from waiting import until

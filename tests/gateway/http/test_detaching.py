@@ -3,9 +3,9 @@ from typing import Any
 
 import httpx
 import pytest
+
 from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig, code
-
 from sluiceway_gateway.channels.model import Phase
 from waiting import until
 

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from gateway_rig import Rig, code
 
+from gateway_rig import Rig, code
 from sluiceway_gateway.http import openapi
 
 DIRECTORY = openapi._DIRECTORY

@@ -5,10 +5,10 @@ from typing import Any
 
 import httpx
 import pytest
-from attaching import fresh_id
 from confluent_kafka import Producer
-from gateway_rig import SCHEMA
 
+from attaching import fresh_id
+from gateway_rig import SCHEMA
 from shared_kafka import SharedKafka
 
 

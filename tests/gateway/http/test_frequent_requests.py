@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig
 

@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import APIRouter
-from gateway_rig import SCHEMA, Rig, code
 from pydantic import SecretStr
 from starlette.routing import Route
 
+from gateway_rig import SCHEMA, Rig, code
 from serving import serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens

@@ -1,8 +1,8 @@
 from datetime import timedelta
 
 import pytest
-from gateway_rig import SCHEMA, Rig, code
 
+from gateway_rig import SCHEMA, Rig, code
 from sluiceway_gateway.provisioning.store import remove
 
 KEY = {"Idempotency-Key": "one"}

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+
 from attaching import Site, report, site
 from gateway_rig import NOBODY, Rig, code
-
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.drain import Drainer
 

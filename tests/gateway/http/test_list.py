@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+
 from gateway_rig import Rig, code
 
 

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+
 from attaching import TOPIC_ID, Site, fresh_id, site
 from gateway_rig import Rig, code
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from gateway_rig import Rig, code
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway_rig import Rig, code
 from logging_kept import logging_kept
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.errors import DatabaseUnavailable

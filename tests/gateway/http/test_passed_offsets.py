@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
+
 from attaching import TOPIC_ID, Site, fresh_id, site
 from gateway_rig import Rig, code
-
 from waiting import until
 
 

@@ -2,8 +2,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from gateway_rig import SCHEMA, Rig, code
 
+from gateway_rig import SCHEMA, Rig, code
 from sluiceway_gateway.channels.model import Phase
 
 OTHER_SCHEMA = {**SCHEMA, "fields": [{"name": "b", "type": "string"}]}

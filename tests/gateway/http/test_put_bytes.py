@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from gateway_rig import SCHEMA, Rig, code
 
 

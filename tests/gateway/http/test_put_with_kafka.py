@@ -1,8 +1,8 @@
 from collections.abc import Iterator
 
 import pytest
-from gateway_rig import Rig, code, running
 
+from gateway_rig import Rig, code, running
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 

@@ -1,6 +1,7 @@
 """Changing the size of a group while its members read."""
 
 import pytest
+
 from attaching import Site, fresh_id, site
 from gateway_rig import Rig, code
 

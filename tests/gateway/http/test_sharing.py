@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from attaching import Site, fresh_id, report, site
 from gateway_rig import Rig, code
 

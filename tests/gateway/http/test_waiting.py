@@ -5,8 +5,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
 import pytest
-from gateway_rig import Rig, code, running
 
+from gateway_rig import Rig, code, running
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.provisioning.store import remove

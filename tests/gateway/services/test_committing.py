@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
-from endpoint_services import PARTITIONS, Services, before_each_commit
 from pydantic import SecretStr
 from sqlalchemy import text
 
+from endpoint_services import PARTITIONS, Services, before_each_commit
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.db.engine import Database

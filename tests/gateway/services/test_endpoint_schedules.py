@@ -11,8 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from dynamic_members import DynamicRules
-from endpoint_services import PARTITIONS, Services
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,6 +23,8 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import event
 
+from dynamic_members import DynamicRules
+from endpoint_services import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer, Request

@@ -8,11 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from crowds import crowd
-from gateway_rig import NOBODY, TurnedClock
 from sqlalchemy import event, func, select, text, update
 
+from crowds import crowd
 from databases import Postgres
+from gateway_rig import NOBODY, TurnedClock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints.liveness import LostEnds, Reaper

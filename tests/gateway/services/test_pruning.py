@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from endpoint_services import Services
 from sqlalchemy import func, select
 
+from endpoint_services import Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database

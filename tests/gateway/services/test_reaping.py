@@ -4,9 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from attaching import Site, report, site
 from gateway_rig import NOBODY, Rig
-
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 

@@ -5,11 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from attaching import Site, report, site
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from gateway_rig import NOBODY, Rig
 
+from attaching import Site, report, site
+from gateway_rig import NOBODY, Rig
 from made_topics import make
 from shared_kafka import SharedKafka
 from sluiceway_gateway.kafka.admin import KafkaAdmin

@@ -2,10 +2,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from gateway_rig import KEY, TurnedClock
 from pydantic import SecretStr
 from sqlalchemy import text
 
+from gateway_rig import KEY, TurnedClock
 from sluiceway_gateway.auth.model import parse_scopes
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database

@@ -3,11 +3,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from gateway_rig import FAR
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
+from gateway_rig import FAR
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import (

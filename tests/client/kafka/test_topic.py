@@ -1,0 +1,67 @@
+"""What asks Kafka whether a topic is still the same, shared in its process while all is well."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from real_topics import Topics
+from sluiceway.errors import KafkaUnavailable, TopicGone
+from sluiceway.kafka.topic import TopicIdentity
+
+
+def test_those_with_the_same_properties_ask_by_one_client(topics: Topics) -> None:
+    first, second = (TopicIdentity(topics.connect()) for _ in range(2))
+    assert first._admin is second._admin
+    other = TopicIdentity(topics.connect(), {"client.id": "another"})
+    assert other._admin is not first._admin
+    for each in (first, second, other):
+        each.verify(timeout_s=30)
+
+
+def test_a_look_counts_for_all_who_bear_with_its_age(topics: Topics) -> None:
+    connection = topics.connect()
+    first = TopicIdentity(connection)
+    first.verify(timeout_s=30)
+    topics.delete(connection.topic_name)
+    topics.create(connection.topic_name, 3)
+    second = TopicIdentity(connection)
+    second.verify(timeout_s=30, max_age_s=60)
+    with pytest.raises(TopicGone):
+        second.verify(timeout_s=30)
+    # And that is the newest look.
+    with pytest.raises(TopicGone):
+        first.verify(timeout_s=30, max_age_s=60)
+
+
+def test_of_many_who_come_at_once_one_looks_for_all(topics: Topics) -> None:
+    connection = topics.connect()
+    crowd = [TopicIdentity(connection) for _ in range(8)]
+    admin, together = crowd[0]._admin, threading.Barrier(8)
+    moments = set()
+
+    def verify(identity: TopicIdentity) -> None:
+        together.wait(30)
+        identity.verify(timeout_s=30, max_age_s=60)
+        moments.add(admin.descriptions[connection.topic_name].at_s)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(verify, crowd))
+    assert len(moments) == 1
+
+
+def test_who_waits_for_a_look_in_vain_looks_alone_for_as_long_as_is_left(topics: Topics) -> None:
+    nowhere = replace(topics.connect(), kafka={"bootstrap.servers": "127.0.0.1:1"})
+    identity = TopicIdentity(nowhere)
+    with identity._admin.lock, pytest.raises(KafkaUnavailable):
+        identity.verify(timeout_s=0.3, max_age_s=60)
+
+
+def test_after_a_failure_a_new_one_begins_anew(topics: Topics) -> None:
+    nowhere = replace(topics.connect(), kafka={"bootstrap.servers": "127.0.0.1:1"})
+    first = TopicIdentity(nowhere)
+    assert TopicIdentity(nowhere)._admin is first._admin
+    with pytest.raises(KafkaUnavailable):
+        first.verify(timeout_s=0.3)
+    assert TopicIdentity(nowhere)._admin is not first._admin

@@ -1,0 +1,44 @@
+"""Kafka that is stopped, and started again with its data, under those that work with it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from real_topics import Topics, readings
+from shared_kafka import SharedKafka
+from sluiceway.reader import ChannelReader
+from sluiceway.writer import ChannelWriter
+
+
+def test_writers_and_readers_go_on_with_a_broker_that_kept_its_data(
+    kafka: SharedKafka, tmp_path: Path
+) -> None:
+    first = kafka.another(tmp_path)
+    connection = Topics(first.bootstrap_servers).connect(partitions=1)
+    with (
+        ChannelWriter(connection) as writer,
+        ChannelReader(connection, until=None) as own,
+        ChannelReader(connection, until=None, share_connection=True) as sharing,
+    ):
+        writer.write(readings(10))
+        writer.flush()
+        for reader in (own, sharing):
+            assert reader.read(10, timeout=60) == readings(10)
+        # Whoever asks for offsets knows a leader now, of whose epoch nothing is taken later.
+        askers = (writer, own, sharing)
+        assert [each.end_offsets() for each in askers] == [{0: 10}] * 3
+        first.stop()
+        with pytest.raises(ProcessLookupError):
+            os.kill(first.pid, 0)
+
+        with kafka.another(tmp_path, port=first.port) as second:
+            writer.write(readings(10, 10))
+            writer._producer.flush()
+            assert [each.end_offsets() for each in askers] == [{0: 20}] * 3
+            writer.flush()
+            for reader in (own, sharing):
+                assert reader.read(10, timeout=60) == readings(10, 10)
+            with ChannelReader(connection, until="now") as late:
+                assert list(late) == readings(20)
+    second.stop()  # repeating it is allowed

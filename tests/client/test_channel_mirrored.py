@@ -1,0 +1,66 @@
+"""What Kafka's own tools see of the groups of a channel that is mirrored."""
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from kafka_tools import described
+from real_topics import readings
+from shared_kafka import SharedKafka
+from sluiceway import Channel
+
+
+@pytest.fixture
+def group() -> str:
+    return f"delays-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def tool(kafka: SharedKafka, group: str) -> Iterator[Consumer]:
+    """What asks for the group's offsets, as tools do; it joins nothing."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "log_level": 3,
+        }
+    )
+    yield consumer
+    consumer.close()
+
+
+def test_commits_show_in_kafkas_own_group_offsets(
+    new_channel: Callable[..., Channel], tool: Consumer, group: str, kafka: SharedKafka
+) -> None:
+    channel = new_channel(mirrored=True)
+    assert channel.refresh().mirrored
+    with channel.writer() as writer:
+        writer.write(readings(10))
+        writer.flush()
+        with channel.reader(group=group, until=None) as reader:
+            reader.read(4, timeout=None)
+            reader.commit()
+            assert shown(tool, channel, until=4) == (4, 10)
+        (row,) = described(kafka.bootstrap_servers, group)
+        assert (row["GROUP"], row["TOPIC"]) == (group, channel.status.topic.name)
+        told = ("PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
+        assert [row[each] for each in told] == ["0", "4", "10", "6"]
+    channel.update(mirrored=False)
+    assert not channel.refresh().mirrored
+
+
+def shown(tool: Consumer, channel: Channel, *, until: int) -> tuple[int, int]:
+    """Return the group's offset and the end of the topic, when it is there."""
+    place = TopicPartition(channel.status.topic.name, 0)
+    deadline_s = time.monotonic() + 180
+    while True:
+        # A new broker has no place for groups' offsets before the first is written.
+        with contextlib.suppress(KafkaException):
+            (found,) = tool.committed([place], timeout=10)
+            if found.offset == until:
+                return found.offset, tool.get_watermark_offsets(place, timeout=10)[1]
+        assert time.monotonic() < deadline_s
