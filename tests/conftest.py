@@ -17,8 +17,8 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from databases import Databases, Postgres, SQLite, running_postgres
+from gateways import serving
 from relay import Relay
-from serving import serving
 from shared_kafka import SharedKafka, kafka_of, number_of_process, place_of, write_down
 
 # For all Java that tests start, brokers and Spark's executors, which live for seconds: to optimise

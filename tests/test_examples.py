@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from example_runs import EXAMPLES, run_example
+from processes import EXAMPLES, run_example
 
 
 def test_two_replicas_count_every_reading_once_though_one_is_started_again(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from running_commands import process
+from processes import process
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from logging_kept import logging_kept
-from running import Run, Sluiceway
+from processes import Run, Sluiceway, logging_kept
 from sluiceway_gateway.cli import main
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from running import Run, Sluiceway
+from processes import Run, Sluiceway
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway_gateway.cli import channels

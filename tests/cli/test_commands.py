@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import pytest
 
-from running import Sluiceway
+from processes import Sluiceway
 from sluiceway_gateway.cli.entry import COMMANDS
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - refused

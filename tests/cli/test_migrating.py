@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from databases import Postgres
-from running import Sluiceway
-from running_commands import Process, process
+from processes import Process, Sluiceway, process
 from sluiceway_gateway.db import revision
 from sluiceway_gateway.db.engine import Database
 from waiting import until

@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from certificates import Authority
 from databases import Databases
-from running_commands import Process, process
+from processes import Process, process
+from secured_kafka import Authority
 from sluiceway_gateway.cli.serve import _tuned_interpreter
 
 FILES = 256

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from running import Sluiceway
-from running_commands import process
+from processes import Sluiceway, process
 from sluiceway import Gateway
 from sluiceway_gateway.embedded import free_ports
 

@@ -9,13 +9,13 @@ import pytest
 
 from broker_calls import broker_at
 from confluent_facade import Facade, facade
-from real_topics import DEFINITION, Topics
 from relay import Relay
 from scripted_gateway import Script, scripted
 from shared_kafka import SharedKafka
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.broker import Broker
 from sluiceway.confluent import Consumer
+from topics import DEFINITION, Topics
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from real_topics import Topics, readings
 from shared_kafka import SharedKafka
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 
 
 def test_writers_and_readers_go_on_with_a_broker_that_kept_its_data(

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from made_topics import make
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway.errors import ChannelClosed, Conflict, CorruptMessage, InvalidRequest, SchemaMismatch
+from topics import make
 
 
 @dataclass

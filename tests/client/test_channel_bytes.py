@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from real_topics import DEFINITION, Topics
 from sluiceway import Channel, Gateway
 from sluiceway.errors import InvalidRequest, RecordError, SchemaMismatch
 from sluiceway.kafka.partitioner import partition_of
+from topics import DEFINITION, Topics
 
 VALUES = [b"", None, b"\0\0\0\0\x07not Avro", "Zürich".encode(), b"x" * 100_000]
 

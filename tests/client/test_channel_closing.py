@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from real_topics import Topics, readings
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.errors import ChannelClosed, Conflict, EndpointClosed, SluicewayTimeout, TopicGone
+from topics import Topics, readings
 
 NewChannel = Callable[..., Channel]
 

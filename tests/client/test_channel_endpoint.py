@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from real_topics import readings
 from sluiceway import Channel, Endpoint
 from sluiceway.errors import ChannelClosed, OptionError, SluicewayTimeout
+from topics import readings
 
 NewChannel = Callable[..., Channel]
 Word = tuple[Endpoint, ...]

@@ -1,6 +1,7 @@
 """What Kafka's own tools see of the groups of a channel that is mirrored."""
 
 import contextlib
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -8,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from kafka_tools import described
-from real_topics import readings
 from shared_kafka import SharedKafka
 from sluiceway import Channel
+from sluiceway_gateway.embedded.jars import JarSet, Module, fetch_jars, find_java, kafka_jars
+from topics import readings
 
 
 @pytest.fixture
@@ -64,3 +65,47 @@ def shown(tool: Consumer, channel: Channel, *, until: int) -> tuple[int, int]:
             if found.offset == until:
                 return found.offset, tool.get_watermark_offsets(place, timeout=10)[1]
         assert time.monotonic() < deadline_s
+
+
+_VERSION = "4.3.1"
+_JARS = JarSet(
+    title=f"Kafka's tools {_VERSION}",
+    name=f"kafka-tools-{_VERSION}",
+    # What it needs besides is there with the broker.
+    modules=(
+        Module(
+            organisation="org.apache.kafka",
+            name="kafka-tools",
+            version=_VERSION,
+            transitive=False,
+        ),
+    ),
+    sums={
+        f"kafka-tools-{_VERSION}.jar": (
+            "62f3c5dd7aa3442d4c5bc6a95f86e2502178ea09de8e27f74d9563bf955e253c"
+        )
+    },
+)
+
+
+def described(bootstrap_servers: str, group: str) -> list[dict[str, str]]:
+    """Return the table that `--describe --group` prints, a dict a row."""
+    classpath = f"{fetch_jars(_JARS)}/*:{fetch_jars(kafka_jars())}/*"
+    done = subprocess.run(
+        [
+            *(str(find_java()), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classpath),
+            "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+            *("--bootstrap-server", bootstrap_servers, "--describe", "--group", group),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    heads, *rows = [
+        line.split()
+        for line in done.stdout.splitlines()
+        if line and "no active members" not in line
+    ]
+    return [dict(zip(heads, row, strict=True)) for row in rows]

@@ -6,9 +6,9 @@ from typing import NoReturn
 
 import pytest
 
-from real_topics import DEFINITION, readings
 from sluiceway import Channel, Gateway
 from sluiceway.errors import ChannelNotFound, Conflict, EndpointClosed, Fenced, KafkaFailure
+from topics import DEFINITION, readings
 
 NewChannel = Callable[..., Channel]
 

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from broker_calls import broker_at
+from gateways import failed_cause, views
 from sluiceway import Channel, Gateway, InputPort, OutputPort, Schema
 from sluiceway.broker import Message, ProduceRequest
 from sluiceway.codecs import Corrupt
@@ -31,7 +32,6 @@ from sluiceway.errors import (
     cause_of,
 )
 from sluiceway.records import to_batches
-from views import failed_cause, views
 
 SECRET = "SENTINEL-4711"
 NUMBER = 86_400_471_100_007

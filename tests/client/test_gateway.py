@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from real_topics import readings
 from sluiceway import Channel, ChannelWriter, Gateway, Retention
 from sluiceway.errors import (
     ChannelNotFound,
@@ -17,6 +16,7 @@ from sluiceway.errors import (
     SchemaMismatch,
     UnsupportedType,
 )
+from topics import readings
 
 
 @dataclass

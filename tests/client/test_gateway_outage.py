@@ -10,14 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from real_topics import DEFINITION, readings
-from serving import serving
+from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway import Gateway, Heartbeat
 from sluiceway.errors import GatewayUnavailable
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.settings import Settings
+from topics import DEFINITION, readings
 
 # What requests may take that are to succeed: a machine with neighbours stands still for a second.
 TIMEOUT_S = 5

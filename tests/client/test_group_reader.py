@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from real_topics import readings
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.errors import Conflict, Fenced, OptionError, StaleGeneration
+from topics import readings
 
 NewChannel = Callable[..., Channel]
 

@@ -12,11 +12,11 @@ from confluent_kafka.admin import AdminClient
 
 from broker_calls import broker_at, encoded, limit, produced
 from confluent_facade import Facade, at, raised
-from real_topics import readings
 from sluiceway import Channel, ChannelWriter
 from sluiceway.broker import Broker, OffsetType
 from sluiceway.confluent import channel_producers
 from sluiceway.errors import Fenced, KafkaUnavailable
+from topics import readings
 
 NewChannel = Callable[..., Channel]
 ELECTED = KafkaError.FENCED_LEADER_EPOCH

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import pytest
 
-from real_topics import readings
 from sluiceway import Channel, Gateway, Heartbeat, InputPort, OutputPort
 from sluiceway.errors import (
     ChannelClosed,
@@ -23,6 +22,7 @@ from sluiceway.errors import (
     SluicewayTimeout,
     WriterFailed,
 )
+from topics import readings
 
 NewChannel = Callable[..., Channel]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from real_topics import Topics, readings
 from sluiceway.errors import EndpointClosed, OffsetOutOfRange, OptionError, ValueOutOfRange
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 
 Written = Callable[..., Connection]
 BOTH = pytest.mark.usefixtures("each_stream")

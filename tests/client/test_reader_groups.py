@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from real_topics import Topics, readings
 from sluiceway import Channel, ChannelReader, Heartbeat, Position
 from sluiceway.errors import (
     CommitBeyondRead,
@@ -15,6 +14,7 @@ from sluiceway.errors import (
     OptionError,
     StaleGeneration,
 )
+from topics import Topics, readings
 
 NewChannel = Callable[..., Channel]
 

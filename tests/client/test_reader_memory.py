@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from real_topics import Topics, readings
 from sluiceway.codecs import Decoded, Decoder
 from sluiceway.errors import CorruptMessage, SchemaMismatch, ValueOutOfRange
 from sluiceway.kafka import completed_fetch
@@ -19,6 +18,7 @@ from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 
 FLAGS = {"type": "record", "name": "Flag", "fields": [{"name": "up", "type": "boolean"}]}
 MILLIONS = 8_000_000

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from real_topics import Topics, readings
 from sluiceway import Gateway
 from sluiceway.errors import CorruptMessage, EndpointClosed, SchemaMismatch
 from sluiceway.rest.endpoint_models import Position
+from topics import Topics, readings
 
 
 @dataclass

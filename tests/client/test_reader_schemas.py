@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from real_topics import DEFINITION, Topics, readings
 from sluiceway.codecs import codec
 from sluiceway.errors import CorruptMessage, GatewayUnavailable, SchemaMismatch
 from sluiceway.reader import ChannelReader
@@ -16,6 +15,7 @@ from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection, SchemaVersion
 from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
+from topics import DEFINITION, Topics, readings
 
 NEWER = {
     **DEFINITION,

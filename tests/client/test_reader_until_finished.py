@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from real_topics import Topics, readings
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.errors import InvalidRecord, OptionError, SluicewayTimeout, WriterFailed, WriterLost
+from topics import Topics, readings
 
 NewChannel = Callable[..., Channel]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from real_topics import Topics, readings
 from relay import Relay
 from sluiceway import (
     Channel,
@@ -25,6 +24,7 @@ from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
 from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.rest.models import Connection
+from topics import Topics, readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]

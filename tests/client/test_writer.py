@@ -9,12 +9,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from real_topics import Topics, readings
 from sluiceway.codecs import Envelope
 from sluiceway.errors import EndpointClosed, InvalidRecord, OptionError, RecordTooLarge
 from sluiceway.kafka.partitioner import partition_of
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 
 
 @dataclasses.dataclass

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from real_topics import Topics, readings
 from sluiceway import Channel
 from sluiceway.errors import OptionError, SluicewayTimeout
 from sluiceway.kafka.partitioner import partition_of
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 
 NewChannel = Callable[..., Channel]
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from real_topics import Topics, readings
 from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway.errors import DeliveryFailed, EndpointClosed, KafkaFailure
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 from waiting import until
 
 

@@ -22,7 +22,7 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from serving import serving
+from gateways import serving
 from sluiceway import Gateway
 from sluiceway.errors import GatewayError
 from sluiceway.rest.models import Heartbeat, Retention

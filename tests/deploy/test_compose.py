@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from processes import CLIENT, GATEWAY
 from sluiceway._version import __version__
 from sluiceway_gateway.cli.entry import COMMANDS
 from sluiceway_gateway.settings import Settings
-from variables import CLIENT, GATEWAY
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"

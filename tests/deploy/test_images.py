@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from processes import CLIENT, GATEWAY
 from sluiceway_gateway.cli.entry import COMMANDS
-from variables import CLIENT, GATEWAY
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "gateway" / "Dockerfile", ROOT / "deploy" / "spark" / "Dockerfile"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from serving import serving
+from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.rest.models import Retention

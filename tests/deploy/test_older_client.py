@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serving import serving
+from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway._version import __version__
 from sluiceway_gateway.app import create_app

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
+from processes import CLIENT, GATEWAY
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.cli.entry import sluiceway
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.provisioning.status import Reason
-from variables import CLIENT, GATEWAY
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from databases import Databases
-from gateway_rig import Rig, TurnedClock, running
+from gateways import Rig, TurnedClock, running
 from sluiceway_gateway.db.engine import Database
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.configuration import storage_directory
 
-from serving import serving
+from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate

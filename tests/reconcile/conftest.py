@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rig import Operator, Rig
+from reconciler_rig import Operator, Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from rig import RESYNC_S, Operator, Rig, condition, status
+from reconciler_rig import RESYNC_S, Operator, Rig, condition, status
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.provisioning.reconciler import Counts
 

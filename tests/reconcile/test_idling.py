@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from confluent_kafka import Producer
 
-from rig import Operator, Rig
+from reconciler_rig import Operator, Rig
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.endpoints import history

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from databases import Databases, SQLite
+from reconciler_rig import RESYNC_S, Rig, condition, status
 from relay import Relay
-from rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin

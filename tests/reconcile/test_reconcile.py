@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from rig import RESYNC_S, Operator, Rig, condition, status
+from reconciler_rig import RESYNC_S, Operator, Rig, condition, status
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase, Retention
 from sluiceway_gateway.provisioning.reconciler import Counts

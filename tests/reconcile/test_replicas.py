@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from rig import Operator, Rig
+from reconciler_rig import Operator, Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database, WriteTransaction

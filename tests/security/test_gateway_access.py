@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from certificates import Authority, Certificate
-from logging_kept import logging_kept
+from processes import logging_kept
 from relay import Relay
 from secured_gateway import SecuredGateway
-from secured_kafka import MISFITS, SecuredKafka
+from secured_kafka import MISFITS, Authority, Certificate, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
 from sluiceway.kafka.diagnosis import diagnosis

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from logging_kept import logging_kept
+from gateways import serving
+from processes import logging_kept
 from secured_kafka import PASSWORDS, SecuredKafka
-from serving import serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.logs import configure_logs

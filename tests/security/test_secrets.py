@@ -83,7 +83,7 @@ def test_http_at_debug_shows_no_secret(
     assert "send_request_headers.started request=<Request [b'GET']>" in caplog.text
     assert "HTTP Request: GET https://" in caplog.text
     assert " 401 " in caplog.text
-    for place in (caplog.text, environment.log_path.read_text()):
+    for place in (caplog.text, environment.process.text):
         assert [each for each in (*tokens, *secrets(secured)) if each in place] == []
 
 

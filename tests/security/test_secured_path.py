@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from logging_kept import logging_kept
+from processes import logging_kept
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway import Gateway

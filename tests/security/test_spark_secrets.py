@@ -12,7 +12,7 @@ import pytest
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway import Gateway
-from spark_environment import spark_environment
+from spark_tasks import spark_environment
 
 pytestmark = pytest.mark.long
 
@@ -79,7 +79,7 @@ def test_spark_leaves_no_secret(
     ran: Ran, secured_service: SecuredGateway, secured: SecuredKafka
 ) -> None:
     texts = {"output": ran.output, "errors and logs": ran.errors}
-    texts["the gateway's log"] = secured_service.log_path.read_text()
+    texts["the gateway's log"] = secured_service.process.text
     written = [path for path in ran.directory.rglob("*") if path.is_file()]
     assert {"events", "checkpoint"} <= {
         path.relative_to(ran.directory).parts[0] for path in written

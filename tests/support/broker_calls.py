@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 import fastavro
 
-from real_topics import DEFINITION, readings
 from sluiceway import Channel
 from sluiceway.broker import (
     Broker,
@@ -18,6 +17,7 @@ from sluiceway.broker import (
     PartitionOffsetRequest,
     ProduceRequest,
 )
+from topics import DEFINITION, readings
 
 PARSED = fastavro.parse_schema(DEFINITION)
 

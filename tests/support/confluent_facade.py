@@ -14,6 +14,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message,
 
 from sluiceway import Gateway, Heartbeat
 from sluiceway.confluent import Consumer, Producer
+from waiting import until
 
 BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
 NUMBER = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
@@ -73,11 +74,14 @@ def at(name: str, partition: int = 0, offset: int = OFFSET_INVALID) -> TopicPart
 
 def polled_until(holds: Callable[[], object], *consumers: Consumer) -> None:
     """Poll in turns until the condition holds, and discard the messages."""
-    deadline_s = time.monotonic() + 180
-    while not holds():
-        assert time.monotonic() < deadline_s
-        for each in consumers:
+
+    def polled() -> object:
+        found = holds()
+        for each in () if found else consumers:
             each.poll(0.05)
+        return found
+
+    until(polled)
 
 
 def taken(consumer: Consumer, count: int, timeout_s: float = 30) -> list[Message]:

@@ -1,14 +1,23 @@
-"""Hypothesis strategies: schemas that a channel can carry, and records that fit them."""
+"""Hypothesis strategies for schemas, records and schema changes; fastavro as the reference."""
 
+import io
 import uuid
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal as Number
+from uuid import UUID
 
+import fastavro
+import numpy as np
 from hypothesis import strategies as st
 
+from sluiceway.errors import InvalidSchema
 from sluiceway.schema import Schema
+from sluiceway.schema.avro import default_text
+from sluiceway.schema.compatibility import PROMOTIONS
+from sluiceway.schema.defaults import default_from_python, default_to_python
 from sluiceway.schema.types import (
+    LOGICAL,
     Array,
     Decimal,
     Enum,
@@ -48,14 +57,20 @@ DECIMALS: Leaves = st.one_of(
     st.builds(_in_fixed, _digits(1, 76), st.integers(0, 5)),
 )
 UUIDS: Leaves = st.sampled_from([Uuid(), Uuid(fixed=Fixed(name="u", size=16))])
-ENUMS: Leaves = st.lists(NAMES, min_size=1, max_size=4, unique=True).flatmap(
-    lambda symbols: st.builds(
-        Enum,
-        name=st.just("e"),
-        symbols=st.just(tuple(symbols)),
-        default=st.one_of(st.none(), st.sampled_from(symbols)),
+
+
+def _enums(symbols: st.SearchStrategy[str], most: int | None = None) -> Leaves:
+    return st.lists(symbols, min_size=1, max_size=most, unique=True).flatmap(
+        lambda symbols: st.builds(
+            Enum,
+            name=st.just("e"),
+            symbols=st.just(tuple(symbols)),
+            default=st.one_of(st.none(), st.sampled_from(symbols)),
+        )
     )
-)
+
+
+ENUMS = _enums(NAMES, 4)
 LEAVES: Leaves = st.one_of(SCALARS, SCALARS, FIXED, DECIMALS, UUIDS, ENUMS)
 FAST: Leaves = st.one_of(
     SCALARS,
@@ -87,24 +102,30 @@ def records(draw, leaves=LEAVES, depth=2, most=5, name="nested"):
     return Record(name=name, fields=fields)
 
 
-def _named(type_: Type, path: str) -> Type:
-    """Give everything that is named a name of its own."""
+def _named(type_: Type, path: str, *, dotted: bool = False) -> Type:
+    """Name each type by its place; if `dotted`, by the names of fields, and by its form."""
+
+    def within(inner: Type, step: object) -> Type:
+        return _named(inner, f"{path}{'.' if dotted else '_'}{step}", dotted=dotted)
+
+    name = f"{path}.{type(type_).__name__}" if dotted else path
     match type_:
         case Nullable(item=item):
-            return Nullable(item=_named(item, path), null_first=type_.null_first)
+            return replace(type_, item=_named(item, path, dotted=dotted))
         case Array(items=items):
-            return Array(items=_named(items, f"{path}_i"))
+            return Array(items=within(items, "items"))
         case Map(values=values):
-            return Map(values=_named(values, f"{path}_v"))
+            return Map(values=within(values, "values"))
         case Record(fields=fields):
-            renamed = [
-                Field(name=f.name, type=_named(f.type, f"{path}_{n}")) for n, f in enumerate(fields)
-            ]
-            return Record(name=path, fields=tuple(renamed))
+            inside = (
+                replace(f, type=within(f.type, f.name if dotted else n))
+                for n, f in enumerate(fields)
+            )
+            return Record(name=name, fields=tuple(inside))
         case Fixed() | Enum():
-            return replace(type_, name=path)
+            return replace(type_, name=name)
         case Decimal(fixed=Fixed()) | Uuid(fixed=Fixed()):
-            return replace(type_, fixed=replace(type_.fixed, name=path))
+            return replace(type_, fixed=_named(type_.fixed, path, dotted=dotted))
     return type_
 
 
@@ -197,3 +218,134 @@ def same(left: object, right: object) -> bool:
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
     return type(left) is type(right) and repr(left) == repr(right)
+
+
+LETTER_ENUMS = _enums(st.sampled_from("ABCD"))
+PLAIN = st.one_of(
+    *[st.just(Scalar(kind=kind)) for kind in Kind if kind not in LOGICAL],
+    FIXED,
+    LETTER_ENUMS,
+    LETTER_ENUMS,
+)
+"""Leaves of which Avro's rules say all: no logical types."""
+
+_KNOWN = [Scalar(kind=kind) for kind in Kind if "nanos" not in kind]
+KNOWN_LEAVES = st.one_of(
+    st.sampled_from(_KNOWN), st.sampled_from(_KNOWN), PLAIN, DECIMALS, st.just(Uuid())
+)
+"""Leaves that fastavro knows as well."""
+
+
+@st.composite
+def evolved(draw, type_: Type, leaves=KNOWN_LEAVES) -> Type:
+    """A type that grew out of `type_`, often one that can read it."""
+    nullable = isinstance(type_, Nullable)
+    match type_.item if nullable else type_:
+        case Scalar(kind=kind) as scalar:
+            promoted = [Scalar(kind=other) for other in PROMOTIONS.get(kind, ())]
+            present = draw(st.sampled_from([scalar] * 3 + promoted + [draw(leaves)]))
+        case Enum() as enum:
+            present = draw(
+                st.sampled_from([enum, draw(LETTER_ENUMS), draw(LETTER_ENUMS), draw(leaves)])
+            )
+        case Array(items=items):
+            present = Array(items=draw(evolved(items, leaves)))
+        case Map(values=items):
+            present = Map(values=draw(evolved(items, leaves)))
+        case Record() as record:
+            present = draw(evolved_records(record, leaves))
+        case leaf:
+            present = draw(st.sampled_from([leaf] * 4 + [draw(leaves)]))
+    if draw(st.sampled_from((nullable, nullable, nullable, True, False))):
+        return Nullable(item=present, null_first=draw(st.booleans()))
+    return present
+
+
+@st.composite
+def evolved_records(draw, record: Record, leaves=KNOWN_LEAVES) -> Record:
+    kept = draw(st.lists(st.sampled_from(record.fields), unique=True, max_size=8))
+    fields = [Field(name=f.name, type=draw(evolved(f.type, leaves))) for f in kept]
+    taken = {field.name for field in record.fields}
+    new = st.sampled_from([name for name in ("new", "Newer", "_newest") if name not in taken])
+    for name in draw(st.lists(new, unique=True, min_size=0 if kept else 1, max_size=2)):
+        type_ = draw(types(leaves, 1))
+        fields.append(Field(name=name, type=type_, default=draw(defaults(type_))))
+    return Record(name=record.name, fields=tuple(draw(st.permutations(fields))))
+
+
+@st.composite
+def defaults(draw, type_: Type) -> str | None:
+    """JSON text of a default that fits `type_`; now and then None, for there is none."""
+    if draw(st.integers(0, 7)) == 0:
+        return None
+    try:
+        return default_text(default_from_python(draw(values(type_)), type_), type_, "")
+    except InvalidSchema:  # NaN, or a value where null comes first
+        null_first = isinstance(type_, Nullable) and type_.null_first
+        return "null" if null_first else None
+
+
+@st.composite
+def pairs(draw, leaves=KNOWN_LEAVES, depth=2) -> tuple[Schema, Schema]:
+    """A writer's schema and a reader's that grew out of it."""
+    writer = draw(records(leaves, depth))
+    reader = draw(evolved_records(writer, leaves))
+    return Schema(_named(writer, "root", dotted=True)), Schema(_named(reader, "root", dotted=True))
+
+
+def fastavro_reads(row: object, writer: Schema, reader: Schema) -> object:
+    """What fastavro gives of `row`, written with `writer` and read with `reader`; it may raise."""
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(writer.definition), row)
+    sink.seek(0)
+    found = fastavro.schemaless_reader(sink, writer.definition, reader.definition)
+    return _fitted(found, reader.record)
+
+
+def _fitted(value: object, type_: Type) -> object:
+    """Say in Python's types what fastavro leaves in JSON's (defaults) or too precise (floats)."""
+    if value is None:
+        return None
+    match type_:
+        case Nullable(item=item):
+            return _fitted(value, item)
+        case Array(items=items):
+            return [_fitted(item, items) for item in value]
+        case Map(values=items):
+            return {key: _fitted(item, items) for key, item in value.items()}
+        case Record(fields=fields):
+            return {field.name: _fitted(value[field.name], field.type) for field in fields}
+        case Scalar(kind=Kind.FLOAT):
+            return float(np.float32(value))
+        case Scalar(kind=Kind.BYTES) | Fixed() | Decimal() | Uuid(fixed=Fixed()):
+            return default_to_python(value, type_) if isinstance(value, str) else value
+        case Uuid():
+            return UUID(value) if isinstance(value, str) else value
+        case Scalar(kind=kind) if kind in LOGICAL and isinstance(value, int):
+            return default_to_python(value, type_)
+    return value
+
+
+PREFIX = b"\x00\x00\x00\x00\x07"
+"""What a message of the schema 7 begins with."""
+
+
+def schema_of(type_, **more):
+    """Return the schema of a record with one field, `x`."""
+    field = {"name": "x", "type": type_, **more}
+    return Schema.parse({"type": "record", "name": "r", "fields": [field]})
+
+
+def number(value):
+    """Return an Avro int or long as it is written."""
+    raw, out = ((value << 1) ^ (value >> 63)) & (2**64 - 1), bytearray()
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    return bytes([*out, raw])
+
+
+def without_pyruhvro(codec_):
+    """Return the codec, which from now on goes the slow way."""
+    codec_._columnar = None
+    return codec_

@@ -1,12 +1,7 @@
 """`sluiceway serve` in a process of its own: HTTPS to clients, SASL_SSL to Kafka, tokens."""
 
 import json
-import os
-import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,18 +9,17 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from processes import Process, process
 from secured_kafka import SecuredKafka
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.revision import migrate, open_database
 
-_COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"
-_START_S = 180
 TOKEN_KEY = "token-key-" + "0123456789abcdef" * 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecuredGateway:
-    """The gateway's URL, whom its clients trust, its log (at debug), and its tokens.
+    """The gateway's URL, its certificate authority, its process (log at debug), and its tokens.
 
     Its listeners of Kafka: `scram` (the default, with the user job's password), `mutual` (with a
     client's certificate) and `own` (where clients bring a user and a password).
@@ -33,7 +27,7 @@ class SecuredGateway:
 
     url: str
     ca_file: Path
-    log_path: Path
+    process: Process
     database_url: str
 
     def token(self, *scopes: str) -> str:
@@ -63,7 +57,6 @@ def secured_gateway(kafka: SecuredKafka, directory: Path) -> Iterator[SecuredGat
     certificate = kafka.authority.issue("gateway")
     database_url = f"sqlite:///{directory / 'gateway.db'}"
     migrate(database_url)
-    log_path = directory / "gateway.log"
     settings = {
         "DATABASE_URL": database_url,
         "TOKEN_KEY": TOKEN_KEY,
@@ -74,24 +67,14 @@ def secured_gateway(kafka: SecuredKafka, directory: Path) -> Iterator[SecuredGat
         **_kafka_settings(kafka),
     }
     variables = {f"SLUICEWAY_{name}": value for name, value in settings.items()}
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, "serve", "--port", "0"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=os.environ | variables,
-        )
-    try:
+    with process("serve", "--port", "0", **variables) as serving:
         yield SecuredGateway(
-            url=_url(process, log_path),
+            url=serving.until(r"serving on (\S+)"),
             ca_file=kafka.authority.file,
-            log_path=log_path,
+            process=serving,
             database_url=database_url,
         )
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(180)
+        serving.end(signal.SIGTERM)
 
 
 def _kafka_settings(kafka: SecuredKafka) -> dict[str, str]:
@@ -106,14 +89,3 @@ def _kafka_settings(kafka: SecuredKafka) -> dict[str, str]:
         ),
         "KAFKA_DEFAULT_LISTENER": "scram",
     }
-
-
-def _url(process: "subprocess.Popen[bytes]", log_path: Path) -> str:
-    deadline_s = time.monotonic() + _START_S
-    while True:
-        found = re.search(r"serving on (\S+)", log_path.read_text())
-        if found is not None:
-            return found[1]
-        assert process.poll() is None, log_path.read_text()
-        assert time.monotonic() < deadline_s, log_path.read_text()
-        time.sleep(0.05)

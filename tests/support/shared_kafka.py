@@ -107,7 +107,7 @@ def number_of_process(config: pytest.Config) -> int:
 
 def _until_unconfigured(config: pytest.Config) -> SharedKafka:
     # What makes certificates takes long to import, and one process of the run makes them for all.
-    import secured_listeners
+    import secured_kafka
 
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="sluiceway-kafka-"))
@@ -116,14 +116,14 @@ def _until_unconfigured(config: pytest.Config) -> SharedKafka:
         names = [f"WAY_{number}" for number in range(max(1, len(config.getoption("tx"))))]
         held = {each: stack.enter_context(held_port()) for each in names}
         told = {each: held[each].getsockname()[1] for each in names}
-        protocols = dict.fromkeys(names, "PLAINTEXT") | secured_listeners.PROTOCOLS
+        protocols = dict.fromkeys(names, "PLAINTEXT") | secured_kafka.PROTOCOLS
         threads = {f"listener.name.{each.lower()}.num.network.threads": "1" for each in protocols}
         server = KafkaServer.start(
             directory,
             heap_mb=1024,
             listeners=protocols,
             advertised=told,
-            properties=threads | secured_listeners.properties(certificates),
+            properties=threads | secured_kafka.listener_properties(certificates),
         )
         stack.enter_context(server)
         # Nobody reads its data again, and to close the logs of all tests in order takes half a
@@ -134,7 +134,7 @@ def _until_unconfigured(config: pytest.Config) -> SharedKafka:
         bootstrap_servers=server.bootstrap_servers,
         log_dir=str(directory / "log"),
         ways=tuple(Way(_port(server.listeners[each]), told[each]) for each in names),
-        secured={each: server.listeners[each] for each in secured_listeners.PROTOCOLS},
+        secured={each: server.listeners[each] for each in secured_kafka.PROTOCOLS},
         certificates=str(certificates),
     )
 

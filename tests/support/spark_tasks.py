@@ -1,6 +1,8 @@
-"""Helpers for tests of Spark's tasks: connections, records of channels, types of fixtures."""
+"""Helpers for tests of Spark: the environment, connections, and records of channels."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -9,6 +11,7 @@ from sluiceway.channel import Channel
 from sluiceway.kafka.consumer import OwnStream
 from sluiceway.rest.models import Connection, SchemaVersion
 from sluiceway.schema import Schema
+from sluiceway_gateway.demo.environment import spark_home
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
 
@@ -74,3 +77,13 @@ def messages_of(connection: Connection) -> list[Message]:
         messages += of_partition
     stream.close()
     return messages
+
+
+def spark_environment(directory: Path) -> dict[str, str]:
+    """Return variables for a Spark on this machine alone, with all its files below `directory`."""
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(spark_home(directory / "home")),
+        "SPARK_LOCAL_DIRS": str(directory / "local"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }

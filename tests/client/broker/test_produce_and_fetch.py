@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from broker_calls import broker_at, encoded, fetched, limit, produced
-from real_topics import Topics, readings
 from sluiceway import Channel, Gateway, Retention
 from sluiceway.broker import (
     Broker,
@@ -29,6 +28,7 @@ from sluiceway.broker.exceptions import (
     UnknownTopicOrPartition,
 )
 from sluiceway.errors import OptionError
+from topics import Topics, readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avro_messages import PREFIX, number, schema_of, without_pyruhvro
-from generated import FAST, schemas, with_rows
+from generated import FAST, PREFIX, number, schema_of, schemas, with_rows, without_pyruhvro
 from sluiceway.codecs import codec
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.errors import OptionError, RecordTooLarge

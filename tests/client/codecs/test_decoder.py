@@ -4,8 +4,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from evolved import pairs
-from generated import same, values
+from generated import pairs, same, values
 from sluiceway.codecs import Decoder, codec
 from sluiceway.codecs.resolution import Resolution
 from sluiceway.errors import GatewayUnavailable, OptionError

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avro_messages import PREFIX, number, schema_of, without_pyruhvro
-from generated import same
+from generated import PREFIX, number, same, schema_of, without_pyruhvro
 from sluiceway.codecs import codec
 from sluiceway.codecs.arrow import Envelope
 from sluiceway.codecs.avro import AvroCodec

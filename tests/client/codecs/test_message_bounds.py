@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from avro_messages import PREFIX, number, schema_of, without_pyruhvro
+from generated import PREFIX, number, schema_of, without_pyruhvro
 from sluiceway.codecs import Envelope, codec
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.records import to_batches

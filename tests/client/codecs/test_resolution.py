@@ -5,8 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from evolved import fastavro_reads, pairs
-from generated import same, values
+from generated import fastavro_reads, pairs, same, values
 from sluiceway.codecs.resolution import Resolution
 from sluiceway.errors import SchemaMismatch
 from sluiceway.records import to_batches, to_records

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from real_topics import readings
 from scripted_gateway import Script
 from sluiceway import Channel, ChannelReader, ChannelWriter, Heartbeat
 from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
 from sluiceway.errors import WriterFailed
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.rest.endpoints import EndpointCalls
+from topics import readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]

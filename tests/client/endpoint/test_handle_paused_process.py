@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from confluent_facade import Facade, KafkaError, at, codes, offsets, raised, taken
-from real_topics import Topics, readings
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, Fenced, KafkaUnavailable, StaleGeneration
 from sluiceway.kafka import idle_timeout
 from sluiceway.kafka.consumer import OwnStream
+from topics import Topics, readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]

@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from real_topics import Topics, readings
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
 from sluiceway.kafka import shared_consumer
 from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer
@@ -19,6 +18,7 @@ from sluiceway.kafka.shared_stream import SharedStream
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 from waiting import until
 
 shared = partial(ChannelReader, share_connection=True)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from real_topics import Topics
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.topic import TopicIdentity
+from topics import Topics
 
 
 def test_those_with_the_same_properties_ask_by_one_client(topics: Topics) -> None:

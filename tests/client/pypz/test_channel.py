@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pypz_rig import SCHEMA, Bench, QuickReader, demo, take, until
-from pypz_standins import StandinPort
+from pypz_rig import SCHEMA, Bench, QuickReader, StandinPort, demo, take
 from sluiceway.errors import CommitBeyondRead, Conflict, EndpointClosed, Fenced, OptionError
 from sluiceway.pypz import (
     InvalidRecordValue,
@@ -16,6 +15,7 @@ from sluiceway.pypz import (
     NoRecordList,
     SchemaParseException,
 )
+from waiting import until
 
 
 def test_a_channel_is_made_written_read_and_deleted(bench: Bench) -> None:

@@ -4,20 +4,109 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pypz_pipelines import MakePorts, Wish, of_pypz, pipeline_of_pypz, standins, without_pypzs_naps
-from pypz_rig import QuickReader, demo, until
-from pypz_standins import StandinInputPort, StandinOutputPort
+from pypz_rig import (
+    SCHEMA,
+    QuickReader,
+    QuickWriter,
+    StandinInputPort,
+    StandinOutputPort,
+    demo,
+    without_pypzs_naps,
+)
 from sluiceway import Gateway
 from sluiceway.errors import ChannelNotFound, WriterFailed
 from sluiceway.pypz import ChannelStatusMonitor, KafkaChannelReader, KafkaChannelWriter
+from waiting import until
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """Parameters of the ports of a pipeline: replicas of a reader, and of a writer."""
+
+    name: str
+    url: str
+    readers: int = 2
+    writers: int = 2
+    group_mode: bool = False
+    config: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+Ports = tuple[list[Any], list[Any]]
+MakePorts = Callable[[Wish], Ports]
+
+_STANDIN = {
+    "syncConnectionsOpen": "sync_connections_open",
+    "sequentialModeEnabled": "sequential_mode_enabled",
+}
+
+
+def standins(wish: Wish) -> Ports:
+    """Create stand-in ports."""
+
+    def place(operator: str, port: str, index: int, size: int) -> dict[str, Any]:
+        replica = f"{operator}_{index - 1}" if index else operator
+        group = f"{wish.name}.{operator}.{port}" if size > 1 else None
+        return {
+            "name": f"{wish.name}.{replica}.{port}",
+            "schema": SCHEMA,
+            "group": group,
+            "index": index,
+            "size": size,
+            "location": wish.url,
+            "config": dict(wish.config),
+        }
+
+    inputs = [
+        StandinInputPort(
+            **place("reader", "input_port", index, wish.readers),
+            writers=wish.writers,
+            group_mode=wish.group_mode,
+            channel_reader_type=QuickReader,
+            **{_STANDIN[key]: value for key, value in wish.parameters.items()},
+        )
+        for index in range(wish.readers)
+    ]
+    outputs = [
+        StandinOutputPort(
+            **place("writer", "output_port", index, wish.writers),
+            inputs=[f"{wish.name}.reader.input_port"],
+            channel_writer_type=QuickWriter,
+        )
+        for index in range(wish.writers)
+    ]
+    return inputs, outputs
+
+
+def of_pypz(wish: Wish) -> Ports:
+    """Create a pipeline of pypz's operators, and return their ports."""
+    pipeline = pipeline_of_pypz(wish)
+    readers = [pipeline.reader, *pipeline.reader.get_replicas()]
+    writers = [pipeline.writer, *pipeline.writer.get_replicas()]
+    return [each.input_port for each in readers], [each.output_port for each in writers]
+
+
+def pipeline_of_pypz(wish: Wish, kind: Any = None) -> Any:
+    """Create a pipeline of two operators, with their replicas."""
+    from pypz_operators import Pipe, PipeToAll
+
+    pipeline = (kind or (PipeToAll if wish.group_mode else Pipe))(wish.name)
+    pipeline.set_parameter("##channelLocation", wish.url)
+    pipeline.set_parameter("##channelConfig", dict(wish.config))
+    for key, value in wish.parameters.items():
+        pipeline.reader.input_port.set_parameter(key, value)
+    pipeline.reader.set_parameter("replicationFactor", wish.readers - 1)
+    pipeline.writer.set_parameter("replicationFactor", wish.writers - 1)
+    return pipeline
 
 
 class Pipelines:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pypz_pipelines import without_pypzs_naps
+from pypz_rig import without_pypzs_naps
 from sluiceway.pypz import (
     ChannelStatusMessage,
     ChannelStatusMonitor,
@@ -45,7 +45,6 @@ def test_a_row_names_a_test_beside_which_its_names_are_used(row: str) -> None:
     path = re.search(r"`(tests/[\w/]+\.py)::", row)
     assert path
     used = (ROOT / path[1]).read_text() + (ROOT / "tests/support/pypz_rig.py").read_text()
-    used += (ROOT / "tests/support/pypz_standins.py").read_text()
     indirect = {"ControlLoopExceptionTimeoutInMs", "MetricsBufferLength", "ParamKeyLogLevel"}
     indirect |= {"ParamKeyMetricsEnabled", "StatusConsumerTimeoutInMs", "ValidPatienceTimeInMs"}
     assert {name for name in named(row) - indirect if name not in used} == set()

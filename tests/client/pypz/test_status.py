@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, demo, take, until
-from pypz_standins import StandinPort
+from gateways import failed_cause, views
+from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway.errors import DeliveryFailed, WriterFailed, WriterLost
 from sluiceway.pypz import (
     ChannelStatus,
@@ -18,7 +18,7 @@ from sluiceway.pypz import (
     KafkaChannelReader,
     KafkaChannelWriter,
 )
-from views import failed_cause, views
+from waiting import until
 
 WRITER = "pipeline.writer.output_port"
 

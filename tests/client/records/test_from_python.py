@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avro_messages import schema_of
-from generated import same, schemas, values
+from generated import same, schema_of, schemas, values
 from sluiceway.errors import InvalidRecord, OptionError, ValueOutOfRange
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema

@@ -5,7 +5,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from avro_messages import schema_of
+from generated import schema_of
 from sluiceway.errors import InvalidRecord, SchemaMismatch
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from real_topics import readings
 from scripted_gateway import Script
 from sluiceway import Channel, Gateway, StatusReport
 from sluiceway.errors import Conflict, IncompatibleGateway
 from sluiceway.rest.status import GroupReport
+from topics import readings
 
 NewChannel = Callable[..., Channel]
 

@@ -14,12 +14,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import sluiceway.spark
-from made_topics import make
 from relay import Relay
 from sluiceway import Gateway
 from sluiceway.rest.models import Connection
-from spark_environment import spark_environment
-from spark_tasks import Measure, Produce, connection_at
+from spark_tasks import Measure, Produce, connection_at, spark_environment
+from topics import make
 
 _numbers = itertools.count(1)
 _HERE = Path(__file__).parent

@@ -14,13 +14,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from gateways import views
 from sluiceway import Gateway, Heartbeat
 from sluiceway.channel import Channel
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.spark.driver import Application
 from sluiceway.spark.queries import public_cause
 from spark_tasks import SCHEMA, fill
-from views import views
 
 SHORT = Heartbeat(interval_ms=100, timeout_ms=30_000)
 TIMEOUT_S = 300

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from example_runs import EXAMPLES, run_example
+from processes import EXAMPLES, run_example
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pyspark.sql.types import Row
 
 import sluiceway.spark
 from databases import SQLite
+from gateways import serving
 from relay import Relay
-from serving import serving
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.spark import microbatch

@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from attached import ENDPOINT
+from endpoints import ENDPOINT
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Place, Role, State
 from sluiceway_gateway.errors import (
     Conflict,

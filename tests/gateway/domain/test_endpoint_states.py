@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attached import ENDPOINT, NOW
+from endpoints import ENDPOINT, NOW
 from sluiceway_gateway.endpoints.model import (
     OPEN,
     TRANSITIONS,

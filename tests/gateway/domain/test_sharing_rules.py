@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attached import ENDPOINT
+from endpoints import ENDPOINT
 from sluiceway_gateway.endpoints.model import Endpoint, Role, Share, State
 from sluiceway_gateway.errors import StaleGeneration
 from sluiceway_gateway.groups.model import (

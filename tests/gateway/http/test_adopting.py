@@ -9,12 +9,12 @@ import httpx
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway_rig import NOBODY, SCHEMA, Rig, code, running
-from made_topics import make
+from gateways import NOBODY, SCHEMA, Rig, code, running
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.provisioning.reconciler import Reconciler
+from topics import make
 
 WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from attaching import TOPIC_ID, Site, fresh_id, report, site
-from gateway_rig import NOBODY, Rig, code
+from endpoints import TOPIC_ID, Site, fresh_id, report, site
+from gateways import NOBODY, Rig, code
 from sluiceway_gateway.channels.model import Phase
 
 

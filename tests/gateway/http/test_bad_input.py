@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway_rig import SCHEMA, Rig, code, running
+from gateways import SCHEMA, Rig, code, running
 from sluiceway_gateway.db.engine import Database
 
 PATH = "/v1/channels/flights"

@@ -5,9 +5,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from attaching import site
 from databases import Databases
-from gateway_rig import Rig, running
+from endpoints import site
+from gateways import Rig, running
 from sluiceway.broker import (
     Broker,
     PartitionFetchRequest,

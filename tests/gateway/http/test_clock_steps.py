@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from attaching import Site, report, site
-from gateway_rig import Rig
+from endpoints import Site, report, site
+from gateways import Rig
 from sluiceway_gateway.endpoints.session_store import MAX_BEATS_AHEAD
 
 

@@ -1,7 +1,7 @@
 import httpx
 import pytest
 
-from gateway_rig import SCHEMA, Rig, code, condition
+from gateways import SCHEMA, Rig, code, condition
 from sluiceway_gateway.channels.model import Phase
 
 PATH = "/v1/channels/flights"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from attaching import TOPIC_ID, Site, fresh_id, site
-from gateway_rig import Rig
+from endpoints import TOPIC_ID, Site, fresh_id, site
+from gateways import Rig
 from sluiceway_gateway.db.schema import positions
 
 JSON = {"Content-Type": "application/json"}

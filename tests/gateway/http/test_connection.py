@@ -1,7 +1,7 @@
 import pytest
 from sqlalchemy import text
 
-from gateway_rig import NOBODY, SCHEMA, Rig, code, condition, running
+from gateways import NOBODY, SCHEMA, Rig, code, condition, running
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from databases import Databases
-from gateway_rig import SCHEMA, Rig, running
+from gateways import SCHEMA, Rig, running
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.http.server import (
     HEALTH_CONNECTIONS,

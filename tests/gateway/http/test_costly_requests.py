@@ -11,8 +11,8 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from attaching import fresh_id
-from gateway_rig import SCHEMA, Rig, code
+from endpoints import fresh_id
+from gateways import SCHEMA, Rig, code
 from sluiceway_gateway.http.json import loads
 
 JSON = {"Content-Type": "application/json"}

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from databases import SQLite
-from gateway_rig import SCHEMA, Rig, code, running
+from gateways import SCHEMA, Rig, code, running
 from sluiceway_gateway import app
 from sluiceway_gateway.db.engine import Database
 from waiting import until

@@ -1,6 +1,6 @@
 from datetime import timedelta
 
-from gateway_rig import Rig, code
+from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.provisioning.store import remove
 

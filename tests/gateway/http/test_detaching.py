@@ -4,8 +4,8 @@ from typing import Any
 import httpx
 import pytest
 
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig, code
+from endpoints import Site, fresh_id, report, site
+from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from waiting import until
 

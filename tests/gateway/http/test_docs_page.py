@@ -7,7 +7,7 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 
-from gateway_rig import Rig, code
+from gateways import Rig, code
 from sluiceway_gateway.http import openapi
 
 DIRECTORY = openapi._DIRECTORY

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from attaching import fresh_id
-from gateway_rig import SCHEMA
+from endpoints import fresh_id
+from gateways import SCHEMA
 from shared_kafka import SharedKafka
 
 

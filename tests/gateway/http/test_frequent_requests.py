@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig
+from endpoints import Site, fresh_id, report, site
+from gateways import Rig
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from fastapi import APIRouter
 from pydantic import SecretStr
 from starlette.routing import Route
 
-from gateway_rig import SCHEMA, Rig, code
-from serving import serving
+from gateways import SCHEMA, Rig, code, serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database

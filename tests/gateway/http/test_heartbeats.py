@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig, code
+from endpoints import Site, fresh_id, report, site
+from gateways import Rig, code
 from sluiceway_gateway.status.reading_store import channels_in_use, reader_snapshots
 
 

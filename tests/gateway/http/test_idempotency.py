@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from gateway_rig import SCHEMA, Rig, code
+from gateways import SCHEMA, Rig, code
 from sluiceway_gateway.provisioning.store import remove
 
 KEY = {"Idempotency-Key": "one"}

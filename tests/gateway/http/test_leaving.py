@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from attaching import Site, report, site
-from gateway_rig import NOBODY, Rig, code
+from endpoints import Site, report, site
+from gateways import NOBODY, Rig, code
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.drain import Drainer
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from gateway_rig import Rig, code
+from gateways import Rig, code
 
 
 def names(rig: Rig, headers: dict[str, str] | None = None, **parameters: Any) -> list[str]:

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from attaching import TOPIC_ID, Site, fresh_id, site
-from gateway_rig import Rig, code
+from endpoints import TOPIC_ID, Site, fresh_id, site
+from gateways import Rig, code
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from pydantic import SecretStr
 
-from gateway_rig import NOBODY, Rig, code
+from gateways import NOBODY, Rig, code
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database

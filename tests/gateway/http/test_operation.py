@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway_rig import Rig, code
-from logging_kept import logging_kept
+from gateways import Rig, code
+from processes import logging_kept
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.logs import configure_logs

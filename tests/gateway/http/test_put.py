@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from gateway_rig import SCHEMA, Rig, code
+from gateways import SCHEMA, Rig, code
 from sluiceway_gateway.channels.model import Phase
 
 OTHER_SCHEMA = {**SCHEMA, "fields": [{"name": "b", "type": "string"}]}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway_rig import SCHEMA, Rig, code
+from gateways import SCHEMA, Rig, code
 
 
 def record(type_: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway_rig import Rig, code, running
+from gateways import Rig, code, running
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 

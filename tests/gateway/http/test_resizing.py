@@ -2,8 +2,8 @@
 
 import pytest
 
-from attaching import Site, fresh_id, site
-from gateway_rig import Rig, code
+from endpoints import Site, fresh_id, site
+from gateways import Rig, code
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from gateway_rig import SCHEMA, Rig, code
+from gateways import SCHEMA, Rig, code
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import MAX_SCHEMA_CHARACTERS, MAX_SCHEMA_VERSIONS, Phase

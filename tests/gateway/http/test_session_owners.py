@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig, code
+from endpoints import Site, fresh_id, report, site
+from gateways import Rig, code
 from sluiceway_gateway.endpoints.session_store import MAX_BEATS_AHEAD
 
 HIGHEST = 2**63 - 1

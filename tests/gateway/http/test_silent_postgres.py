@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from attaching import Site, report, site
 from databases import Postgres
-from gateway_rig import SCHEMA, Rig, code, running
+from endpoints import Site, report, site
+from gateways import SCHEMA, Rig, code, running
 from relay import Relay
 from sluiceway_gateway import app
 from sluiceway_gateway.db.engine import Database

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from attaching import Site, report, site
-from gateway_rig import Rig, code
+from endpoints import Site, report, site
+from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import sample_store

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from attaching import Site, report, site
-from gateway_rig import Rig, code, running
+from endpoints import Site, report, site
+from gateways import Rig, code, running
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database

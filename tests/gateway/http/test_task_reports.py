@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig, code
+from endpoints import Site, fresh_id, report, site
+from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.schema import endpoints
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from serving import serving
+from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens

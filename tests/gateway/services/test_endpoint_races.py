@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from endpoint_services import PARTITIONS, Services
+from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from sqlalchemy import event
 
 from dynamic_members import DynamicRules
-from endpoint_services import PARTITIONS, Services
+from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer, Request

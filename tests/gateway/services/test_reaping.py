@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from attaching import Site, report, site
-from gateway_rig import NOBODY, Rig
+from endpoints import Site, report, site
+from gateways import NOBODY, Rig
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 

@@ -8,14 +8,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from attaching import Site, report, site
-from gateway_rig import NOBODY, Rig
-from made_topics import make
+from endpoints import Site, report, site
+from gateways import NOBODY, Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.progress import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
+from topics import make
 from waiting import until
 
 EVERY_S = 5.0

@@ -5,7 +5,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 
-from gateway_rig import KEY, TurnedClock
+from gateways import KEY, TurnedClock
 from sluiceway_gateway.auth.model import parse_scopes
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database

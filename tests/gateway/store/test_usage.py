@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from attaching import Site, site
-from gateway_rig import Rig
+from endpoints import Site, site
+from gateways import Rig
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.lifecycle.model import SHARED, ChannelUsage

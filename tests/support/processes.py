@@ -1,13 +1,20 @@
-"""A command as a process."""
+"""Commands, examples and their environment, in processes of their own or in this one."""
 
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from sluiceway_gateway.settings import CLIENTS, PREFIX, SECRETS, Settings
 
 COMMAND = [sys.executable, "-c", "from sluiceway_gateway.cli import main; raise SystemExit(main())"]
 
@@ -85,3 +92,62 @@ def process(*arguments: str, **variables: str) -> Iterator[Process]:
             running.end(signal.SIGKILL)
         else:
             running.wait(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Exit status and output of a command."""
+
+    status: int
+    out: str
+    err: str
+
+    def failed(self, *words: str, status: int = 1) -> None:
+        """Assert that it failed with one line on standard error that has these texts."""
+        assert self.status == status, self
+        assert self.out == ""
+        assert self.err.startswith("sluiceway: ")
+        assert self.err.count("\n") == 1, self.err
+        for each in words:
+            assert each in self.err
+
+
+Sluiceway = Callable[..., Run]
+
+
+@contextmanager
+def logging_kept() -> Iterator[None]:
+    """Let the block configure logging; put it back at its end."""
+    root, access = logging.getLogger(), logging.getLogger("uvicorn.access")
+    handlers, level, disabled = root.handlers[:], root.level, access.disabled
+    configured = structlog.get_config()
+    try:
+        yield
+    finally:
+        root.handlers[:], access.disabled = handlers, disabled
+        # Not by the attribute: loggers remember what they are enabled for.
+        root.setLevel(level)
+        structlog.configure(**configured)
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run_example(name: str, gateway_url: str, *arguments: str) -> list[str]:
+    """Run an example against a gateway to its good end, and return the lines that it printed."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        env={**os.environ, "SLUICEWAY_URL": gateway_url},
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+GATEWAY = {PREFIX + name.upper() for name in Settings.model_fields} | {
+    f"{PREFIX}{name.upper()}_FILE" for name in SECRETS
+}
+CLIENT = {PREFIX + name for name in CLIENTS}

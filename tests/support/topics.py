@@ -1,21 +1,38 @@
-"""Connections made by hand, on real topics: what a gateway would have answered."""
+"""Topics that tests create themselves, and connections to them as a gateway describes them."""
 
 import itertools
-import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
+    KafkaException,
     Message,
     Producer,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from made_topics import make
 from sluiceway.rest.models import Connection
+from waiting import until
+
+
+def make(admin: AdminClient, topic: NewTopic) -> str:
+    """Create a topic, wait until the broker that answers knows it, and return its id."""
+    name = topic.topic
+    admin.create_topics([topic])[name].result(30)
+
+    def topic_id() -> str | None:
+        # The controller has created it; brokers know it a moment later.
+        with suppress(KafkaException):
+            return str(admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
+        return None
+
+    return str(until(topic_id))
+
 
 DEFINITION = {
     "type": "record",
@@ -96,9 +113,7 @@ class Topics:
             producer.produce(name, value, partition=partition)
         producer.commit_transaction(30)
         # Committing is done when it is certain; the marker that ends it comes a moment later.
-        deadline_s = time.monotonic() + 180
-        while self._end(name, partition) < end:
-            assert time.monotonic() < deadline_s
+        until(lambda: self._end(name, partition) >= end)
 
     def _end(self, name: str, partition: int) -> int:
         """Return the offset up to which readers of committed messages can read."""

@@ -17,7 +17,6 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from made_topics import make
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import (
     Channel,
@@ -32,6 +31,8 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopic
 from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
 from sluiceway_gateway.schemas import store as schemas_store
+from topics import make
+from waiting import until
 
 RESYNC_S = 30.0
 SCHEMA = '{"fields":[{"name":"a","type":"int"}],"name":"R","type":"record"}'
@@ -146,19 +147,15 @@ class Rig:
 
     def topic_id(self, name: str) -> str:
         """Return the id of a topic that was just made."""
-        deadline = time.monotonic() + 180
-        while (topic := self.kafka.observe([name]).topics.get(name)) is None:
-            assert time.monotonic() < deadline, name
+        topic: ObservedTopic = until(lambda: self.kafka.observe([name]).topics.get(name))
         return topic.id
 
     def topic(self, channel: Channel) -> ObservedTopic | None:
         return self.kafka.observe([channel.topic.name]).topics.get(channel.topic.name)
 
     def until_topic(self, channel: Channel, once: Callable[[ObservedTopic | None], bool]) -> None:
-        """Wait until brokers have heard of what was done to the topic."""
-        deadline = time.monotonic() + 180
-        while not once(topic := self.topic(channel)):
-            assert time.monotonic() < deadline, topic
+        """Wait until brokers know what was done to the topic."""
+        until(lambda: once(self.topic(channel)))
 
 
 class Operator:

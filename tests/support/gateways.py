@@ -1,23 +1,85 @@
-"""A gateway on a real uvicorn whose Kafka is away: rows stay as a test puts them."""
+"""Gateways on a real uvicorn, and what they show of a channel."""
 
+import asyncio
 import contextlib
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
+import uvicorn
 from fastapi import FastAPI
 
-from serving import serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef, sources
+from sluiceway_gateway.cli.serve import bound_socket
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.http.server import ConnectionLimits, limited_protocol
 from sluiceway_gateway.provisioning.store import record_observation
 from sluiceway_gateway.settings import Settings
+
+
+class _Server(uvicorn.Server):
+    """Ends when it is told, where uvicorn's own looks ten times a second and rests for a tenth."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        await super().startup(sockets)
+
+    async def main_loop(self) -> None:
+        told = asyncio.ensure_future(self._told.wait())
+        ticking = asyncio.ensure_future(super().main_loop())
+        await asyncio.wait([told, ticking], return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        ticking.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
+            return
+        for each in (*self.servers, *(sockets or ())):
+            each.close()
+        await self.lifespan.shutdown()
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._loop.call_soon_threadsafe(self._told.set)
+
+
+@contextmanager
+def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
+    """Serve on a loopback port (0: a free one), in a thread, while the block runs; give the URL."""
+    bound = bound_socket("127.0.0.1", port)
+    settings = app.state.parts.settings
+    limits = ConnectionLimits(
+        connections=settings.max_connections, client_timeout_s=settings.client_timeout_ms / 1000
+    )
+    protocol = limited_protocol(limits)
+    server = _Server(uvicorn.Config(app, log_config=None, lifespan="on", http=protocol, ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 180
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise RuntimeError("the gateway did not start")
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        # Requests that wait for a change would hold up the end, as the server waits for them.
+        app.state.parts.watch.close()
+        server.end()
+        thread.join(timeout=120)
+        assert not thread.is_alive(), "the gateway did not stop"
+
 
 NOBODY = "127.0.0.1:1"
 KEY = "k" * 40
@@ -120,3 +182,39 @@ def code(response: httpx.Response) -> str:
     assert body["detail"]
     assert isinstance(body["retriable"], bool)
     return str(body["code"])
+
+
+__all__ = ["failed_cause", "views"]
+
+
+def views(url: str, channel: str) -> str:
+    """Return all that can be read of a channel, its endpoints and their history, as one text."""
+    with httpx.Client(base_url=url, timeout=30) as http:
+
+        def read(path: str) -> httpx.Response:
+            return http.get(path).raise_for_status()
+
+        base = f"/v1/channels/{channel}"
+        listed = read(f"{base}/endpoints")
+        answers = [
+            read(base),
+            read(f"{base}/status"),
+            read("/v1/status?limit=1000"),
+            read("/metrics"),
+            listed,
+            *(read(f"{base}/endpoints/{each['id']}") for each in listed.json()["items"]),
+        ]
+        told = [each.text for each in answers]
+        with http.stream("GET", f"{base}/status/events") as stream:
+            told.append(next(line for line in stream.iter_lines() if line.startswith("data:")))
+    return "\n".join(told)
+
+
+def failed_cause(url: str, channel: str, role: str) -> str:
+    """Return the cause of the channel's one endpoint of a role that is in error."""
+    with httpx.Client(base_url=url, timeout=30) as http:
+        listed = http.get(f"/v1/channels/{channel}/endpoints").raise_for_status().json()["items"]
+    failed = [each for each in listed if (each["role"], each["state"]) == (role, "error")]
+    (cause,) = (each["cause"] for each in failed)
+    assert isinstance(cause, str)
+    return cause
