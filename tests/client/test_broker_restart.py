@@ -11,7 +11,7 @@ from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 
 
-def test_writers_and_readers_go_on_with_a_broker_that_kept_its_data(
+def test_writers_and_readers_continue_after_a_broker_restart(
     kafka: SharedKafka, tmp_path: Path
 ) -> None:
     first = kafka.another(tmp_path)

@@ -69,7 +69,7 @@ def read(channel: Channel) -> list[dict[str, Any]]:
         return sorted(reader, key=lambda record: record["id"])
 
 
-def test_old_and_new_records_are_read_by_each_as_its_own(
+def test_each_reader_gets_old_and_new_records_in_its_schema(
     gateway: Gateway, name: str, each_format: str
 ) -> None:
     old = gateway.channel(name, First, format=each_format)
@@ -86,7 +86,7 @@ def test_old_and_new_records_are_read_by_each_as_its_own(
     assert gateway.channel(name, First).schema == old.schema
 
 
-def test_a_schema_that_reads_all_versions_serves_readers_until_it_is_registered(
+def test_an_unregistered_schema_that_reads_all_versions_is_enough_for_readers(
     gateway: Gateway, name: str
 ) -> None:
     write(gateway.channel(name, First), First(1))
@@ -99,7 +99,7 @@ def test_a_schema_that_reads_all_versions_serves_readers_until_it_is_registered(
     assert len(read(channel)) == 2
 
 
-def test_a_schema_that_cannot_read_what_is_kept_is_refused_with_the_rule(
+def test_a_schema_that_cannot_read_stored_records_is_refused_with_the_rule(
     gateway: Gateway, name: str
 ) -> None:
     channel = gateway.channel(name, First)
@@ -115,7 +115,7 @@ def test_a_schema_that_cannot_read_what_is_kept_is_refused_with_the_rule(
         channel.update(compatibility="sideways")
 
 
-def test_a_reader_learns_of_versions_that_come_while_it_reads(gateway: Gateway, name: str) -> None:
+def test_a_reader_learns_new_versions_while_reading(gateway: Gateway, name: str) -> None:
     channel = gateway.channel(name, First)
     write(channel, First(1))
     with channel.reader(until=None) as reader:
@@ -126,7 +126,7 @@ def test_a_reader_learns_of_versions_that_come_while_it_reads(gateway: Gateway, 
         assert reader.read(1, timeout=30) == [{"id": 2}]
 
 
-def test_a_closed_channel_is_read_and_takes_no_writer(gateway: Gateway, name: str) -> None:
+def test_a_closed_channel_is_readable_and_refuses_writers(gateway: Gateway, name: str) -> None:
     channel = gateway.channel(name, First)
     write(channel, First(1))
     channel.close()
@@ -138,7 +138,7 @@ def test_a_closed_channel_is_read_and_takes_no_writer(gateway: Gateway, name: st
     channel.delete()
 
 
-def test_pinning_is_set_and_taken_back(gateway: Gateway, name: str) -> None:
+def test_a_channel_is_pinned_and_unpinned(gateway: Gateway, name: str) -> None:
     channel = gateway.channel(name, First, pinned=True)
     with pytest.raises(Conflict):
         channel.update(partitions=2)
@@ -149,7 +149,7 @@ def test_pinning_is_set_and_taken_back(gateway: Gateway, name: str) -> None:
     assert channel.refresh().pinned
 
 
-def test_a_forgotten_channels_topic_is_adopted_with_its_old_records(
+def test_the_topic_of_a_deleted_channel_is_adopted_with_its_records(
     gateway: Gateway, name: str, each_format: str
 ) -> None:
     channel = gateway.channel(name, First, format=each_format)
@@ -171,7 +171,7 @@ def test_a_forgotten_channels_topic_is_adopted_with_its_old_records(
     assert len(read(third)) == 3, "deleting an adopted channel leaves the topic"
 
 
-def test_adopting_is_refused_by_name(gateway: Gateway, name: str, topic: str) -> None:
+def test_adoption_errors_name_the_topic(gateway: Gateway, name: str, topic: str) -> None:
     with pytest.raises(InvalidRequest, match="needs a schema"):
         gateway.channel(name, topic=topic)
     with pytest.raises(Conflict) as absent:
@@ -190,7 +190,7 @@ def test_adopting_is_refused_by_name(gateway: Gateway, name: str, topic: str) ->
     assert gateway.channel(name, First, topic=topic).uid == channel.uid
 
 
-def test_foreign_messages_in_an_adopted_topic_are_told_or_passed_over(
+def test_foreign_messages_in_an_adopted_topic_are_errors_or_skipped(
     gateway: Gateway, name: str, topic: str, kafka: SharedKafka
 ) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

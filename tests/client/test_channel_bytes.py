@@ -30,7 +30,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
     return gateway.channel(name, format="bytes", partitions=2)
 
 
-def test_what_is_written_is_the_message_and_what_others_produce_is_read(
+def test_bytes_are_written_unchanged_and_foreign_messages_are_read(
     gateway: Gateway, channel: Channel, topics: Topics
 ) -> None:
     with channel.writer(partition=0) as writer:
@@ -60,7 +60,7 @@ def test_keys_place_messages_as_in_other_formats(channel: Channel, topics: Topic
             assert partition_of(message.key(), 2) == partition
 
 
-def test_a_topic_of_somebodys_messages_is_adopted_without_a_schema(
+def test_a_foreign_topic_is_adopted_without_a_schema(
     gateway: Gateway, name: str, topics: Topics
 ) -> None:
     topic = f"theirs-{name}"
@@ -71,7 +71,7 @@ def test_a_topic_of_somebodys_messages_is_adopted_without_a_schema(
         assert list(reader) == [{"value": b"theirs"}]
 
 
-def test_what_is_no_record_of_it_is_refused_and_nothing_is_written(
+def test_invalid_values_are_refused_and_nothing_is_written(
     gateway: Gateway, name: str, channel: Channel
 ) -> None:
     with pytest.raises(InvalidRequest, match=r"leave spec\.schema out"):

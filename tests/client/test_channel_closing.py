@@ -58,7 +58,7 @@ def test_a_closing_channel_is_written_and_read_to_its_end_and_then_closed(
     assert len(list(channel.reader(until="now"))) == 100
 
 
-def test_a_reader_without_an_end_hears_that_its_channel_closes(channel: Channel) -> None:
+def test_an_endless_reader_ends_when_its_channel_closes(channel: Channel) -> None:
     with channel.reader(group="delays", until=None) as reader:
         write(channel, 10)
         channel.close()
@@ -70,7 +70,7 @@ def test_a_reader_without_an_end_hears_that_its_channel_closes(channel: Channel)
         channel.wait_until_closed(10)
 
 
-def test_what_a_group_will_never_read_is_given_up_by_a_reset(channel: Channel) -> None:
+def test_a_reset_gives_up_unread_records_of_a_group(channel: Channel) -> None:
     write(channel, 10)
     with channel.reader(group="delays") as reader:
         reader.read(5, timeout=None)
@@ -94,7 +94,7 @@ def test_a_reader_that_waits_for_more_writers_ends_when_the_channel_closes(
     channel.wait_until_closed(10)
 
 
-def test_a_reader_of_a_closed_channel_that_nobody_wrote_ends(
+def test_a_reader_of_a_closed_channel_without_records_ends(
     channel: Channel, topics: Topics
 ) -> None:
     channel.close()
@@ -102,7 +102,7 @@ def test_a_reader_of_a_closed_channel_that_nobody_wrote_ends(
     assert list(channel.reader()) == []
 
 
-def test_a_writer_that_is_lost_has_ended(new_channel: NewChannel, gateway_url: str) -> None:
+def test_a_lost_writer_does_not_block_closing(new_channel: NewChannel, gateway_url: str) -> None:
     channel = new_channel(heartbeat=Heartbeat(interval_ms=100, timeout_ms=400))
     asked = {"uid": channel.uid, "id": uuid.uuid4().hex, "session": uuid.uuid4().hex}
     path = f"{gateway_url}/v1/channels/{channel.name}/endpoints"
@@ -112,7 +112,7 @@ def test_a_writer_that_is_lost_has_ended(new_channel: NewChannel, gateway_url: s
     channel.wait_until_closed(20)
 
 
-def test_an_adopted_channel_drains_as_well(
+def test_an_adopted_channel_drains(
     gateway_url: str, topics: Topics, new_channel: NewChannel
 ) -> None:
     owner = new_channel()
@@ -131,7 +131,7 @@ def test_an_adopted_channel_drains_as_well(
         channel.delete()
 
 
-def test_a_channel_in_use_is_deleted_by_force_alone_and_its_reader_is_told(
+def test_deleting_a_channel_in_use_needs_force_and_its_reader_raises(
     channel: Channel,
 ) -> None:
     write(channel, 10)
@@ -148,7 +148,7 @@ def test_a_channel_in_use_is_deleted_by_force_alone_and_its_reader_is_told(
 
 
 @pytest.mark.parametrize("settled", ["committed", "reset", "kept", "forced"])
-def test_what_was_not_read_is_not_deleted(channel: Channel, settled: str) -> None:
+def test_a_channel_with_unread_records_is_not_deleted(channel: Channel, settled: str) -> None:
     write(channel, 10)
     with channel.reader(group="delays") as reader:
         reader.read(4, timeout=None)

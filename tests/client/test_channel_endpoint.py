@@ -22,7 +22,7 @@ def channel(new_channel: NewChannel) -> Channel:
     return new_channel(partitions=2)
 
 
-def test_counterparts_hear_of_each_other_and_of_their_payloads(channel: Channel) -> None:
+def test_counterparts_receive_each_others_states_and_payloads(channel: Channel) -> None:
     words: queue.Queue[Word] = queue.Queue()
 
     def until(good: Callable[[Word], bool]) -> Word:
@@ -44,7 +44,7 @@ def test_counterparts_hear_of_each_other_and_of_their_payloads(channel: Channel)
         assert sum((heard.ends or {}).values()) == 5
 
 
-def test_what_a_callback_raises_stops_nothing(
+def test_an_exception_in_a_callback_stops_nothing(
     channel: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     words: queue.Queue[Word] = queue.Queue()
@@ -78,7 +78,7 @@ def test_a_payload_that_cannot_be_sent_is_refused(
         assert writer.payload is None
 
 
-def test_waiting_ends_when_all_have_come(channel: Channel) -> None:
+def test_waiting_ends_when_all_have_attached(channel: Channel) -> None:
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(channel.wait_for, writers=1, readers=1, timeout_s=60)
         with channel.reader(group="delays", until=None), channel.writer() as writer:
@@ -90,7 +90,7 @@ def test_waiting_ends_when_all_have_come(channel: Channel) -> None:
             assert {each.state for each in waiting.result(60)} >= {"closed"}
 
 
-def test_waiting_in_vain_names_who_is_missing(channel: Channel) -> None:
+def test_a_wait_timeout_names_the_missing_endpoints(channel: Channel) -> None:
     with channel.writer(group="load", index=1, size=3):
         with pytest.raises(SluicewayTimeout) as raised:
             channel.wait_for(writers=3, readers=2, timeout_s=0.5)
@@ -106,7 +106,7 @@ def test_waiting_in_vain_names_who_is_missing(channel: Channel) -> None:
     assert channel.wait_for(writers=1, state="closed")
 
 
-def test_a_writer_that_failed_is_not_among_those_that_have_come(channel: Channel) -> None:
+def test_a_failed_writer_does_not_count_as_attached(channel: Channel) -> None:
     with pytest.raises(KeyError), channel.writer(group="load"):
         raise KeyError("gone")
     with pytest.raises(SluicewayTimeout, match=r"load\[0\] is error: KeyError"):
@@ -127,7 +127,7 @@ def test_a_closed_channel_asks_its_writers_to_finish(channel: Channel) -> None:
     assert len(list(channel.reader())) == 5
 
 
-def test_endpoints_are_listed_with_what_they_say_of_themselves(channel: Channel) -> None:
+def test_endpoints_are_listed_with_client_and_payload(channel: Channel) -> None:
     with channel.writer(group="load", index=0, size=2) as writer:
         writer.write(readings(5))
     (listed,) = channel.endpoints()
@@ -182,7 +182,7 @@ FORKING = """
 """
 
 
-def test_a_forked_process_is_a_session_of_its_own(channel: Channel, gateway_url: str) -> None:
+def test_a_forked_process_has_its_own_session(channel: Channel, gateway_url: str) -> None:
     with channel.writer() as writer:
         writer.write(readings(10))
     done = subprocess.run(

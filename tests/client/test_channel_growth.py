@@ -187,7 +187,7 @@ def made(gateway_url: str) -> Iterator[Callable[[str], Channel]]:
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(between=st.lists(st.sampled_from(["write", "grow", "grow, unseen"]), max_size=4))
-def test_what_was_acknowledged_is_read_to_the_end_and_keys_keep_their_order(
+def test_acknowledged_records_are_all_read_and_keys_keep_their_order(
     made: Callable[[str], Channel], gateway_url: str, kind: str, between: list[str]
 ) -> None:
     channel, numbers = made(KINDS[kind].format), itertools.count()

@@ -14,7 +14,7 @@ NewChannel = Callable[..., Channel]
 WEEK = timedelta(days=7)
 
 
-def test_the_time_that_a_channel_may_be_idle_is_set_told_and_taken_back(
+def test_the_idle_ttl_is_set_and_shown_and_removed(
     new_channel: NewChannel,
 ) -> None:
     channel = new_channel(idle=WEEK)
@@ -37,7 +37,7 @@ def test_the_time_that_a_channel_may_be_idle_is_set_told_and_taken_back(
 
 
 @pytest.mark.parametrize("idle", [timedelta(seconds=59), timedelta(days=4000), -WEEK, 60])
-def test_a_time_that_makes_no_sense_is_refused(new_channel: NewChannel, idle: Any) -> None:
+def test_an_invalid_idle_ttl_is_refused(new_channel: NewChannel, idle: Any) -> None:
     with pytest.raises(OptionError, match="from a minute to ten years"):
         new_channel(idle=idle)
     channel = new_channel()

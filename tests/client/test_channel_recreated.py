@@ -28,7 +28,7 @@ def written(channel: Channel, count: int = 10) -> Channel:
     return channel
 
 
-def test_a_reader_of_a_channel_that_is_closed_reads_on_and_commits(new_channel: NewChannel) -> None:
+def test_a_reader_of_a_closed_channel_reads_and_commits(new_channel: NewChannel) -> None:
     channel = written(new_channel())
     with channel.reader(group="delays") as reader:
         found = reader.read(4, timeout=None)
@@ -39,7 +39,7 @@ def test_a_reader_of_a_channel_that_is_closed_reads_on_and_commits(new_channel: 
         assert reader.committed() == reader.position()
 
 
-def test_a_reader_of_a_channel_that_is_deleted_commits_no_more_and_is_told(
+def test_a_reader_of_a_deleted_channel_gets_an_error_on_commit(
     new_channel: NewChannel,
 ) -> None:
     channel = written(new_channel())
@@ -52,7 +52,7 @@ def test_a_reader_of_a_channel_that_is_deleted_commits_no_more_and_is_told(
             again_and_again(lambda: reader.read(100, timeout=60))
 
 
-def test_a_reader_moves_nothing_in_the_channel_that_came_after_its_own(
+def test_a_reader_does_not_commit_to_a_recreated_channel(
     new_channel: NewChannel, gateway_url: str
 ) -> None:
     channel = written(new_channel())
@@ -74,7 +74,7 @@ def test_a_reader_moves_nothing_in_the_channel_that_came_after_its_own(
             assert list(reader) == readings(10)
 
 
-def test_a_writer_that_was_superseded_is_told_and_does_not_end_what_another_writes(
+def test_a_superseded_writer_is_fenced_and_does_not_end_its_successor(
     new_channel: NewChannel,
 ) -> None:
     channel = new_channel()

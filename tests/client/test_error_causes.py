@@ -147,7 +147,7 @@ def test_the_cause_of_an_invalid_record_is_its_field_and_type(records: Any, told
     assert cause_of(pickle.loads(pickle.dumps(raised.value))) == cause  # noqa: S301
 
 
-def test_the_jobs_own_exception_shows_the_values() -> None:
+def test_the_exception_in_the_job_shows_the_values() -> None:
     shown = []
     for name, (records, _) in UNFIT.items():
         with pytest.raises(InvalidRecord) as raised:
@@ -307,7 +307,7 @@ def test_causes_of_endpoints_contain_no_values(
     assert not shows(views(gateway_url, channel.name))
 
 
-def test_nor_by_producers_and_consumers_of_confluent_kafkas_kind(
+def test_causes_of_confluent_producers_and_consumers_contain_no_values(
     gateway_url: str, make: Callable[[str], Channel]
 ) -> None:
     channel = make("avro")
@@ -330,7 +330,9 @@ def test_nor_by_producers_and_consumers_of_confluent_kafkas_kind(
     assert not shows(views(gateway_url, channel.name))
 
 
-def test_nor_by_brokers_of_pykafkas_kind(gateway_url: str, make: Callable[[str], Channel]) -> None:
+def test_causes_of_pykafka_brokers_contain_no_values(
+    gateway_url: str, make: Callable[[str], Channel]
+) -> None:
     channel = make("avro")
 
     def produce() -> None:

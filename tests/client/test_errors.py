@@ -34,7 +34,7 @@ TREE = [
 
 
 @pytest.mark.parametrize("kind", TREE, ids=lambda kind: kind.__name__)
-def test_every_exception_is_drawn_in_the_tree_and_has_a_code_of_its_own(
+def test_every_exception_is_in_the_documented_tree_with_a_unique_code(
     kind: type[SluicewayError],
 ) -> None:
     assert f" {kind.__name__}" in (errors.__doc__ or "")
@@ -142,14 +142,14 @@ def test_every_local_code_of_librdkafka_is_classified_once() -> None:
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_every_code_is_retriable_gone_or_lasting(name: str) -> None:
+def test_every_code_is_classified_as_retriable_or_gone_or_permanent(name: str) -> None:
     kind = TopicGone if name in GONE else KafkaUnavailable if name in RETRIABLE else KafkaFailure
     error = translate_error(KafkaError(CODES[name]), doing="reading", topic="t")
     assert type(error) is kind
     assert error.retriable is (name in RETRIABLE)
 
 
-def test_the_gateway_retries_what_clients_do() -> None:
+def test_gateway_and_client_retry_the_same_codes() -> None:
     retried = {
         name for name in CODES if rejection(KafkaError(CODES[name])).cause is Cause.UNAVAILABLE
     }

@@ -51,7 +51,7 @@ def fragile(kafka: SharedKafka, tmp_path: Path) -> Iterator[Fragile]:
     fragile.stop()
 
 
-def test_work_goes_on_while_the_gateway_is_away_and_commits_are_made_up_for(
+def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
     fragile: Fragile, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "sluiceway")
@@ -98,7 +98,9 @@ def test_work_goes_on_while_the_gateway_is_away_and_commits_are_made_up_for(
     assert any("takes heartbeats again" in each for each in told)
 
 
-def test_a_reader_that_only_the_gateway_can_end_says_so_after_the_grace(fragile: Fragile) -> None:
+def test_a_reader_that_needs_the_gateway_to_end_raises_after_the_grace_period(
+    fragile: Fragile,
+) -> None:
     with Gateway(fragile.url, timeout_s=TIMEOUT_S, control_grace_s=TIMEOUT_S) as gateway:
         channel = gateway.channel(
             "graceful", schema=DEFINITION, heartbeat=Heartbeat(interval_ms=200, timeout_ms=60_000)

@@ -40,7 +40,7 @@ def channel(new_channel: NewChannel) -> Channel:
 
 
 @pytest.mark.usefixtures("each_stream")
-def test_who_comes_is_given_a_share_and_nothing_is_read_twice(
+def test_a_joining_member_gets_partitions_and_nothing_is_read_twice(
     new_channel: NewChannel, each_format: str
 ) -> None:
     heartbeat = Heartbeat(interval_ms=100, timeout_ms=60_000)
@@ -72,7 +72,7 @@ def test_who_comes_is_given_a_share_and_nothing_is_read_twice(
         assert again.position() == ends
 
 
-def test_who_leaves_passes_on_what_it_has_committed(channel: Channel) -> None:
+def test_partitions_of_a_leaving_member_continue_at_its_commits(channel: Channel) -> None:
     got: list[tuple[int, ...]] = []
     with (
         channel.writer() as writer,
@@ -95,9 +95,7 @@ def test_who_leaves_passes_on_what_it_has_committed(channel: Channel) -> None:
         assert set(first.lag().values()) == {0}
 
 
-def test_a_member_that_is_not_heard_of_any_more_is_replaced(
-    new_channel: NewChannel, gateway_url: str
-) -> None:
+def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) -> None:
     channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=300, timeout_ms=1500))
     # Another grace makes another session, with beats of its own.
     with Gateway(gateway_url, control_grace_s=59) as elsewhere:
@@ -111,7 +109,9 @@ def test_a_member_that_is_not_heard_of_any_more_is_replaced(
         del silent
 
 
-def test_who_does_not_let_go_is_waited_for_and_then_begins_anew(new_channel: NewChannel) -> None:
+def test_a_member_that_does_not_release_partitions_is_awaited_then_fenced(
+    new_channel: NewChannel,
+) -> None:
     channel = new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=300, timeout_ms=1500))
     write(channel, 400)
     revoked: list[tuple[int, ...]] = []
@@ -130,7 +130,7 @@ def test_who_does_not_let_go_is_waited_for_and_then_begins_anew(new_channel: New
             slow.commit()
 
 
-def test_members_beyond_the_partitions_have_nothing_and_end(new_channel: NewChannel) -> None:
+def test_members_beyond_the_partition_count_are_idle_and_end(new_channel: NewChannel) -> None:
     channel = new_channel(partitions=1)
     write(channel, 10)
     with (
@@ -144,7 +144,7 @@ def test_members_beyond_the_partitions_have_nothing_and_end(new_channel: NewChan
 
 
 @pytest.mark.usefixtures("each_stream")
-def test_partitions_that_come_later_are_shared_too(new_channel: NewChannel) -> None:
+def test_new_partitions_are_assigned(new_channel: NewChannel) -> None:
     channel = new_channel(partitions=1)
     write(channel, 10)
     with channel.reader(group="d", dynamic=True, writers=2) as reader:
@@ -156,7 +156,7 @@ def test_partitions_that_come_later_are_shared_too(new_channel: NewChannel) -> N
     assert by_id(found) == readings(100)
 
 
-def test_partitions_that_pass_on_lose_nothing_though_all_begin_at_the_latest(
+def test_reassigned_partitions_lose_nothing_with_start_latest(
     channel: Channel,
 ) -> None:
     write(channel, 40)
@@ -172,7 +172,9 @@ def test_partitions_that_pass_on_lose_nothing_though_all_begin_at_the_latest(
         assert all(record["id"] >= 40 for record in found)
 
 
-def test_what_a_callback_raises_comes_out_and_the_reader_goes_on(channel: Channel) -> None:
+def test_an_exception_of_a_rebalance_callback_is_raised_and_the_reader_continues(
+    channel: Channel,
+) -> None:
     write(channel, 100)
     calls: list[tuple[int, ...]] = []
 
@@ -230,7 +232,7 @@ def test_a_group_is_resized_while_it_runs(channel: Channel) -> None:
     ],
     ids=str,
 )
-def test_what_makes_no_member_is_refused(
+def test_invalid_member_options_are_refused(
     channel: Channel, wishes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):

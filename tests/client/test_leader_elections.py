@@ -82,7 +82,7 @@ def states(channel: Channel) -> list[str]:
     return [each.state for each in channel.endpoints()]
 
 
-def test_an_election_before_the_end_keeps_no_writer_from_closing(
+def test_a_writer_closes_after_a_leader_election(
     new_channel: NewChannel, elections: Elections
 ) -> None:
     channel = new_channel(partitions=2)
@@ -94,7 +94,7 @@ def test_an_election_before_the_end_keeps_no_writer_from_closing(
         assert len(list(reader)) == 20
 
 
-def test_closing_that_found_no_leader_may_be_tried_again(
+def test_closing_without_a_leader_can_be_retried(
     new_channel: NewChannel, elections: Elections
 ) -> None:
     channel = new_channel()
@@ -111,7 +111,7 @@ def test_closing_that_found_no_leader_may_be_tried_again(
     assert (endpoint.state, endpoint.ends) == ("closed", {0: 20})
 
 
-def test_a_with_block_in_which_closing_failed_leaves_a_writer_that_failed(
+def test_a_writer_whose_closing_failed_in_a_with_block_has_failed(
     new_channel: NewChannel, elections: Elections
 ) -> None:
     channel = new_channel()
@@ -125,7 +125,7 @@ def test_a_with_block_in_which_closing_failed_leaves_a_writer_that_failed(
     assert states(channel) == ["error"]
 
 
-def test_a_writer_that_was_closed_stays_so_whatever_fails_later(new_channel: NewChannel) -> None:
+def test_a_closed_writer_stays_closed_after_later_failures(new_channel: NewChannel) -> None:
     channel = new_channel()
     writer = opened(channel)
     with suppress(ZeroDivisionError), writer:
@@ -135,7 +135,7 @@ def test_a_writer_that_was_closed_stays_so_whatever_fails_later(new_channel: New
     assert states(channel) == ["closed"]
 
 
-def test_what_made_closing_fail_for_good_is_raised_again(new_channel: NewChannel) -> None:
+def test_a_permanent_closing_error_is_raised_again(new_channel: NewChannel) -> None:
     channel = new_channel()
     superseded = opened(channel, group="jobs")
     superseded.flush()
@@ -148,7 +148,7 @@ def test_what_made_closing_fail_for_good_is_raised_again(new_channel: NewChannel
     assert found == [found[0]] * 3
 
 
-def test_an_election_before_the_end_keeps_no_producer_from_closing(
+def test_a_producer_closes_after_a_leader_election(
     site: Facade, elections: Elections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = site.channel()
@@ -168,7 +168,7 @@ def test_an_election_before_the_end_keeps_no_producer_from_closing(
     assert sorted(states(site.gateway.channel(name))) == ["closed", "error"]
 
 
-def test_an_election_before_the_end_keeps_no_broker_from_closing(
+def test_a_broker_closes_after_a_leader_election(
     gateway_url: str, new_channel: NewChannel, elections: Elections
 ) -> None:
     channel = new_channel()
@@ -188,7 +188,7 @@ def test_an_election_before_the_end_keeps_no_broker_from_closing(
     assert sorted(states(channel)) == ["closed", "error"]
 
 
-def test_brokers_tell_offsets_after_an_election(
+def test_a_broker_returns_offsets_after_a_leader_election(
     broker: Broker, new_channel: NewChannel, elections: Elections
 ) -> None:
     channel = new_channel()
@@ -197,7 +197,7 @@ def test_brokers_tell_offsets_after_an_election(
     assert limit(broker, channel, OffsetType.LATEST).offset == [3]
 
 
-def test_consumers_are_told_offsets_after_an_election(site: Facade) -> None:
+def test_a_consumer_gets_offsets_after_a_leader_election(site: Facade) -> None:
     name = site.channel(filled=4)
     with site.consumer() as consumer:
         consumer.assign([at(name, 0, 0)])

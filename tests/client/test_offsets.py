@@ -71,7 +71,7 @@ def take(reader: ChannelReader, step: Step) -> list[dict[str, Any]]:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS)
-def test_what_was_handed_out_and_the_rest_from_the_position_are_everything_once(
+def test_records_before_and_after_a_position_are_everything_once(
     readers: Callable[[str], ChannelReader], format_: str, steps: list[Step]
 ) -> None:
     reader = readers(format_)
@@ -83,9 +83,7 @@ def test_what_was_handed_out_and_the_rest_from_the_position_are_everything_once(
 
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_a_new_reader_goes_on_at_every_single_record(
-    channels: dict[str, Connection], format_: str
-) -> None:
+def test_a_new_reader_resumes_at_any_record(channels: dict[str, Connection], format_: str) -> None:
     connection = channels[format_]
     with ChannelReader(connection, until="now", partitions=[1]) as reader:
         passed: list[tuple[dict[int, Position], int]] = [(reader.position(), 0)]
@@ -102,7 +100,7 @@ def test_a_new_reader_goes_on_at_every_single_record(
             assert list(resumed) == whole[done:]
 
 
-def test_a_reader_whose_ends_cannot_be_had_while_partitions_come_loses_nothing(
+def test_a_failed_lookup_of_end_offsets_during_growth_loses_nothing(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = topics.connect("avro", partitions=1)

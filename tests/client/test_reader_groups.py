@@ -68,7 +68,7 @@ def first_positions(channel: Channel) -> dict[int, Position]:
         return {p: Position(offset=end) for p, end in reader.end_offsets().items()}
 
 
-def test_a_member_that_is_started_again_goes_on_at_the_last_commit(
+def test_a_restarted_member_resumes_at_the_last_commit(
     new_channel: NewChannel, each_format: str
 ) -> None:
     channel = written(new_channel(partitions=2, format=each_format))
@@ -87,7 +87,7 @@ def test_a_member_that_is_started_again_goes_on_at_the_last_commit(
         assert list(reader) == []
 
 
-def test_a_list_of_positions_is_committed_and_the_others_stay(channel: Channel) -> None:
+def test_given_positions_are_committed_and_others_stay(channel: Channel) -> None:
     written(channel)
     with channel.reader(group="delays", until="now") as reader:
         list(reader)
@@ -102,7 +102,7 @@ def test_a_list_of_positions_is_committed_and_the_others_stay(channel: Channel) 
         }
 
 
-def test_groups_of_one_channel_know_nothing_of_each_other(channel: Channel) -> None:
+def test_groups_of_one_channel_are_independent(channel: Channel) -> None:
     written(channel)
     with channel.reader(group="delays") as reader:
         list(reader)
@@ -129,7 +129,7 @@ def test_a_superseded_reader_is_fenced_when_it_commits(new_channel: NewChannel) 
     assert channel.committed("delays") == first_positions(channel)
 
 
-def test_a_superseded_reader_hears_of_it_while_it_waits_for_records(channel: Channel) -> None:
+def test_a_superseded_reader_is_fenced_while_waiting_for_records(channel: Channel) -> None:
     old = channel.reader(group="delays", until=None)
     with channel.reader(group="delays", until=None):
         with pytest.raises(Fenced, match="has to stop"):
@@ -139,7 +139,7 @@ def test_a_superseded_reader_hears_of_it_while_it_waits_for_records(channel: Cha
     old.close()
 
 
-def test_what_was_not_handed_out_is_not_committed(channel: Channel) -> None:
+def test_a_commit_past_the_returned_records_is_refused(channel: Channel) -> None:
     written(channel)
     with channel.reader(group="delays", until="now") as reader:
         reader.read(10, timeout=None)
@@ -151,7 +151,7 @@ def test_what_was_not_handed_out_is_not_committed(channel: Channel) -> None:
         assert reader.committed() == {}
 
 
-def test_a_commit_goes_back_by_a_reset_alone(channel: Channel) -> None:
+def test_only_a_reset_moves_a_commit_back(channel: Channel) -> None:
     written(channel)
     with channel.reader(group="delays", until="now") as reader:
         list(reader)
@@ -169,7 +169,7 @@ def test_a_commit_goes_back_by_a_reset_alone(channel: Channel) -> None:
     assert channel.committed("delays") == {}
 
 
-def test_a_forced_reset_ends_what_running_members_can_commit(channel: Channel) -> None:
+def test_a_forced_reset_fences_commits_of_running_members(channel: Channel) -> None:
     written(channel)
     with channel.reader(group="delays", until="now") as reader:
         list(reader)
@@ -179,7 +179,7 @@ def test_a_forced_reset_ends_what_running_members_can_commit(channel: Channel) -
     assert channel.committed("delays") == {0: Position(offset=1)}
 
 
-def test_committed_positions_whose_records_are_gone_are_to_be_reset(
+def test_committed_positions_before_the_first_offset_require_a_reset(
     new_channel: NewChannel, topics: Topics
 ) -> None:
     channel = written(new_channel(partitions=1))
@@ -208,7 +208,7 @@ def test_a_group_that_is_larger_than_the_channel_grows_it(new_channel: NewChanne
     assert channel.refresh().partitions == 3
 
 
-def test_a_reader_reads_partitions_that_came_later_up_to_the_end(new_channel: NewChannel) -> None:
+def test_a_reader_reads_new_partitions_to_the_end(new_channel: NewChannel) -> None:
     channel = written(new_channel(partitions=1))
     with channel.reader(group="delays", writers=2) as reader:
         found = reader.read(100, timeout=None)
@@ -227,7 +227,7 @@ def test_a_pinned_channel_takes_no_larger_group(new_channel: NewChannel) -> None
     assert raised.value.code == "group_larger_than_pinned"
 
 
-def test_a_group_has_one_size_while_it_lives(channel: Channel) -> None:
+def test_a_live_group_has_one_size(channel: Channel) -> None:
     with channel.reader(group="delays", index=1, size=2, until=None):
         with pytest.raises(Conflict) as raised:
             channel.reader(group="delays", index=1, size=3)
@@ -270,7 +270,7 @@ def test_the_principal_closes_last(channel: Channel) -> None:
         ({"on_lost_writer": "shrug"}, "on_lost_writer is 'shrug'"),
     ],
 )
-def test_a_place_that_makes_no_sense_is_refused(
+def test_an_invalid_place_is_refused(
     channel: Channel, wishes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):
@@ -287,7 +287,7 @@ def test_a_reader_without_a_group_leaves_no_trace_and_commits_nothing(channel: C
             reader.payload = {}
 
 
-def test_a_reader_of_a_connection_alone_cannot_know_when_writers_have_finished(
+def test_a_reader_of_a_bare_connection_refuses_until_finished(
     channel: Channel,
 ) -> None:
     with pytest.raises(OptionError, match=r"'finished' for a reader opened with channel"):

@@ -76,7 +76,7 @@ def flags(topics: Topics, messages: int) -> Connection:
     return connection
 
 
-def test_a_message_of_millions_of_records_takes_memory_for_those_that_are_read(
+def test_a_huge_message_takes_memory_only_for_the_records_read(
     topics: Topics,
 ) -> None:
     connection = flags(topics, 4)
@@ -91,7 +91,7 @@ def test_a_message_of_millions_of_records_takes_memory_for_those_that_are_read(
     assert int(done.stdout) < 120 * 1024
 
 
-def test_records_of_a_large_message_are_made_as_they_are_asked_for(
+def test_records_of_a_large_message_are_created_on_demand(
     topics: Topics, converted: list[int]
 ) -> None:
     connection = flags(topics, 1)
@@ -109,9 +109,7 @@ def test_records_of_a_large_message_are_made_as_they_are_asked_for(
     assert sum(converted) <= 30_010
 
 
-def test_records_before_one_that_cannot_be_made_are_handed_out(
-    topics: Topics, each_format: str
-) -> None:
+def test_records_before_an_invalid_one_are_returned(topics: Topics, each_format: str) -> None:
     days = {"name": "day", "type": {"type": "int", "logicalType": "date"}}
     connection = topics.connect(
         each_format, partitions=1, definition={"type": "record", "name": "Day", "fields": [days]}
@@ -138,7 +136,7 @@ def _read_or_nothing(reader: ChannelReader) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("each_stream")
-def test_messages_are_decoded_once_when_a_reader_seeks_past_each_that_is_corrupt(
+def test_seeking_past_corrupt_messages_decodes_each_message_once(
     topics: Topics, each_format: str, decoded: list[int]
 ) -> None:
     connection = topics.connect(each_format, partitions=2)
@@ -168,7 +166,7 @@ def test_messages_are_decoded_once_when_a_reader_seeks_past_each_that_is_corrupt
     assert sum(decoded) == sum(end.values())
 
 
-def test_other_seeks_from_a_corrupt_message_go_where_they_say(topics: Topics) -> None:
+def test_seeks_from_a_corrupt_message_go_to_the_given_position(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=2)
     for partition in range(2):
         with ChannelWriter(connection, partition=partition) as writer:

@@ -52,7 +52,7 @@ def name() -> str:
     return f"readings-{uuid.uuid4().hex[:8]}"
 
 
-def test_old_and_new_records_are_read_with_any_schema_that_can(
+def test_old_and_new_records_are_read_with_any_compatible_schema(
     gateway: Gateway, name: str, each_format: str
 ) -> None:
     before = gateway.channel(name, schema=Reading, format=each_format)
@@ -105,7 +105,7 @@ def test_a_schema_is_updated_while_readers_read(gateway: Gateway, name: str) -> 
         assert list(reader) == [{"text": "hello"}]
 
 
-def test_a_closed_gateway_cannot_be_asked_for_a_new_schema_and_no_record_is_lost(
+def test_a_closed_gateway_cannot_look_up_a_new_schema_and_loses_no_record(
     gateway: Gateway, gateway_url: str, name: str, each_format: str
 ) -> None:
     gateway.channel(name, schema=Reading, format=each_format)
@@ -130,7 +130,7 @@ def test_a_closed_gateway_cannot_be_asked_for_a_new_schema_and_no_record_is_lost
         assert list(again) == judged(readings(10, 10))
 
 
-def test_a_closed_gateway_takes_no_calls(gateway_url: str, name: str) -> None:
+def test_a_closed_gateway_refuses_calls(gateway_url: str, name: str) -> None:
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(name, schema=Reading)
     for call in (
@@ -145,7 +145,7 @@ def test_a_closed_gateway_takes_no_calls(gateway_url: str, name: str) -> None:
             call()
 
 
-def test_an_adopted_topic_keeps_what_others_wrote(
+def test_an_adopted_topic_keeps_foreign_records(
     gateway: Gateway, name: str, topics: Topics
 ) -> None:
     topics.create(name, 1)

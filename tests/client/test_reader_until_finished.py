@@ -48,7 +48,7 @@ def brief(new_channel: NewChannel) -> Channel:
 
 
 @pytest.mark.usefixtures("each_stream")
-def test_yesterdays_channel_is_read_to_its_end(new_channel: NewChannel, each_format: str) -> None:
+def test_a_finished_channel_is_read_to_its_end(new_channel: NewChannel, each_format: str) -> None:
     channel = new_channel(partitions=2, format=each_format)
     write(channel, 100)
     with channel.reader() as reader:
@@ -56,12 +56,12 @@ def test_yesterdays_channel_is_read_to_its_end(new_channel: NewChannel, each_for
         assert reader.finished
 
 
-def test_a_writer_that_wrote_nothing_has_finished_too(channel: Channel) -> None:
+def test_a_writer_without_records_finishes(channel: Channel) -> None:
     write(channel, 0)
     assert list(channel.reader()) == []
 
 
-def test_a_reader_waits_for_the_writer_that_comes_later(channel: Channel) -> None:
+def test_a_reader_waits_for_a_writer_that_attaches_later(channel: Channel) -> None:
     with channel.reader() as reader, ThreadPoolExecutor() as threads:
         reading = threads.submit(list, reader)
         channel.wait_for(readers=1, state="started")
@@ -69,7 +69,7 @@ def test_a_reader_waits_for_the_writer_that_comes_later(channel: Channel) -> Non
         assert by_id(reading.result(60)) == readings(100)
 
 
-def test_all_writers_that_are_asked_for_have_to_finish(channel: Channel) -> None:
+def test_all_expected_writers_have_to_finish(channel: Channel) -> None:
     with channel.reader(writers=2) as reader:
         write(channel, 50)
         assert by_id(reader.read(50, timeout=None)) == readings(50)
@@ -80,7 +80,7 @@ def test_all_writers_that_are_asked_for_have_to_finish(channel: Channel) -> None
 
 
 @pytest.mark.usefixtures("each_stream")
-def test_a_writer_that_comes_before_all_is_read_puts_the_end_off(channel: Channel) -> None:
+def test_a_writer_that_attaches_before_the_end_postpones_it(channel: Channel) -> None:
     write(channel, 50)
     with channel.writer() as writer, channel.reader() as reader:
         found = reader.read(50, timeout=None)
@@ -90,7 +90,7 @@ def test_a_writer_that_comes_before_all_is_read_puts_the_end_off(channel: Channe
         assert by_id(found + list(reader)) == readings(100)
 
 
-def test_what_comes_after_the_ends_is_left_out(channel: Channel, topics: Topics) -> None:
+def test_records_after_the_end_offsets_are_excluded(channel: Channel, topics: Topics) -> None:
     write(channel, 50, partition=0)
     with channel.reader() as reader:
         ends = {0: 50, 1: 0}
@@ -101,7 +101,7 @@ def test_what_comes_after_the_ends_is_left_out(channel: Channel, topics: Topics)
         assert list(reader) == []
 
 
-def test_a_writer_that_failed_is_named_after_all_it_wrote(brief: Channel) -> None:
+def test_a_failed_writer_is_named_after_its_records_are_read(brief: Channel) -> None:
     fail(brief, 50, group="load", index=0, size=1)
     with brief.reader() as reader:
         found = reader.read(1000, timeout=None)
@@ -121,7 +121,7 @@ def test_a_writer_that_failed_is_named_after_all_it_wrote(brief: Channel) -> Non
 
 
 @pytest.mark.usefixtures("each_stream")
-def test_a_writer_that_failed_is_waited_for_and_its_successor_is_read(channel: Channel) -> None:
+def test_a_failed_writer_is_awaited_and_its_successor_is_read(channel: Channel) -> None:
     fail(channel, 25, group="load")
     with channel.reader() as reader:
         found = reader.read(25, timeout=None)
@@ -133,7 +133,7 @@ def test_a_writer_that_failed_is_waited_for_and_its_successor_is_read(channel: C
     assert by_id(list(channel.reader())) == readings(40)
 
 
-def test_a_writer_that_failed_before_it_wrote_anything_poisons_nothing(channel: Channel) -> None:
+def test_a_writer_that_failed_before_writing_is_ignored(channel: Channel) -> None:
     for place in ({}, {"group": "load"}, {"group": "load"}):
         fail(channel, 0, **place)
     with suppress(InvalidRecord), channel.writer() as writer:
@@ -147,7 +147,7 @@ def test_a_writer_that_failed_before_it_wrote_anything_poisons_nothing(channel: 
         assert by_id(reading.result(60)) == readings(40)
 
 
-def test_a_place_keeps_what_it_holds_when_an_instance_fails_that_wrote_nothing(
+def test_a_failed_instance_without_records_keeps_the_end_offsets_of_its_place(
     channel: Channel,
 ) -> None:
     write(channel, 40, group="load")
@@ -155,7 +155,7 @@ def test_a_place_keeps_what_it_holds_when_an_instance_fails_that_wrote_nothing(
     assert by_id(list(channel.reader())) == readings(40)
 
 
-def test_one_that_wrote_nothing_does_not_vouch_for_the_one_before(brief: Channel) -> None:
+def test_a_writer_without_records_does_not_finish_its_failed_predecessor(brief: Channel) -> None:
     fail(brief, 40, group="load")
     fail(brief, 0, group="load")
     with brief.reader() as reader:
@@ -164,7 +164,7 @@ def test_one_that_wrote_nothing_does_not_vouch_for_the_one_before(brief: Channel
             reader.read(1, timeout=60)
 
 
-def test_one_that_wrote_nothing_and_could_not_close_in_time_does_not_count(
+def test_a_writer_without_records_that_failed_to_close_is_ignored(
     channel: Channel,
 ) -> None:
     with channel.writer(group="load", index=1, size=2) as other:
@@ -175,7 +175,7 @@ def test_one_that_wrote_nothing_and_could_not_close_in_time_does_not_count(
     assert len(list(channel.reader())) == 10
 
 
-def test_a_writer_that_is_let_go_of_before_it_wrote_does_not_count(channel: Channel) -> None:
+def test_a_writer_abandoned_before_writing_is_ignored(channel: Channel) -> None:
     forgotten = channel.writer()
     del forgotten
     channel.wait_until(
@@ -185,7 +185,7 @@ def test_a_writer_that_is_let_go_of_before_it_wrote_does_not_count(channel: Chan
     assert len(list(channel.reader())) == 10
 
 
-def test_a_failed_writer_can_be_passed_over_or_dismissed(brief: Channel) -> None:
+def test_a_failed_writer_can_be_skipped_or_dismissed(brief: Channel) -> None:
     fail(brief, 50)
     assert len(list(brief.reader(on_lost_writer="go_on"))) == 50
     write(brief, 50, 50)
@@ -197,7 +197,7 @@ def test_a_failed_writer_can_be_passed_over_or_dismissed(brief: Channel) -> None
     assert len(list(brief.reader())) == 100
 
 
-def test_what_a_dismissed_writer_wrote_after_all_others_is_read(channel: Channel) -> None:
+def test_records_of_a_dismissed_writer_after_all_others_are_read(channel: Channel) -> None:
     write(channel, 50)
     fail(channel, 50, 50, group="load")
     fail(channel, 10, 100)
@@ -226,7 +226,7 @@ def test_a_reader_that_waits_for_a_failed_writer_raises_when_the_channel_closes(
             reader.read(1, timeout=60)
 
 
-def test_waiting_for_a_failed_writer_goes_on_when_it_is_started_again(channel: Channel) -> None:
+def test_a_restarted_writer_ends_the_wait_for_a_failed_one(channel: Channel) -> None:
     fail(channel, 50, group="load")
     with channel.reader(on_lost_writer="wait") as reader:
         found = reader.read(50, timeout=None)
@@ -247,7 +247,7 @@ DYING = """
 """
 
 
-def test_a_writer_that_died_is_found_lost_and_what_it_wrote_is_read(
+def test_a_dead_writer_is_lost_and_its_records_are_read(
     new_channel: NewChannel, gateway_url: str
 ) -> None:
     channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=200, timeout_ms=1500))
@@ -271,7 +271,7 @@ def test_a_writer_that_died_is_found_lost_and_what_it_wrote_is_read(
     assert len(list(channel.reader(on_lost_writer="go_on"))) == 50
 
 
-def test_an_adopted_topic_has_no_end_that_anybody_knows(
+def test_an_adopted_topic_refuses_until_finished(
     gateway_url: str, topics: Topics, new_channel: NewChannel
 ) -> None:
     owner = new_channel()

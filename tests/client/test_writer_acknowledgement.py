@@ -15,7 +15,7 @@ from topics import Topics, readings
 NewChannel = Callable[..., Channel]
 
 
-def test_it_returns_when_every_group_has_committed_past_the_last_record(
+def test_waiting_returns_when_every_group_has_committed_past_the_last_record(
     new_channel: NewChannel, each_format: str
 ) -> None:
     channel = new_channel(partitions=2, format=each_format)
@@ -40,7 +40,7 @@ def test_it_returns_when_every_group_has_committed_past_the_last_record(
         acknowledged.result(60)
 
 
-def test_a_timeout_names_group_partition_and_how_much_is_missing(new_channel: NewChannel) -> None:
+def test_a_timeout_names_group_and_partition_and_missing_records(new_channel: NewChannel) -> None:
     channel = new_channel(partitions=2)
     with channel.writer(partition=1) as writer, channel.reader(group="delays") as reader:
         writer.write(readings(20))
@@ -69,7 +69,7 @@ def test_partitions_that_this_writer_did_not_write_to_are_not_waited_for(
             writer.wait_acknowledged(["delays"], timeout_s=30)
 
 
-def test_where_keys_decide_the_partitions_of_these_keys_are_waited_for(
+def test_with_keys_only_the_partitions_of_the_keys_are_awaited(
     new_channel: NewChannel,
 ) -> None:
     channel = new_channel(partitions=3)
@@ -102,7 +102,7 @@ def test_members_of_a_broadcast_group_are_named(new_channel: NewChannel) -> None
                 writer.wait_acknowledged(["all"], timeout_s=0.1)
 
 
-def test_what_cannot_be_waited_for_is_refused(new_channel: NewChannel, topics: Topics) -> None:
+def test_invalid_groups_to_wait_for_are_refused(new_channel: NewChannel, topics: Topics) -> None:
     with new_channel().writer() as writer:
         for groups in ("delays", [], [1]):
             with pytest.raises(OptionError, match="list of groups' names"):

@@ -56,7 +56,7 @@ def test_without_a_gateway_the_log_and_the_calls_say_how_to_connect(
     broker.close()
 
 
-def test_stopping_the_handler_disconnects_and_connect_makes_a_new_one(
+def test_stopping_the_handler_disconnects_and_connect_creates_a_new_one(
     gateway_url: str, new_channel: NewChannel
 ) -> None:
     channel = new_channel()
@@ -111,7 +111,7 @@ def test_raise_errors_raises_pykafkas_exceptions(gateway_url: str, new_channel: 
         assert limit(broker, channel, OffsetType.EARLIEST).offset == [0]
 
 
-def test_every_code_has_an_exception_with_a_code_of_its_own() -> None:
+def test_every_code_has_an_exception_with_a_unique_code() -> None:
     assert set(ERROR_CODES) == {
         -1,
         *range(1, 8),

@@ -376,7 +376,7 @@ def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
 
 
 @pytest.mark.parametrize("beats", [True, False], ids=["heartbeat first", "join first"])
-def test_a_member_that_was_silent_too_long_rejoins_with_its_id(
+def test_a_member_past_its_heartbeat_timeout_rejoins_with_its_id(
     broker: Broker, new_channel: NewChannel, beats: bool
 ) -> None:
     channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=100, timeout_ms=1000))

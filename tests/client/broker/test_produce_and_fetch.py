@@ -277,7 +277,7 @@ def test_a_message_that_is_too_large_is_refused(broker: Broker, new_channel: New
     assert "the channel takes 2,000" in told.reason
 
 
-def test_a_closed_channel_takes_no_messages(broker: Broker, channel: Channel) -> None:
+def test_a_closed_channel_refuses_messages(broker: Broker, channel: Channel) -> None:
     sent = encoded(channel, 1)
     channel.close(force=True)
     assert produced(broker, channel, sent).err == InvalidTopic.ERROR_CODE
@@ -360,7 +360,7 @@ def _compressed(compression_type: int) -> ProduceRequest:
         (lambda _: Message(b"", timestamp="now"), "timestamp is 'now'"),
     ],
 )
-def test_what_makes_no_sense_is_an_error_of_the_call(
+def test_invalid_arguments_raise(
     broker: Broker, ask: Callable[[Broker], object], words: str
 ) -> None:
     with pytest.raises(OptionError, match=words):

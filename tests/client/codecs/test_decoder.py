@@ -78,7 +78,7 @@ def rows_of(decoded) -> list:
     format_=st.sampled_from(["avro", "arrow"]),
     order=st.lists(st.booleans(), min_size=1, max_size=12),
 )
-def test_a_mixture_of_schemas_decodes_like_each_message_alone(pair, data, format_, order):
+def test_mixed_schemas_decode_like_each_message_alone(pair, data, format_, order):
     writer, reader = pair
     assume(not incompatibilities(reader, writer))
     decoding = Decoder(format_, reader, {1: writer, 2: reader})
@@ -99,7 +99,7 @@ def test_a_mixture_of_schemas_decodes_like_each_message_alone(pair, data, format
         assert [c.index for c in decoded.corrupt] == [i for i, e in enumerate(expected) if not e]
 
 
-def test_one_schema_is_decoded_as_its_codec_does(each_format):
+def test_one_schema_is_decoded_as_by_its_codec(each_format):
     written = messages(each_format, 8, NEW, [new(at) for at in range(20)])
     decoding = Decoder(each_format, NEW, SCHEMAS)
     for _ in range(2):

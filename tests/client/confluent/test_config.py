@@ -24,7 +24,7 @@ GROUP = {**NOBODY, "group.id": "g"}
     ],
     ids=str,
 )
-def test_a_consumers_usual_properties_are_taken(config: dict[str, Any]) -> None:
+def test_common_consumer_properties_are_accepted(config: dict[str, Any]) -> None:
     Consumer({**GROUP, **config}).close()
     Consumer(**{**GROUP, **config}).close()
 
@@ -39,7 +39,7 @@ def test_a_consumers_usual_properties_are_taken(config: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_a_producers_usual_properties_are_taken(config: dict[str, Any]) -> None:
+def test_common_producer_properties_are_accepted(config: dict[str, Any]) -> None:
     Producer({**NOBODY, **config}).close()
 
 

@@ -22,7 +22,7 @@ def name(site: Facade) -> str:
     return site.channel(filled=10)
 
 
-def test_messages_of_assigned_partitions_come_under_the_channels_name(
+def test_messages_of_assigned_partitions_have_the_channels_name_as_topic(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     reader = consumer()
@@ -49,7 +49,7 @@ def test_consume_returns_as_many_messages_as_requested(
         reader.consume(-1)
 
 
-def test_position_is_past_the_last_message_handed_out(
+def test_position_is_past_the_last_returned_message(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     for like, nothing in (("confluent", OFFSET_INVALID), ("hpe", 0)):

@@ -57,7 +57,7 @@ def test_a_single_member_has_all_partitions_and_continues_after_a_restart(
     assert second.poll(0.2) is None
 
 
-def test_members_share_partitions_which_pass_on_with_their_offsets(
+def test_reassigned_partitions_keep_their_offsets(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     heard: Heard = []

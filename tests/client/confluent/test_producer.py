@@ -30,9 +30,7 @@ def noting(told: Told) -> Any:
     return note
 
 
-def test_messages_arrive_and_delivery_reports_have_the_channels_name(
-    site: Facade, name: str
-) -> None:
+def test_messages_are_delivered_and_reports_have_the_channels_name(site: Facade, name: str) -> None:
     told: Told = []
     with site.producer() as producer:
         producer.produce(name, b"one", b"key", 1, on_delivery=noting(told), headers={"h": b"1"})
@@ -73,9 +71,7 @@ def test_a_later_callback_gets_delivery_reports_in_order(site: Facade, name: str
     assert told == [(None, name, 0, number) for number in range(10, 20)]
 
 
-def test_a_native_reader_reads_to_the_end_once_the_producer_is_closed(
-    site: Facade, name: str
-) -> None:
+def test_a_native_reader_finishes_after_the_producer_closes(site: Facade, name: str) -> None:
     channel = site.gateway.channel(name)
     with site.producer() as producer:
         for number in range(100):
@@ -110,7 +106,7 @@ def test_an_abandoned_producer_is_closed(site: Facade, name: str) -> None:
         assert list(reader) == [{"value": b"last words"}]
 
 
-def test_a_full_queue_raises_and_takes_more_after_a_poll(site: Facade, name: str) -> None:
+def test_a_full_queue_raises_and_accepts_messages_after_a_poll(site: Facade, name: str) -> None:
     config = {"queue.buffering.max.messages": 10, "linger.ms": 200}
     with site.producer(**config) as producer:
         for _ in range(10):
@@ -136,7 +132,7 @@ def test_purged_messages_have_failed_and_fail_the_writer(site: Facade, name: str
     assert "_PURGE_QUEUE" in str(writer.cause)
 
 
-def test_a_message_without_a_value_is_an_error_to_hpes_client(site: Facade, name: str) -> None:
+def test_a_message_without_a_value_is_refused_as_by_hpes_client(site: Facade, name: str) -> None:
     told: Told = []
     with site.producer(**{"sluiceway.behaves.like": "hpe"}) as producer:
         producer.produce(name, None, on_delivery=noting(told))
@@ -197,7 +193,7 @@ def test_invalid_messages_raise(site: Facade, name: str) -> None:
     assert late.close() is True
 
 
-def test_keys_go_where_native_writers_put_them(site: Facade, name: str) -> None:
+def test_keys_select_the_partitions_of_native_writers(site: Facade, name: str) -> None:
     with site.producer() as producer:
         for number in range(10):
             producer.produce(name, b"p", b"key-%d" % number)
@@ -218,9 +214,7 @@ def test_a_producer_without_messages_is_true(site: Facade) -> None:
         assert (len(producer), producer.flush(), producer.poll(0)) == (0, 0, 0)
 
 
-def test_a_callback_that_raises_does_not_keep_the_writer_from_closing(
-    site: Facade, name: str
-) -> None:
+def test_a_raising_callback_does_not_prevent_closing(site: Facade, name: str) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
@@ -233,7 +227,7 @@ def test_a_callback_that_raises_does_not_keep_the_writer_from_closing(
     assert (writer.state, writer.ends) == ("closed", {0: 3})
 
 
-def test_the_ends_include_partitions_added_meanwhile(site: Facade, name: str) -> None:
+def test_end_offsets_include_new_partitions(site: Facade, name: str) -> None:
     channel = site.gateway.channel(name)
     with site.producer() as producer:
         producer.produce(name, b"0", partition=0)

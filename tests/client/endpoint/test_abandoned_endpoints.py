@@ -55,7 +55,7 @@ def failed(channel: Channel, role: str) -> Endpoint:
     [(writer, "writer"), (reader, "reader"), (member, "reader")],
     ids=["writer", "reader", "member"],
 )
-def test_the_channel_hears_of_it_though_its_process_goes_on(
+def test_an_abandoned_writer_is_reported_while_its_process_runs(
     new_channel: NewChannel, make: Callable[[Channel], Any], role: str
 ) -> None:
     channel = new_channel()
@@ -74,7 +74,7 @@ def test_the_channel_hears_of_it_though_its_process_goes_on(
         assert other.endpoint_id is not None
 
 
-def test_who_reads_from_a_forgotten_writer_is_told_that_it_failed(new_channel: NewChannel) -> None:
+def test_a_reader_raises_writer_failed_for_an_abandoned_writer(new_channel: NewChannel) -> None:
     channel = new_channel(heartbeat=Heartbeat(interval_ms=100, timeout_ms=1500))
     with channel.reader(group="delays") as waiting:
         made = writer(channel)
@@ -86,7 +86,7 @@ def test_who_reads_from_a_forgotten_writer_is_told_that_it_failed(new_channel: N
 
 
 @pytest.mark.parametrize("options", [{}, {"group": "g"}, {"group": "g", "dynamic": True}])
-def test_a_reader_that_has_read_all_is_closed_by_being_let_go_of(
+def test_an_abandoned_reader_that_has_read_everything_is_closed(
     new_channel: NewChannel, options: dict[str, Any]
 ) -> None:
     channel = new_channel()
@@ -98,7 +98,7 @@ def test_a_reader_that_has_read_all_is_closed_by_being_let_go_of(
     assert found.cause is None
 
 
-def test_one_that_its_own_callback_holds_is_told_of_when_it_is_collected(
+def test_an_endpoint_held_by_its_own_callback_is_reported_after_garbage_collection(
     new_channel: NewChannel,
 ) -> None:
     channel = new_channel()
@@ -136,7 +136,7 @@ def forget(abandoned: AbandonedEndpoints) -> None:
     del thing
 
 
-def test_it_is_told_once_and_when_the_gateway_is_back(
+def test_an_abandoned_endpoint_is_reported_once_and_after_a_gateway_outage(
     script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture
 ) -> None:
     abandoned = AbandonedEndpoints()
@@ -161,7 +161,7 @@ def test_it_is_told_once_and_when_the_gateway_is_back(
     assert line.startswith("the writer x failed: the program let go of it")
 
 
-def test_the_first_of_a_group_that_has_read_all_is_told_of_when_the_others_have_left(
+def test_an_abandoned_principal_closes_after_its_group(
     script: Script, calls: EndpointCalls
 ) -> None:
     abandoned = AbandonedEndpoints()
@@ -187,7 +187,7 @@ def test_the_first_of_a_group_that_has_read_all_is_told_of_when_the_others_have_
 
 
 @pytest.mark.parametrize("code", ["fenced", "uid_mismatch", "illegal_transition"])
-def test_one_that_had_ended_before_is_nobodys_trouble(
+def test_an_abandoned_endpoint_that_had_ended_is_not_reported(
     script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
     abandoned = AbandonedEndpoints()
@@ -198,7 +198,7 @@ def test_one_that_had_ended_before_is_nobodys_trouble(
     assert said(caplog) == []
 
 
-def test_one_that_has_left_is_not_told_of() -> None:
+def test_an_abandoned_endpoint_that_was_detached_is_not_reported() -> None:
     abandoned = AbandonedEndpoints()
     thing = Thing()
     abandoned.track(thing, FAREWELL)
@@ -208,7 +208,7 @@ def test_one_that_has_left_is_not_told_of() -> None:
     abandoned.release(FAREWELL.id)
 
 
-def test_what_a_forked_process_inherited_is_the_parents_to_tell(
+def test_a_forked_child_does_not_report_endpoints_of_its_parent(
     script: Script, calls: EndpointCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abandoned = AbandonedEndpoints()

@@ -81,7 +81,7 @@ def ids(records: list[dict[str, Any]]) -> list[int]:
     return sorted(each["id"] for each in records)
 
 
-def test_a_member_of_a_dynamic_group_reads_on_from_what_is_committed(
+def test_a_paused_dynamic_member_resumes_at_the_committed_position(
     channel: Channel, elsewhere: Gateway
 ) -> None:
     write(channel, 20)
@@ -108,7 +108,7 @@ def test_a_member_of_a_dynamic_group_reads_on_from_what_is_committed(
         assert channel.committed("d") == before
 
 
-def test_a_commit_on_revoke_that_comes_too_late_does_not_end_the_reading(
+def test_a_late_commit_on_revoke_does_not_end_reading(
     channel: Channel, elsewhere: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(channel, 20)
@@ -127,7 +127,7 @@ def test_a_commit_on_revoke_that_comes_too_late_does_not_end_the_reading(
         assert "on_revoke came too late to commit" in caplog.text
 
 
-def test_what_another_has_committed_meanwhile_is_not_read_again(
+def test_records_committed_by_another_member_during_the_pause_are_not_reread(
     channel: Channel, elsewhere: Gateway
 ) -> None:
     write(channel, 20)
@@ -144,7 +144,7 @@ def test_what_another_has_committed_meanwhile_is_not_read_again(
         assert reader.position() == channel.committed("d")
 
 
-def test_a_member_that_was_removed_meanwhile_is_fenced_and_hears_by_whom(
+def test_a_member_removed_during_the_pause_is_fenced_with_the_reason(
     channel: Channel, elsewhere: Gateway
 ) -> None:
     reader = elsewhere.channel(channel.name).reader(group="d", dynamic=True, until=None)
@@ -157,7 +157,7 @@ def test_a_member_that_was_removed_meanwhile_is_fenced_and_hears_by_whom(
 
 
 @pytest.mark.parametrize("mode", ["shared", "broadcast"])
-def test_a_reader_with_a_place_goes_on_where_it_was(
+def test_a_paused_reader_with_an_index_resumes(
     channel: Channel, elsewhere: Gateway, mode: str
 ) -> None:
     write(channel, 20)
@@ -171,7 +171,7 @@ def test_a_reader_with_a_place_goes_on_where_it_was(
         until(lambda: health(channel, reader.handle.id) == "healthy")
 
 
-def test_a_reader_whose_place_was_taken_is_fenced_and_hears_by_whom(
+def test_a_paused_reader_that_was_replaced_is_fenced_with_the_reason(
     channel: Channel, elsewhere: Gateway
 ) -> None:
     write(channel, 20)
@@ -188,7 +188,9 @@ def test_a_reader_whose_place_was_taken_is_fenced_and_hears_by_whom(
 
 
 @pytest.mark.parametrize("place", [{}, {"group": "w", "index": 0, "size": 1}], ids=str)
-def test_a_writer_goes_on(channel: Channel, elsewhere: Gateway, place: dict[str, Any]) -> None:
+def test_a_paused_writer_resumes(
+    channel: Channel, elsewhere: Gateway, place: dict[str, Any]
+) -> None:
     with elsewhere.channel(channel.name).writer(**place) as writer:
         writer.write(readings(5))
         with lost(channel, writer.handle):
@@ -198,7 +200,7 @@ def test_a_writer_goes_on(channel: Channel, elsewhere: Gateway, place: dict[str,
         assert ids(list(reader)) == list(range(10))
 
 
-def test_a_writer_whose_place_was_taken_is_fenced_and_hears_by_whom(
+def test_a_paused_writer_that_was_replaced_is_fenced_with_the_reason(
     channel: Channel, elsewhere: Gateway
 ) -> None:
     place: dict[str, Any] = {"group": "w", "index": 0, "size": 1}
@@ -215,7 +217,7 @@ def test_a_writer_whose_place_was_taken_is_fenced_and_hears_by_whom(
 @pytest.mark.parametrize(
     "place", [{"group": "d", "dynamic": True}, {"group": "g"}, {}], ids=["dynamic", "fixed", "none"]
 )
-def test_a_port_that_waits_for_its_writers_goes_on_waiting(
+def test_a_paused_port_continues_to_wait_for_its_writers(
     channel: Channel, elsewhere: Gateway, place: dict[str, Any]
 ) -> None:
     with InputPort(elsewhere.channel(channel.name), **place) as port:
@@ -228,7 +230,7 @@ def test_a_port_that_waits_for_its_writers_goes_on_waiting(
         assert ids(list(port)) == list(range(10))
 
 
-def test_a_port_whose_readers_place_was_taken_is_fenced_and_hears_by_whom(
+def test_a_paused_port_whose_reader_was_replaced_is_fenced_with_the_reason(
     channel: Channel, elsewhere: Gateway
 ) -> None:
     port = InputPort(elsewhere.channel(channel.name), group="g")
@@ -252,7 +254,7 @@ def attachment_of(consumer: Consumer) -> EndpointHandle:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_consumer_reads_on_from_what_is_committed(
+def test_a_paused_consumer_resumes_at_the_committed_offset(
     site: Facade, name: str, consumer: Callable[..., Consumer], kept: bool
 ) -> None:
     told: list[tuple[str, Any]] = []
@@ -287,7 +289,7 @@ def test_a_consumer_reads_on_from_what_is_committed(
     assert [each.offset for each in reader.committed([at(name), at(name, 1)])] == [5, 5]
 
 
-def test_a_consumer_that_was_removed_meanwhile_hears_by_whom(
+def test_a_consumer_removed_during_the_pause_gets_the_reason(
     site: Facade, name: str, consumer: Callable[..., Consumer]
 ) -> None:
     reader = consumer(**{"auto.offset.reset": "earliest"})
@@ -302,7 +304,7 @@ def test_a_consumer_that_was_removed_meanwhile_hears_by_whom(
     assert reader.assignment() == []
 
 
-def test_a_process_that_was_stopped_and_continued_goes_on(
+def test_a_stopped_and_continued_process_resumes(
     site: Facade, name: str, new_channel: NewChannel
 ) -> None:
     channels = {kind: new_channel(partitions=2, heartbeat=BEAT) for kind in ("dynamic", "fixed")}
@@ -343,7 +345,9 @@ def test_a_process_that_was_stopped_and_continued_goes_on(
     }
 
 
-def test_a_pause_is_no_silence_of_kafka(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_of_the_process_is_not_an_idle_timeout(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection = topics.connect(partitions=1)
     with ChannelWriter(connection) as writer:
         writer.write(readings(5))

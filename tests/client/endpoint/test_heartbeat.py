@@ -65,7 +65,7 @@ def session(
     return HeartbeatSession(calls, grace_s=60, monotonic=clock)
 
 
-def test_one_request_a_beat_tells_of_all_members_and_each_hears_its_word(
+def test_one_heartbeat_reports_all_endpoints_and_each_gets_its_reply(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     first, second, silent = members = [Told(1), Told(2), Told(3)]
@@ -97,7 +97,7 @@ def test_one_request_a_beat_tells_of_all_members_and_each_hears_its_word(
     assert silent.results == []
 
 
-def test_more_members_than_a_request_may_name_take_several(
+def test_more_endpoints_than_fit_a_request_take_several_requests(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     members = [Told(number) for number in range(1001)]
@@ -109,7 +109,7 @@ def test_more_members_than_a_request_may_name_take_several(
     assert [(body["beat"], len(body["endpoints"])) for body in script.bodies] == [(1, 1000), (2, 1)]
 
 
-def test_a_request_is_no_larger_than_a_gateway_reads(
+def test_a_heartbeat_request_is_not_larger_than_the_gateway_accepts(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     class Wide(Told):
@@ -128,7 +128,7 @@ def test_a_request_is_no_larger_than_a_gateway_reads(
     assert max(int(sent["Content-Length"]) for _, _, sent in script.requests) < 1024 * 1024
 
 
-def test_a_last_word_waits_for_the_beat_that_is_on_its_way(
+def test_a_final_report_waits_for_the_heartbeat_in_flight(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -153,7 +153,7 @@ def test_a_last_word_waits_for_the_beat_that_is_on_its_way(
     assert session.wait_idle(0)
 
 
-def test_the_gateways_absence_is_told_once_and_is_trouble_after_the_grace(
+def test_a_gateway_outage_is_logged_once_and_raises_after_the_grace_period(
     session: HeartbeatSession,
     calls: EndpointCalls,
     script: Script,
@@ -183,7 +183,7 @@ def test_the_gateways_absence_is_told_once_and_is_trouble_after_the_grace(
     assert len(member.results) == 1
 
 
-def test_a_member_that_the_program_forgot_beats_no_more(
+def test_an_abandoned_endpoint_sends_no_heartbeats(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     kept, forgotten = Told(1), Told(2)
@@ -196,7 +196,7 @@ def test_a_member_that_the_program_forgot_beats_no_more(
     assert [each["id"] for each in script.bodies[0]["endpoints"]] == [kept.id]
 
 
-def test_a_member_that_is_forgotten_while_the_gateway_is_away_is_held_by_nobody(
+def test_an_endpoint_abandoned_during_an_outage_is_garbage_collected(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     member = Told(1)
@@ -210,7 +210,7 @@ def test_a_member_that_is_forgotten_while_the_gateway_is_away_is_held_by_nobody(
     assert gone() is None
 
 
-def test_who_leaves_while_a_beat_connects_leaves_no_connection(
+def test_an_endpoint_that_detaches_during_a_heartbeat_leaves_no_connection(
     gateway_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connects, left = threading.Event(), threading.Event()
@@ -266,7 +266,7 @@ class Along:
         self.refusals.append(error)
 
 
-def test_companions_tell_along_with_the_members_and_without_them(
+def test_companions_report_with_and_without_endpoints(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along = Along()
@@ -292,7 +292,7 @@ def test_companions_tell_along_with_the_members_and_without_them(
     assert len(member.results) == 2
 
 
-def test_what_an_older_gateway_refuses_is_not_told_again_and_members_beat_on(
+def test_fields_refused_by_an_older_gateway_are_omitted_and_heartbeats_continue(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along, member = Along(), Told(1)
@@ -307,7 +307,7 @@ def test_what_an_older_gateway_refuses_is_not_told_again_and_members_beat_on(
     assert (len(member.results), session.outage) == (1, None)
 
 
-def test_a_companion_goes_on_while_the_gateway_is_away(
+def test_a_companion_continues_during_a_gateway_outage(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along = Along()
@@ -321,7 +321,7 @@ def test_a_companion_goes_on_while_the_gateway_is_away(
     assert (along.refusals, len(along.heard)) == ([], 1)
 
 
-def test_beats_go_on_above_the_newest_one_that_the_gateway_took(
+def test_heartbeat_numbers_continue_above_the_last_accepted_one(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     member = Told(1)

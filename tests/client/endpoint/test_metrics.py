@@ -33,7 +33,7 @@ def test_counters_have_pypzs_names_and_averages_over_the_last_ten_cycles() -> No
     }
 
 
-def test_a_writers_counters_are_of_its_output() -> None:
+def test_counters_of_a_writer_count_its_output() -> None:
     clock = Clock()
     metrics = EndpointMetrics("writer", monotonic=clock)
     metrics.record_cycle(5)
@@ -58,7 +58,7 @@ class Place:
         return 12, dict(self.positions)
 
 
-def test_positions_are_told_until_they_are_heard_and_when_they_change() -> None:
+def test_positions_are_reported_until_acknowledged_and_on_change() -> None:
     metrics, place = EndpointMetrics("reader"), Place()
     takes = {"positions"}
     assert "positions" not in metrics.heartbeat_fields(takes)
@@ -78,7 +78,7 @@ def test_positions_are_told_until_they_are_heard_and_when_they_change() -> None:
     assert metrics.final_fields(takes)["positions"] == {"0": [6, 0]}
 
 
-def test_what_was_forgotten_is_not_kept_alive_and_its_last_place_is_known() -> None:
+def test_metrics_keep_no_endpoint_alive_and_have_its_last_position() -> None:
     metrics, place = EndpointMetrics("reader"), Place()
     metrics.observe(place.look)
     metrics.mark_delivered()
@@ -89,7 +89,7 @@ def test_what_was_forgotten_is_not_kept_alive_and_its_last_place_is_known() -> N
     assert metrics.heartbeat_fields({"positions"})["positions"] == {"0": [5, 2], "2": [7, 0]}
 
 
-def test_an_older_gateway_is_told_nothing_that_it_would_refuse() -> None:
+def test_an_older_gateway_gets_no_unknown_fields() -> None:
     metrics, place = EndpointMetrics("reader"), Place()
     metrics.observe(place.look)
     assert (

@@ -57,24 +57,24 @@ def judged(
 
 @pytest.mark.parametrize("state", ["opened", "started", "stopped"])
 @pytest.mark.parametrize("health", ["healthy", "suspect"])
-def test_a_writer_that_is_at_work_holds_up_the_end(state: str, health: str) -> None:
+def test_an_open_writer_delays_the_end(state: str, health: str) -> None:
     assert judged(writer(0, ends={0: 5}), writer(1, state, health)) is None
 
 
-def test_as_many_writers_as_were_asked_for_have_to_come() -> None:
+def test_the_end_requires_the_expected_number_of_writers() -> None:
     assert judged() is None
     assert judged(writer(0, role="reader")) is None
     assert judged(writer(0, ends={0: 5}), writers=2) is None
     assert judged(writer(0, ends={0: 5}), writer(1), writers=2) == WritersOutcome(ends={0: 5})
 
 
-def test_the_last_word_of_all_writers_is_the_end() -> None:
+def test_the_end_is_at_the_final_offsets_of_all_writers() -> None:
     found = judged(writer(0, ends={0: 5, 1: 9}), writer(1, ends={0: 7}), writer(2))
     assert found == WritersOutcome(ends={0: 7, 1: 9})
 
 
 @pytest.mark.parametrize(("state", "health"), [("error", "healthy"), ("error", "lost")])
-def test_a_writer_that_failed_is_named_when_all_is_read(state: str, health: str) -> None:
+def test_a_failed_writer_is_named_after_everything_is_read(state: str, health: str) -> None:
     found = judged(writer(0, ends={0: 5}), writer(1, state, health, cause="ValueError: no"))
     assert found is not None
     assert isinstance(found.error, WriterFailed)
@@ -84,7 +84,7 @@ def test_a_writer_that_failed_is_named_when_all_is_read(state: str, health: str)
 
 
 @pytest.mark.parametrize("state", ["opened", "started", "stopped"])
-def test_a_lost_writer_is_named_and_ends_where_it_was_lost(state: str) -> None:
+def test_a_lost_writer_is_named_and_ends_at_its_last_known_offsets(state: str) -> None:
     found = judged(writer(0, ends={0: 5}), writer(1, state, "lost", lost_at={0: 8}))
     assert found is not None
     assert isinstance(found.error, WriterLost)
@@ -92,17 +92,17 @@ def test_a_lost_writer_is_named_and_ends_where_it_was_lost(state: str) -> None:
 
 
 @pytest.mark.parametrize(("state", "health"), [("error", "healthy"), ("started", "lost")])
-def test_what_becomes_of_it_can_be_chosen(state: str, health: str) -> None:
+def test_the_policy_for_lost_writers_is_an_option(state: str, health: str) -> None:
     present = [writer(0, ends={0: 5}), writer(1, state, health, lost_at={0: 8})]
     assert judged(*present, on_lost_writer="wait") is None
     assert judged(*present, on_lost_writer="go_on") == WritersOutcome(ends={0: 8})
 
 
-def test_a_lost_writer_that_was_closed_is_finished() -> None:
+def test_a_lost_writer_that_had_closed_is_finished() -> None:
     assert judged(writer(0, "closed", "lost", ends={0: 5})) == WritersOutcome(ends={0: 5})
 
 
-def test_a_writer_that_failed_and_wrote_nothing_does_not_count() -> None:
+def test_a_failed_writer_that_wrote_nothing_is_ignored() -> None:
     empty = writer(1, "error", ends={})
     assert judged(writer(0, ends={0: 5}), empty) == WritersOutcome(ends={0: 5})
     assert judged(empty) is None, "none has come"
@@ -112,12 +112,12 @@ def test_a_writer_that_failed_and_wrote_nothing_does_not_count() -> None:
     assert judged(writer(0, ends={0: 5}), lost) == WritersOutcome(ends={0: 5})
 
 
-def test_a_writer_that_failed_where_all_that_was_written_is_known_has_finished() -> None:
+def test_a_failed_writer_with_known_end_offsets_has_finished() -> None:
     found = judged(writer(0, ends={0: 5}), writer(1, "error", "lost", ends={0: 8}, lost_at={0: 11}))
     assert found == WritersOutcome(ends={0: 8})
 
 
-def test_what_one_wrote_that_was_started_again_and_lost_is_not_what_it_told_before() -> None:
+def test_end_offsets_of_a_restarted_lost_writer_are_not_those_of_its_predecessor() -> None:
     again = writer(1, "started", "lost", ends={}, lost_at={0: 9})
     found = judged(writer(0, ends={0: 5}), again)
     assert found is not None
@@ -125,7 +125,7 @@ def test_what_one_wrote_that_was_started_again_and_lost_is_not_what_it_told_befo
 
 
 @pytest.mark.parametrize("group", ["load", None])
-def test_a_writer_that_failed_is_waited_for_from_when_the_reader_knew_of_it(
+def test_the_wait_for_a_failed_writer_starts_when_the_reader_learns_of_the_failure(
     group: str | None,
 ) -> None:
     reader = Reader()
@@ -145,7 +145,7 @@ def test_a_writer_that_failed_is_waited_for_from_when_the_reader_knew_of_it(
     assert reader.judges(writer(7, group=group, ends={0: 3})) == WritersOutcome(ends={0: 3})
 
 
-def test_a_writer_that_was_lost_before_the_reader_came_is_waited_for() -> None:
+def test_a_writer_lost_before_the_reader_attached_is_awaited() -> None:
     reader, lost = Reader(), writer(0, "started", "lost", lost_at={0: 3})
     assert reader.judges(lost) is None
     reader.now_s = PATIENCE_S
@@ -154,7 +154,7 @@ def test_a_writer_that_was_lost_before_the_reader_came_is_waited_for() -> None:
     assert isinstance(found.error, WriterLost)
 
 
-def test_a_writer_that_is_lost_while_the_reader_watches_was_waited_for_already() -> None:
+def test_a_writer_lost_while_the_reader_is_attached_is_not_awaited_again() -> None:
     reader = Reader()
     assert reader.judges(writer(0, "started")) is None
     found = reader.judges(writer(0, "started", "lost", lost_at={0: 3}))
@@ -162,7 +162,7 @@ def test_a_writer_that_is_lost_while_the_reader_watches_was_waited_for_already()
     assert isinstance(found.error, WriterLost)
 
 
-def test_each_failure_has_its_own_time() -> None:
+def test_each_failure_has_its_own_deadline() -> None:
     reader, failed = Reader(), writer(0, "error")
     assert reader.judges(failed) is None
     reader.now_s = PATIENCE_S - 1
@@ -176,7 +176,7 @@ def test_each_failure_has_its_own_time() -> None:
     assert found.error.endpoints == (f"{0:032x}", f"{1:032x}")
 
 
-def test_a_writer_that_is_at_work_again_has_all_the_time_when_it_fails_again() -> None:
+def test_a_restarted_writer_has_the_full_wait_after_another_failure() -> None:
     reader = Reader()
     assert reader.judges(writer(0, "error")) is None
     reader.now_s = PATIENCE_S - 1
@@ -185,7 +185,7 @@ def test_a_writer_that_is_at_work_again_has_all_the_time_when_it_fails_again() -
     assert reader.judges(writer(0, "error")) is None
 
 
-def test_a_successor_is_waited_for_where_one_that_wrote_nothing_was_just_at_work() -> None:
+def test_a_successor_is_awaited_after_a_predecessor_that_wrote_nothing() -> None:
     reader, done = Reader(), writer(0, ends={0: 5})
     assert reader.judges(done, writer(1, "opened"), writer(2, "opened", group=None)) is None
     # Nobody can take the place of one without a group.
@@ -197,7 +197,7 @@ def test_a_successor_is_waited_for_where_one_that_wrote_nothing_was_just_at_work
 
 
 @pytest.mark.parametrize("on_lost_writer", ["raise", "wait"])
-def test_nobody_is_waited_for_when_the_channel_closes(on_lost_writer: OnLostWriter) -> None:
+def test_no_writer_is_awaited_when_the_channel_closes(on_lost_writer: OnLostWriter) -> None:
     found = Reader(on_lost_writer).judges(writer(0, "error"), complete=True)
     assert found is not None
     assert isinstance(found.error, WriterFailed)
@@ -205,7 +205,7 @@ def test_nobody_is_waited_for_when_the_channel_closes(on_lost_writer: OnLostWrit
     assert "start it again" not in str(found.error).lower()
 
 
-def test_the_error_says_what_can_really_be_done() -> None:
+def test_the_error_advises_only_what_is_possible() -> None:
     def told(*present: Endpoint) -> str:
         found = judged(*present)
         assert found is not None

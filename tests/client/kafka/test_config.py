@@ -27,7 +27,7 @@ def producer(connection: dict[str, str], overrides: dict[str, object] | None = N
         "debug",
     ],
 )
-def test_properties_that_load_run_or_read_are_refused_by_name(name: str) -> None:
+def test_properties_that_load_or_run_or_read_files_are_refused_by_name(name: str) -> None:
     for refuse in (admin_config, consumer_config, producer):
         with pytest.raises(OptionError, match=name):
             refuse({**CONNECTION, name: "x"})
@@ -37,13 +37,13 @@ def test_properties_that_load_run_or_read_are_refused_by_name(name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["acks", "enable.idempotence", "delivery.timeout.ms"])
-def test_what_a_writer_promises_is_not_for_tuning(name: str) -> None:
+def test_properties_behind_a_writers_guarantees_are_refused(name: str) -> None:
     with pytest.raises(OptionError, match=name):
         producer(CONNECTION, {name: "0"})
 
 
 @pytest.mark.parametrize("name", ["check.crcs", "auto.offset.reset", "group.id"])
-def test_what_a_reader_promises_is_not_for_tuning(name: str) -> None:
+def test_properties_behind_a_readers_guarantees_are_refused(name: str) -> None:
     with pytest.raises(OptionError, match=name):
         consumer_config(CONNECTION, {name: "x"})
 
@@ -58,7 +58,7 @@ def test_a_value_is_a_scalar() -> None:
         producer(CONNECTION, {"linger.ms": [5]})
 
 
-def test_what_is_listed_arrives() -> None:
+def test_allowed_properties_are_passed_to_librdkafka() -> None:
     config = producer_config(
         CONNECTION, {"linger.ms": 5}, delivery_timeout_ms=1000, max_message_bytes=2000
     )

@@ -65,7 +65,7 @@ def test_the_hash_is_that_of_kafkas_java_client(data: bytes, signed: int) -> Non
     seed=st.integers(0, 2**32),
     partitions=st.integers(1, 1000),
 )
-def test_keys_hashed_together_go_where_each_goes_alone(
+def test_batch_hashing_equals_hashing_one_by_one(
     short: list[bytes | None], size: int, seed: int, partitions: int
 ) -> None:
     # So many of one length that they are hashed together, among others that are not.
@@ -75,12 +75,12 @@ def test_keys_hashed_together_go_where_each_goes_alone(
     assert partitions_of(keys, partitions) == alone
 
 
-def test_more_keys_than_are_hashed_together_keep_their_places() -> None:
+def test_keys_beyond_one_hash_batch_keep_their_partitions() -> None:
     keys = [b"%07d" % number for number in range(20_000)]
     assert partitions_of(keys, 7) == [partition_of(key, 7) for key in keys]
 
 
-def test_turns_take_every_partition_alike_from_one_drawn_by_lot() -> None:
+def test_round_robin_covers_all_partitions_from_a_random_start() -> None:
     turns = [next(place().round_robin) for _ in range(200)]
     assert set(turns) == {0, 1, 2, 3}
     going = place().round_robin
@@ -89,7 +89,7 @@ def test_turns_take_every_partition_alike_from_one_drawn_by_lot() -> None:
     assert [(b - a) % 4 for a, b in itertools.pairwise(twice)] == [1] * 7
 
 
-def test_turns_begin_where_they_are_told_to() -> None:
+def test_round_robin_starts_at_the_given_partition() -> None:
     chosen = place()
     for first in range(4):
         chosen.start_round_robin_at(first)
@@ -117,12 +117,12 @@ def test_a_key_function_gives_str_bytes_int_or_none() -> None:
     assert keys == ["ä".encode(), b"\1", b"\xff" * 8, None]
 
 
-def test_a_key_chooses_among_the_partitions_that_the_writer_knows() -> None:
+def test_a_key_selects_among_the_known_partitions() -> None:
     places = place(key="text").assign(batch("a", None, "b"), 0)
     assert places.partitions == [partition_of(b"a", 4), None, partition_of(b"b", 4)]
 
 
-def test_grouping_keeps_the_order_within_each_partition_and_knows_the_records_numbers() -> None:
+def test_grouping_keeps_partition_order_and_record_numbers() -> None:
     names = ["a", "b", None, "a", "b", "c"]
     groups = place(key="text").split(batch(*names), 10)
     seen = {}
@@ -148,13 +148,13 @@ def test_grouping_keeps_the_order_within_each_partition_and_knows_the_records_nu
         ({"key": "id", "partition": 1}, "key and partition exclude each other"),
     ],
 )
-def test_wishes_that_make_no_sense_are_refused(wishes: dict[str, Any], message: str) -> None:
+def test_invalid_partitioning_options_are_refused(wishes: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         place(**wishes)
 
 
 @pytest.mark.parametrize("given", [4, -1, 1.0, "1", None, True])
-def test_a_partitioners_nonsense_names_the_record(given: Any) -> None:
+def test_an_invalid_partition_names_the_record(given: Any) -> None:
     with pytest.raises(OptionError, match=r"for record 12; it gives a partition from 0 to 3"):
         place(partitioner=lambda record, _: given if record["id"] == 2 else 0).assign(
             batch(*"abc"), 10
@@ -162,12 +162,12 @@ def test_a_partitioners_nonsense_names_the_record(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [1.5, 2**63, ["a"], True])
-def test_a_key_functions_nonsense_names_the_record(given: Any) -> None:
+def test_an_invalid_key_names_the_record(given: Any) -> None:
     with pytest.raises(OptionError, match="for record 1;"):
         place(key=lambda record: given if record["id"] == 1 else None).assign(batch("a", "b"), 0)
 
 
-def test_what_is_drawn_by_lot_is_not_what_a_job_seeded() -> None:
+def test_the_random_start_ignores_the_jobs_seed() -> None:
     random.seed(7)
     before = random.getstate()
     assert {next(place().round_robin) for _ in range(200)} == {0, 1, 2, 3}

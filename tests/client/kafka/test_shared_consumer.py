@@ -67,7 +67,7 @@ class Between:
         return got
 
 
-def test_readers_of_several_topics_fetch_by_one_consumer_until_the_last_is_closed(
+def test_readers_of_several_topics_share_one_consumer_until_the_last_closes(
     topics: Topics,
 ) -> None:
     several = [written(topics, count, partitions=2) for count in (30, 32, 34)]
@@ -90,7 +90,7 @@ def test_readers_of_several_topics_fetch_by_one_consumer_until_the_last_is_close
         readers[0].read(1)
 
 
-def test_who_reads_a_partition_that_another_reads_has_another_consumer(topics: Topics) -> None:
+def test_a_second_reader_of_a_partition_has_another_consumer(topics: Topics) -> None:
     connection = written(topics, 50)
     with (
         shared(connection, until="now") as one,
@@ -106,7 +106,7 @@ def test_who_reads_a_partition_that_another_reads_has_another_consumer(topics: T
         assert (list(one), list(two)) == (readings(5, 45), readings(10, 40))
 
 
-def test_other_properties_are_another_consumer(topics: Topics) -> None:
+def test_different_properties_need_another_consumer(topics: Topics) -> None:
     connection = written(topics, 5, partitions=2)
     with (
         shared(connection, until="now", partitions=[0]) as one,
@@ -118,7 +118,7 @@ def test_other_properties_are_another_consumer(topics: Topics) -> None:
         shared(connection, until="now", config={"fetch.min.bites": 1})
 
 
-def test_a_reader_that_stands_still_is_held_and_reads_all_of_its_own_afterwards(
+def test_an_idle_readers_partitions_are_paused_and_read_completely_later(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_consumer, "_TOTAL_BYTES", 2_000_000)
@@ -145,7 +145,7 @@ def test_a_reader_that_stands_still_is_held_and_reads_all_of_its_own_afterwards(
         assert not buffer_of(still).paused
 
 
-def test_whoever_waits_consumes_for_all_and_another_goes_on_when_it_has_its_own(
+def test_a_waiting_reader_polls_for_all_and_hands_over(
     topics: Topics,
 ) -> None:
     connection = topics.connect("avro", partitions=8)
@@ -162,7 +162,7 @@ def test_whoever_waits_consumes_for_all_and_another_goes_on_when_it_has_its_own(
         each.close()
 
 
-def test_who_has_what_it_waited_for_leaves_consuming_to_another_at_once(topics: Topics) -> None:
+def test_a_served_reader_hands_polling_over_at_once(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=2)
     streams = [stream_of(shared(connection, until=None, partitions=[p])) for p in (0, 1)]
     for each in streams:
@@ -182,7 +182,7 @@ def test_who_has_what_it_waited_for_leaves_consuming_to_another_at_once(topics: 
         each.close()
 
 
-def test_a_reader_can_be_used_by_several_threads_in_turn_and_others_be_closed_meanwhile(
+def test_a_reader_moves_between_threads_while_others_close(
     topics: Topics,
 ) -> None:
     connection = topics.connect("avro", partitions=2)
@@ -197,7 +197,7 @@ def test_a_reader_can_be_used_by_several_threads_in_turn_and_others_be_closed_me
             assert waiting.result(30) == readings(1, number)
 
 
-def test_what_others_consumed_while_a_reader_went_elsewhere_is_dropped(topics: Topics) -> None:
+def test_messages_buffered_before_a_seek_are_dropped(topics: Topics) -> None:
     connection = written(topics, 100)
     idle = topics.connect("avro", partitions=1)
     with shared(idle, until=None) as other, shared(connection, until="now") as reader:
@@ -210,7 +210,7 @@ def test_what_others_consumed_while_a_reader_went_elsewhere_is_dropped(topics: T
         assert reader.read(100, timeout=None) == readings(40, 60)
 
 
-def test_an_interrupt_loses_nothing_for_anybody(topics: Topics) -> None:
+def test_an_interrupt_loses_no_messages_of_any_reader(topics: Topics) -> None:
     one, two = written(topics, 20), written(topics, 20)
 
     def interrupt(_: list[Message]) -> None:
@@ -227,7 +227,7 @@ def test_an_interrupt_loses_nothing_for_anybody(topics: Topics) -> None:
         assert list(first) == list(second) == readings(15, 5)
 
 
-def test_an_error_of_no_partition_is_told_to_everyone_once_and_loses_nothing(
+def test_an_error_without_a_partition_reaches_every_reader_once(
     topics: Topics,
 ) -> None:
     one, two = written(topics, 20), written(topics, 20)
@@ -252,7 +252,7 @@ def test_an_error_of_no_partition_is_told_to_everyone_once_and_loses_nothing(
             assert "CLUSTER_AUTHORIZATION_FAILED" in str(told[0])
 
 
-def test_partitions_that_a_topic_got_since_are_known_to_the_consumer_that_is_there(
+def test_an_existing_consumer_knows_new_partitions(
     topics: Topics,
 ) -> None:
     connection = written(topics, 10)
@@ -269,7 +269,7 @@ def test_partitions_that_a_topic_got_since_are_known_to_the_consumer_that_is_the
             assert len(new.read(10, timeout=20)) == 10
 
 
-def test_the_buffer_of_a_reader_that_was_let_go_of_is_free(topics: Topics) -> None:
+def test_the_buffer_of_an_abandoned_reader_is_freed(topics: Topics) -> None:
     connection = written(topics, 10, partitions=2)
     keeper = shared(connection, until=None, partitions=[1])
     forgotten = shared(connection, until=None, partitions=[0])
@@ -280,7 +280,7 @@ def test_the_buffer_of_a_reader_that_was_let_go_of_is_free(topics: Topics) -> No
         assert len(reader.read(5, timeout=None)) == 5
 
 
-def test_a_topic_made_anew_is_read_by_another_consumer(topics: Topics) -> None:
+def test_a_recreated_topic_has_another_consumer(topics: Topics) -> None:
     connection = written(topics, 10)
     with shared(connection, until=None) as old:
         assert len(old.read(10, timeout=None)) == 10

@@ -11,7 +11,7 @@ from sluiceway.kafka.topic import TopicIdentity
 from topics import Topics
 
 
-def test_those_with_the_same_properties_ask_by_one_client(topics: Topics) -> None:
+def test_equal_properties_share_one_admin_client(topics: Topics) -> None:
     first, second = (TopicIdentity(topics.connect()) for _ in range(2))
     assert first._admin is second._admin
     other = TopicIdentity(topics.connect(), {"client.id": "another"})
@@ -20,7 +20,7 @@ def test_those_with_the_same_properties_ask_by_one_client(topics: Topics) -> Non
         each.verify(timeout_s=30)
 
 
-def test_a_look_counts_for_all_who_bear_with_its_age(topics: Topics) -> None:
+def test_a_topic_check_serves_all_callers_that_accept_its_age(topics: Topics) -> None:
     connection = topics.connect()
     first = TopicIdentity(connection)
     first.verify(timeout_s=30)
@@ -35,7 +35,7 @@ def test_a_look_counts_for_all_who_bear_with_its_age(topics: Topics) -> None:
         first.verify(timeout_s=30, max_age_s=60)
 
 
-def test_of_many_who_come_at_once_one_looks_for_all(topics: Topics) -> None:
+def test_of_concurrent_callers_one_checks_the_topic(topics: Topics) -> None:
     connection = topics.connect()
     crowd = [TopicIdentity(connection) for _ in range(8)]
     admin, together = crowd[0]._admin, threading.Barrier(8)
@@ -51,14 +51,16 @@ def test_of_many_who_come_at_once_one_looks_for_all(topics: Topics) -> None:
     assert len(moments) == 1
 
 
-def test_who_waits_for_a_look_in_vain_looks_alone_for_as_long_as_is_left(topics: Topics) -> None:
+def test_a_caller_whose_shared_check_fails_checks_alone_in_the_remaining_time(
+    topics: Topics,
+) -> None:
     nowhere = replace(topics.connect(), kafka={"bootstrap.servers": "127.0.0.1:1"})
     identity = TopicIdentity(nowhere)
     with identity._admin.lock, pytest.raises(KafkaUnavailable):
         identity.verify(timeout_s=0.3, max_age_s=60)
 
 
-def test_after_a_failure_a_new_one_begins_anew(topics: Topics) -> None:
+def test_after_a_failure_a_new_check_starts(topics: Topics) -> None:
     nowhere = replace(topics.connect(), kafka={"bootstrap.servers": "127.0.0.1:1"})
     first = TopicIdentity(nowhere)
     assert TopicIdentity(nowhere)._admin is first._admin

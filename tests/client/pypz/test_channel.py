@@ -18,7 +18,7 @@ from sluiceway.pypz import (
 from waiting import until
 
 
-def test_a_channel_is_made_written_read_and_deleted(bench: Bench) -> None:
+def test_a_channel_is_created_written_read_and_deleted(bench: Bench) -> None:
     reader, writer = bench.reader(), bench.writer()
     assert reader.get_channel_name() == bench.name
     assert reader.get_unique_name() == f"{bench.name}@{bench.name}"
@@ -194,7 +194,7 @@ def test_a_restart_continues_at_the_last_commit_or_at_the_beginning(bench: Bench
     assert bench.channel().committed(bench.name)[0].offset == 9
 
 
-def test_commits_past_what_was_read_or_backwards_are_refused(bench: Bench) -> None:
+def test_commits_past_the_read_records_or_backwards_are_refused(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(10))
     assert len(take(reader, 10)) == 10
@@ -466,7 +466,7 @@ def test_invalid_names_get_a_hash(bench: Bench) -> None:
     assert reader.get_channel_name() == bench.name
 
 
-def test_a_pair_recovers_from_a_silence_beyond_the_timeout(
+def test_a_pair_recovers_from_a_pause_beyond_the_heartbeat_timeout(
     bench: Bench,
 ) -> None:
     channel = bench.quick()

@@ -79,7 +79,7 @@ def test_another_instance_in_a_place_keeps_the_monitor() -> None:
     assert monitor.is_channel_healthy()
 
 
-def test_only_opened_and_started_end_an_error() -> None:
+def test_only_opened_and_started_clear_an_error() -> None:
     seen: list[ChannelStatusMonitor] = []
     there, payloads = connected(seen), StatusPayload("pipeline.w", None)
     for status, error in (
@@ -134,7 +134,7 @@ def test_the_document_fits_into_a_payload() -> None:
     assert payloads.set_health({"a": 1}) is None, "nothing new"
 
 
-def test_a_history_of_one_partition_knows_every_count() -> None:
+def test_an_offset_history_of_one_partition_has_every_count() -> None:
     history = OffsetHistory(100, {0: Position(offset=100)})
     for offset in range(101, 151):
         history.add(1, {0: Position(offset=offset)})
@@ -149,7 +149,7 @@ def test_a_history_of_one_partition_knows_every_count() -> None:
     assert not history._runs
 
 
-def test_a_history_with_gaps_knows_the_ends_of_calls_and_rounds_down() -> None:
+def test_an_offset_history_with_gaps_rounds_down_to_ends_of_calls() -> None:
     history = OffsetHistory(0, {0: Position(offset=0), 1: Position(offset=0)})
     history.add(10, {0: Position(offset=6), 1: Position(offset=4)})
     # An offset without a record, and a message with several.
@@ -209,7 +209,7 @@ def test_properties_of_kafka_python_are_translated() -> None:
     assert told == []
 
 
-def test_figures_are_averages_of_the_last_calls() -> None:
+def test_metrics_are_averages_of_the_last_calls() -> None:
     now = [0.0]
     metrics = EndpointMetrics("writer", cycles=2, monotonic=lambda: now[0])
     assert set(cycle_figures(metrics, "Output").values()) == {0}
@@ -256,7 +256,7 @@ def test_retriable_errors_are_logged_and_others_raised(
 @pytest.mark.parametrize(
     "layout", [["avro.schema"], ["avro.errors"], ["avro.schema", "avro.errors"]], ids="+".join
 )
-def test_a_schema_error_is_caught_as_the_installed_avros(
+def test_a_schema_error_is_caught_as_the_installed_avro_packages_error(
     monkeypatch: pytest.MonkeyPatch, layout: list[str]
 ) -> None:
     """avro defines it in avro.schema up to 1.10, and in avro.errors from 1.11 on."""
@@ -273,7 +273,9 @@ def test_a_schema_error_is_caught_as_the_installed_avros(
         raise reloaded_errors().SchemaParseException("no schema")
 
 
-def test_without_avro_a_schema_error_is_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_avro_package_a_schema_error_is_sluiceways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("avro", "avro.schema", "avro.errors"):
         monkeypatch.setitem(sys.modules, name, None)
     made = reloaded_errors().SchemaParseException

@@ -241,7 +241,7 @@ def test_the_ports_of_group_mode_read_everything(pipelines: Pipelines) -> None:
     assert [all_of(each) for each in inputs] == [demo(3), demo(3)]
 
 
-def test_after_an_error_a_restart_continues_at_the_last_commit(
+def test_a_restart_after_an_error_continues_at_the_last_commit(
     pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KafkaChannelReader, "DefaultStatusThreadIntervalInMs", 100)
@@ -311,7 +311,7 @@ def test_the_executors_of_pypz_run_a_pipeline_to_its_end(
         gateway.channel(f"{wish.name}.reader.input_port")
 
 
-def test_an_operator_that_stops_early_ends_well_and_its_channel_stays(
+def test_an_operator_that_stops_early_succeeds_and_keeps_its_channel(
     gateway_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_pypzs_naps(monkeypatch)
@@ -337,7 +337,7 @@ def test_an_operator_that_stops_early_ends_well_and_its_channel_stays(
         channel.delete(force=True)
 
 
-def test_pypzs_classes_accept_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pypzs_classes_accept_sluiceways(monkeypatch: pytest.MonkeyPatch) -> None:
     without_pypzs_naps(monkeypatch)
     from pypz.core.channels.io import ChannelReader, ChannelWriter
     from pypz.core.channels.status import ChannelStatus as TheirStatus
@@ -352,7 +352,7 @@ def test_pypzs_classes_accept_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert KafkaChannelOutputPort("outlet").channel_writer_type is KafkaChannelWriter
 
 
-def test_without_pypz_its_ports_say_what_is_missing(tmp_path: Path) -> None:
+def test_without_pypz_its_ports_name_the_missing_package(tmp_path: Path) -> None:
     # Another package of this name comes first.
     (tmp_path / "pypz.py").touch()
     done = subprocess.run(

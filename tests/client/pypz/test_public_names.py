@@ -41,7 +41,7 @@ def test_every_public_name_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("row", section(), ids=lambda row: row.split("`")[1][:40])
-def test_a_row_names_a_test_beside_which_its_names_are_used(row: str) -> None:
+def test_the_test_of_a_row_uses_its_names(row: str) -> None:
     path = re.search(r"`(tests/[\w/]+\.py)::", row)
     assert path
     used = (ROOT / path[1]).read_text() + (ROOT / "tests/support/pypz_rig.py").read_text()
@@ -50,7 +50,7 @@ def test_a_row_names_a_test_beside_which_its_names_are_used(row: str) -> None:
     assert {name for name in named(row) - indirect if name not in used} == set()
 
 
-def test_no_public_name_of_pypzs_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_public_name_of_pypz_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     without_pypzs_naps(monkeypatch)
     from pypz.core.channels.io import ChannelReader, ChannelWriter
     from pypz.core.channels.status import ChannelStatusMonitor as TheirMonitor

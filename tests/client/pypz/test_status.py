@@ -133,7 +133,7 @@ def test_a_silent_channel_receives_and_leaves_no_trace(bench: Bench) -> None:
     assert listening.invoke_close_channel()
 
 
-def test_heartbeats_carry_payloads_and_figures(bench: Bench) -> None:
+def test_heartbeats_carry_payloads_and_metrics(bench: Bench) -> None:
     class Telling(QuickReader):
         def on_status_message_send(self) -> None:
             super().on_status_message_send()
@@ -274,7 +274,7 @@ def test_a_writer_that_is_restarted_in_time_is_read_to_the_end(bench: Bench, wri
     until(lambda: not reader.has_records())
 
 
-def test_a_writer_that_failed_before_it_wrote_ends_a_reader_without_an_error(bench: Bench) -> None:
+def test_a_writer_that_failed_before_writing_ends_a_reader_without_an_error(bench: Bench) -> None:
     bench.quick()
     reader, writer = bench.pair()
     writer.invoke_sync_send_status_message(ChannelStatus.Error)
@@ -366,7 +366,7 @@ def test_a_message_is_json_and_back() -> None:
         ChannelStatusMessage.create_from_json(7)
 
 
-def test_an_executor_that_was_given_runs_the_statuses_and_is_not_shut_down(bench: Bench) -> None:
+def test_a_given_executor_runs_the_statuses_and_is_not_shut_down(bench: Bench) -> None:
     with ThreadPoolExecutor(2) as executor:
         reader = QuickReader(bench.name, StandinPort(bench.name, SCHEMA), executor)
         reader.set_location(bench.url)

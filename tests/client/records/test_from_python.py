@@ -160,7 +160,7 @@ def test_one_bad_record_among_good_ones_is_found(schema, data):
     assert "object" in error.reason
 
 
-def test_the_path_leads_through_lists_maps_and_records():
+def test_the_error_path_includes_lists_maps_and_records():
     inner = {"type": "map", "values": {"type": "array", "items": POINT}}
     schema = schema_of({"type": "array", "items": inner})
     good = {"x": [{"a": [{"lat": 1.0, "tag": None}]}, {}]}
@@ -170,7 +170,7 @@ def test_the_path_leads_through_lists_maps_and_records():
     assert "str '1'" in error.reason
 
 
-def test_the_index_counts_over_all_batches():
+def test_the_error_index_counts_over_all_batches():
     rows = [{"x": number} for number in range(40_000)]
     assert sum(batch.num_rows for batch in to_batches(rows, schema_of("int"))) == 40_000
     rows[39_999] = {"x": 2**31}

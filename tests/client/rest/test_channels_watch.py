@@ -70,7 +70,7 @@ def test_each_state_of_a_channel_is_yielded_once(script: Script) -> None:
     assert pauses_s == [3, 3]
 
 
-def test_a_list_of_one_page_is_waited_for(script: Script) -> None:
+def test_a_list_of_one_page_is_long_polled(script: Script) -> None:
     script.answer(200, page("a"), ETag='W/"1"')
     script.answer(304, b"")
     script.answer(200, page("a", lag=5), ETag='W/"2"')

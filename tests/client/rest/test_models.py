@@ -67,7 +67,7 @@ def test_fields_of_a_newer_gateway_are_ignored() -> None:
         ("status.topic", None),
     ],
 )
-def test_a_response_of_another_form_is_rejected_with_the_path(path: str, value: Any) -> None:
+def test_a_malformed_response_is_rejected_with_the_path(path: str, value: Any) -> None:
     with pytest.raises(IncompatibleGateway, match=path.replace(".", r"\.")):
         parse(ChannelResource, JsonNode(changed(CHANNEL, path, value)))
 

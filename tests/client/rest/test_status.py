@@ -37,7 +37,7 @@ def group_of(report: StatusReport, name: str = "delays") -> GroupReport:
     return group
 
 
-def test_the_lag_of_a_group_goes_with_what_it_was_handed_out(channel: Channel) -> None:
+def test_group_lag_follows_the_returned_records(channel: Channel) -> None:
     with channel.writer() as writer:
         writer.write(readings(100))
     with channel.reader(group="delays", index=0, size=1, until=None) as reader:
@@ -80,7 +80,7 @@ def test_the_lag_of_a_group_goes_with_what_it_was_handed_out(channel: Channel) -
     assert group_of(report).members == 0
 
 
-def test_a_reader_without_a_group_has_its_lag_too(channel: Channel) -> None:
+def test_a_reader_without_a_group_has_a_lag(channel: Channel) -> None:
     with channel.writer() as writer:
         writer.write(readings(10))
         writer.flush()
@@ -92,7 +92,7 @@ def test_a_reader_without_a_group_has_its_lag_too(channel: Channel) -> None:
             assert report.groups == ()
 
 
-def test_who_looks_and_who_reads_without_a_trace_is_not_seen(
+def test_watchers_and_untracked_readers_are_not_reported(
     channel: Channel, gateway_url: str
 ) -> None:
     with channel.writer() as writer:
@@ -109,7 +109,7 @@ def test_who_looks_and_who_reads_without_a_trace_is_not_seen(
     assert after.document["writers"] == before.document["writers"]
 
 
-def test_a_report_is_of_one_incarnation_of_the_channel(new_channel: NewChannel) -> None:
+def test_a_report_covers_one_incarnation_of_the_channel(new_channel: NewChannel) -> None:
     old = new_channel()
     old.delete()
     with Gateway(old._control._transport.url) as gateway:
@@ -133,7 +133,7 @@ def line(**facts: Any) -> dict[str, Any]:
     } | facts
 
 
-def test_what_is_not_known_is_none_and_what_a_later_gateway_says_more_is_kept(
+def test_unknown_values_are_none_and_new_fields_are_kept(
     script: Script,
 ) -> None:
     script.answer(200, {"items": [line(later=1)], "next_cursor": "c"})
@@ -145,13 +145,15 @@ def test_what_is_not_known_is_none_and_what_a_later_gateway_says_more_is_kept(
 
 
 @pytest.mark.parametrize("facts", [{"lag_messages": "5"}, {"sampled_at": 1}, {"write_rate": True}])
-def test_an_answer_that_does_not_fit_is_named(script: Script, facts: dict[str, Any]) -> None:
+def test_a_malformed_report_is_rejected_with_the_path(
+    script: Script, facts: dict[str, Any]
+) -> None:
     script.answer(200, {"items": [line(**facts)], "next_cursor": None})
     with pytest.raises(IncompatibleGateway, match=next(iter(facts))):
         list(script.control().statuses())
 
 
-def test_a_gateway_that_knows_no_status_is_an_older_one(script: Script) -> None:
+def test_a_gateway_without_status_is_reported_as_older(script: Script) -> None:
     script.problem(404, "not_found")
     with pytest.raises(IncompatibleGateway):
         script.control().status("a")

@@ -252,7 +252,7 @@ def test_a_public_cause_is_the_exceptions_type_and_error_class(
     assert public_cause(exception, error_class) == cause.replace("…", "org.apache.spark.")
 
 
-def test_an_ended_application_has_no_connection(
+def test_a_stopped_application_has_no_connection(
     spark_session: SparkSession, gateway_url: str
 ) -> None:
     application = Application(spark_session, gateway_url)

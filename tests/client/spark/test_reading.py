@@ -160,7 +160,9 @@ def test_a_deleted_topic_fails_planning_and_tasks(
         list(made.read(split))
 
 
-def test_without_kafka_a_task_fails_in_time(fragile_kafka: Relay, fragile: Connection) -> None:
+def test_without_kafka_a_task_fails_within_the_timeout(
+    fragile_kafka: Relay, fragile: Connection
+) -> None:
     producer = Producer(fragile.kafka)
     producer.produce(fragile.topic_name, b"x", partition=0)
     assert producer.flush(30) == 0

@@ -167,7 +167,7 @@ def test_an_unavailable_broker_fails_a_write_with_the_written_records(
     assert caught.value.failed_records >= 1
 
 
-def test_a_write_without_a_broker_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_without_a_broker_fails_within_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
     connection = connection_at(f"127.0.0.1:{port}", "t")
     monkeypatch.setattr(writer_module, "_VERIFY_TIMEOUT_S", 0.5)

@@ -15,7 +15,7 @@ Offsets = dict[int, int]
 some_offsets = st.dictionaries(st.integers(0, 20), st.integers(0, 10**6), max_size=20)
 
 
-def test_a_batch_within_the_limit_takes_all() -> None:
+def test_a_batch_within_the_limit_contains_everything() -> None:
     assert limit_batch({0: 5}, {0: 10, 1: 3}, 8) == {0: 10, 1: 3}
 
 

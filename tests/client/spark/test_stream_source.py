@@ -333,7 +333,7 @@ def test_a_query_survives_a_broker_restart(
     planner.close()
 
 
-def test_an_unavailable_broker_fails_a_query_in_time(
+def test_an_unavailable_broker_fails_a_query_within_the_timeout(
     fragile_kafka: Relay, fragile: Connection
 ) -> None:
     options = ReadOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1000"})

@@ -58,7 +58,7 @@ def test_a_schema_survives_a_round_trip() -> None:
     assert struct_of(Schema.of(DEEP).arrow) == DEEP
 
 
-def test_narrow_types_become_wider_ones() -> None:
+def test_narrow_types_are_widened() -> None:
     carried = {
         spark.ByteType(): pa.int32(),
         spark.ShortType(): pa.int32(),
@@ -85,7 +85,7 @@ TIME = {"type": "int", "logicalType": "time-millis"}
 ENUM = {"type": "enum", "name": "e", "symbols": ["A"]}
 
 
-def test_types_unknown_to_spark_become_others() -> None:
+def test_types_unknown_to_spark_are_converted() -> None:
     local = {"type": "long", "logicalType": "local-timestamp-millis"}
     times = {"type": "array", "items": TIME}
     uuid = {"type": "map", "values": {"type": "string", "logicalType": "uuid"}}
