@@ -131,7 +131,7 @@ def test_a_pages_snippets_run_as_pasted(page: Path, gateway_port: str, tmp_path:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_is_fenced_and_says_why_it_is_not_run(page: Path) -> None:
+def test_code_blocks_are_fenced_and_state_why_they_are_not_run(page: Path) -> None:
     text = page.read_text()
     assert re.findall(COMMANDS, FENCE.sub("", text)) == []
     assert text.count("```") == 2 * len(snippets(page))

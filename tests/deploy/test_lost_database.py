@@ -93,7 +93,7 @@ def test_a_lost_database_loses_no_record(kafka: SharedKafka, start: Start, tmp_p
     assert held(kafka, old) == len(RECORDS), "nothing of the old channel was touched"
 
 
-def test_a_restored_backup_touches_no_topic_that_it_does_not_know(
+def test_a_restored_backup_changes_no_unknown_topic(
     kafka: SharedKafka, start: Start, tmp_path: Path
 ) -> None:
     backup = tmp_path / "backup.db"

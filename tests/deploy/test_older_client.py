@@ -120,7 +120,7 @@ def test_an_older_clients_calls_still_work(recording: Path, http: httpx.Client) 
         assert differences == [], f"{number}: {exchange['method']} {exchange['path']}"
 
 
-def test_the_versions_that_are_promised_are_recorded() -> None:
+def test_the_supported_versions_are_recorded() -> None:
     # This one and two minor versions back; there is none before 0.1.
     major, minor = map(int, __version__.split(".")[:2])
     promised = {f"{major}.{each}" for each in range(max(1, minor - 2), minor + 1)}

@@ -99,7 +99,7 @@ def make_channel(gateway: Gateway) -> None:
             answer = http.get(f"/v1/channels/{CHANNEL}")
 
 
-def test_the_document_is_the_one_that_is_served(gateway: Gateway) -> None:
+def test_the_stored_openapi_document_is_the_served_one(gateway: Gateway) -> None:
     served = httpx.get(f"{gateway.url}/openapi.json", headers=gateway.headers).json()
     assert served == gateway.document
 

@@ -28,7 +28,7 @@ def look_twice(rig: Rig) -> None:
         rig.run_once()
 
 
-def test_the_spec_follows_an_adopted_topic_and_nothing_is_set_back(
+def test_the_spec_follows_an_adopted_topic_without_reverting_it(
     rig: Rig, operator: Operator, adopted: Channel
 ) -> None:
     name = adopted.topic.name
@@ -47,7 +47,7 @@ def test_the_spec_follows_an_adopted_topic_and_nothing_is_set_back(
     assert found.revision == adopted.revision + 1
 
 
-def test_an_adopted_topic_that_vanishes_or_is_made_anew_is_told_and_left_alone(
+def test_a_missing_or_recreated_adopted_topic_is_reported_and_unchanged(
     rig: Rig, operator: Operator, adopted: Channel
 ) -> None:
     name = adopted.topic.name
@@ -70,9 +70,7 @@ def test_an_adopted_topic_that_vanishes_or_is_made_anew_is_told_and_left_alone(
     assert rig.topic(adopted) is not None, "it is somebody else's"
 
 
-def test_a_closed_channel_stays_closed_when_its_topic_vanishes(
-    rig: Rig, operator: Operator
-) -> None:
+def test_a_closed_channel_stays_closed_without_its_topic(rig: Rig, operator: Operator) -> None:
     ready = rig.ready()
     rig.close(ready)
     rig.run_once()

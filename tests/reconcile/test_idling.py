@@ -219,7 +219,7 @@ def test_a_clock_set_back_closes_no_channel_early(owner: Owner) -> None:
     assert owner.on(2 * IDLE_S).closed == 1
 
 
-def test_no_channel_is_closed_while_kafka_is_away(owner: Owner) -> None:
+def test_no_channel_is_closed_without_kafka(owner: Owner) -> None:
     owner.succeed(KafkaAdmin("127.0.0.1:1", timeout_s=0.1))
     owner.rig.clock.forward(5 * IDLE_S)
     assert owner.on(30).closed == 0

@@ -86,7 +86,7 @@ def is_taken(rig: Rig, groups: dict[str, dict[tuple[str, int], int]]) -> bool:
         return False
 
 
-def test_a_groups_positions_show_in_kafka_and_follow_it_back_as_well(site: Site) -> None:
+def test_positions_are_mirrored_to_kafka_forwards_and_backwards(site: Site) -> None:
     mirror = site.mirror()
     assert mirror.run_once().written == 0
     site.put((0, 5, 0), (1, 7, 3))
@@ -103,7 +103,7 @@ def test_a_groups_positions_show_in_kafka_and_follow_it_back_as_well(site: Site)
     assert mirror.run_once().written == 0
 
 
-def test_members_of_a_broadcast_group_are_groups_of_their_own(site: Site) -> None:
+def test_members_of_a_broadcast_group_are_mirrored_as_separate_groups(site: Site) -> None:
     site.put((0, 4, 0), member=0)
     site.put((0, 6, 0), member=1)
     assert site.mirror(prefix="mirror.").run_once().written == 2
@@ -112,14 +112,14 @@ def test_members_of_a_broadcast_group_are_groups_of_their_own(site: Site) -> Non
     assert site.in_kafka() == {}
 
 
-def test_what_is_not_to_be_mirrored_is_not(site: Site, rig: Rig) -> None:
+def test_only_mirrored_channels_are_mirrored(site: Site, rig: Rig) -> None:
     site.put((0, 5, 0))
     site.channel = rig.respec(site.channel, mirrored=False)
     assert site.mirror().run_once().written == 0
     assert site.in_kafka() == {}
 
 
-def test_positions_of_another_topic_are_left_out(site: Site) -> None:
+def test_positions_of_another_topic_are_not_mirrored(site: Site) -> None:
     with site.rig.database.write() as tx:
         place = PositionUpdate(
             whose=(site.channel.uid, site.group, -1),
@@ -130,7 +130,7 @@ def test_positions_of_another_topic_are_left_out(site: Site) -> None:
     assert site.mirror().run_once().written == 0
 
 
-def test_a_group_with_members_of_kafkas_own_is_told_of_and_tried_again(
+def test_a_group_with_kafka_members_is_reported_and_retried(
     site: Site, kafka: SharedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -163,7 +163,7 @@ def test_a_group_with_members_of_kafkas_own_is_told_of_and_tried_again(
     assert "the group is mirrored again" in caplog.text
 
 
-def test_after_a_pause_a_leader_writes_all_anew(site: Site) -> None:
+def test_after_a_pause_a_leader_mirrors_everything_again(site: Site) -> None:
     mirror = site.mirror()
     site.put((0, 5, 0))
     mirror.run_once()

@@ -33,7 +33,9 @@ def run_until(rig: Rig, reached: Callable[[], bool]) -> None:
         rig.clock.forward(1)
 
 
-def test_channels_wait_for_kafka_and_go_on_when_it_is_back(rig: Rig, fragile_kafka: Relay) -> None:
+def test_channels_wait_for_kafka_and_continue_when_it_returns(
+    rig: Rig, fragile_kafka: Relay
+) -> None:
     fragile_kafka.cut()
     new = rig.add()
     assert rig.run_once().unreachable == 1
@@ -69,7 +71,7 @@ def test_channels_wait_for_kafka_and_go_on_when_it_is_back(rig: Rig, fragile_kaf
     assert rig.get(rested).topic == rested.topic
 
 
-def test_a_channel_without_its_topic_can_be_forgotten_while_kafka_is_away(
+def test_a_channel_without_its_topic_can_be_removed_without_kafka(
     rig: Rig, fragile_kafka: Relay
 ) -> None:
     fragile_kafka.cut()
@@ -79,7 +81,7 @@ def test_a_channel_without_its_topic_can_be_forgotten_while_kafka_is_away(
     assert rig.find(channel) is None
 
 
-def test_a_broker_that_hangs_does_not_hold_the_pass(rig: Rig, fragile_kafka: Relay) -> None:
+def test_a_hanging_broker_does_not_block_the_pass(rig: Rig, fragile_kafka: Relay) -> None:
     rig.ready()
     waiting = rig.add()
     with fragile_kafka.still():

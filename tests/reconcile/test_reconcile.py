@@ -24,7 +24,7 @@ def test_a_channel_gets_its_topic_and_becomes_ready(rig: Rig) -> None:
     assert status(found, "Synced") == ("True", "UpToDate")
 
 
-def test_a_channel_at_rest_is_left_alone_until_the_resync(rig: Rig) -> None:
+def test_a_settled_channel_is_not_checked_before_the_resync(rig: Rig) -> None:
     channel = rig.ready()
     assert rig.run_once() == Counts()
     rig.clock.forward(RESYNC_S - 1)
@@ -45,7 +45,7 @@ def test_partitions_grow_in_place(rig: Rig) -> None:
     assert (found.phase, found.observed_generation) == (Phase.READY, 2)
 
 
-def test_partitions_that_were_added_outside_stay(rig: Rig, operator: Operator) -> None:
+def test_partitions_added_outside_stay(rig: Rig, operator: Operator) -> None:
     channel = rig.ready(partitions=1)
     operator.grow(channel.topic.name, 4)
     rig.until_topic(channel, lambda topic: topic is not None and topic.partitions == 4)
@@ -59,7 +59,7 @@ def test_partitions_that_were_added_outside_stay(rig: Rig, operator: Operator) -
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
-def test_a_new_configuration_is_applied_and_dropped_settings_go(rig: Rig) -> None:
+def test_a_new_configuration_is_applied_and_removed_settings_are_deleted(rig: Rig) -> None:
     channel = rig.ready(config={"segment.ms": "1000"}, retention=Retention(ms=5_000))
     rig.respec(channel, config={"min.insync.replicas": "1"}, retention=Retention(bytes=10))
     assert rig.run_once().configured == 1
@@ -69,9 +69,7 @@ def test_a_new_configuration_is_applied_and_dropped_settings_go(rig: Rig) -> Non
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
-def test_drift_is_reverted_with_overrides_that_nobody_asked_for(
-    rig: Rig, operator: Operator
-) -> None:
+def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Operator) -> None:
     channel = rig.ready(config={"segment.ms": "1000"})
     operator.set(channel.topic.name, segment_ms="77", cleanup_policy="compact")
     rig.until_topic(channel, lambda topic: topic is not None and len(topic.config) == 2)
@@ -91,7 +89,7 @@ def test_drift_is_reverted_with_overrides_that_nobody_asked_for(
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
-def test_a_vanished_topic_is_told_and_never_made_anew(rig: Rig, operator: Operator) -> None:
+def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Operator) -> None:
     channel = rig.ready()
     operator.delete(channel.topic.name)
     rig.until_topic(channel, lambda topic: topic is None)
@@ -113,7 +111,7 @@ def test_a_vanished_topic_is_told_and_never_made_anew(rig: Rig, operator: Operat
     assert rig.get(channel).observed_generation == 1
 
 
-def test_a_topic_made_again_outside_is_told_and_left_alone(rig: Rig, operator: Operator) -> None:
+def test_a_topic_recreated_outside_is_reported_and_unchanged(rig: Rig, operator: Operator) -> None:
     channel = rig.ready(partitions=2, config={"segment.ms": "1000"})
     operator.delete(channel.topic.name)
     operator.create(channel.topic.name, 1)
@@ -135,7 +133,7 @@ def test_a_topic_made_again_outside_is_told_and_left_alone(rig: Rig, operator: O
     assert rig.topic(channel) == topic
 
 
-def test_a_failed_channel_is_ready_again_when_its_own_topic_is_seen(rig: Rig) -> None:
+def test_a_failed_channel_is_ready_again_when_its_topic_returns(rig: Rig) -> None:
     channel = rig.ready()
     failed = replace(channel, phase=Phase.FAILED, revision=channel.revision + 1)
     with rig.database.write() as tx:
@@ -145,7 +143,7 @@ def test_a_failed_channel_is_ready_again_when_its_own_topic_is_seen(rig: Rig) ->
     assert rig.get(channel).topic == channel.topic
 
 
-def test_a_topic_that_a_crash_left_unrecorded_is_taken_over(rig: Rig, operator: Operator) -> None:
+def test_a_topic_left_unrecorded_by_a_crash_is_taken_over(rig: Rig, operator: Operator) -> None:
     channel = rig.add(partitions=2, config={"segment.ms": "1000"})
     operator.create(channel.topic.name, 1)
     rig.until_topic(channel, lambda topic: topic is not None)
@@ -177,14 +175,14 @@ def test_deleting_a_channel_may_keep_its_topic(rig: Rig) -> None:
     assert rig.topic(channel) is not None
 
 
-def test_a_channel_deleted_before_its_topic_was_made_just_goes(rig: Rig) -> None:
+def test_a_channel_deleted_before_its_topic_exists_is_removed(rig: Rig) -> None:
     channel = rig.add()
     rig.delete(channel)
     assert rig.run_once().removed == 1
     assert rig.topic(channel) is None
 
 
-def test_a_deletion_finds_a_topic_that_does_not_show_yet(rig: Rig, operator: Operator) -> None:
+def test_a_deletion_finds_a_topic_not_yet_in_the_metadata(rig: Rig, operator: Operator) -> None:
     channel = rig.add()
     rig.delete(channel)
     # Made by a replica that crashed before it wrote anything down.
@@ -195,7 +193,7 @@ def test_a_deletion_finds_a_topic_that_does_not_show_yet(rig: Rig, operator: Ope
     rig.until_topic(channel, lambda topic: topic is None)
 
 
-def test_more_replicas_than_brokers_is_told_in_the_brokers_words(rig: Rig) -> None:
+def test_more_replicas_than_brokers_are_reported_with_the_brokers_message(rig: Rig) -> None:
     channel = rig.add(replication=3)
     assert rig.run_once().refused == 1
     found = rig.get(channel)
@@ -210,7 +208,7 @@ def test_more_replicas_than_brokers_is_told_in_the_brokers_words(rig: Rig) -> No
 CONTRADICTION = {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "1"}
 
 
-def test_a_refused_configuration_is_told_and_tried_again_when_the_spec_changes(rig: Rig) -> None:
+def test_a_refused_configuration_is_reported_and_retried_when_the_spec_changes(rig: Rig) -> None:
     channel = rig.add(config=CONTRADICTION)
     rig.run_once()
     found = rig.get(channel)
@@ -232,7 +230,7 @@ def test_a_refused_change_leaves_a_ready_channel_ready(rig: Rig) -> None:
     assert status(found, "Synced") == ("False", "ConfigRejected")
 
 
-def test_what_kafka_refuses_is_tried_again_after_longer_and_longer_pauses(rig: Rig) -> None:
+def test_requests_refused_by_kafka_are_retried_with_backoff(rig: Rig) -> None:
     channel = rig.add(replication=3)
     rig.run_once()
     told = rig.get(channel)
@@ -247,7 +245,7 @@ def test_what_kafka_refuses_is_tried_again_after_longer_and_longer_pauses(rig: R
     assert rig.get(channel) == told, "the same refusal again is nothing new"
 
 
-def test_one_refusal_does_not_keep_the_others_back(rig: Rig) -> None:
+def test_one_refusal_does_not_block_other_channels(rig: Rig) -> None:
     refused, fine = rig.add(replication=3), rig.add()
     counts = rig.run_once()
     assert (counts.created, counts.refused, counts.checked) == (1, 1, 2)
@@ -255,7 +253,7 @@ def test_one_refusal_does_not_keep_the_others_back(rig: Rig) -> None:
     assert rig.get(refused).phase is Phase.PROVISIONING
 
 
-def test_many_channels_are_worked_through_in_pages(rig: Rig) -> None:
+def test_many_channels_are_reconciled_in_pages(rig: Rig) -> None:
     made = [rig.add() for _ in range(25)]
     reconciler = rig.reconciler(page_size=10)
     passes = [reconciler.run_once() for _ in range(3)]
@@ -264,7 +262,7 @@ def test_many_channels_are_worked_through_in_pages(rig: Rig) -> None:
     assert all(rig.get(each).phase is Phase.READY for each in made)
 
 
-def test_a_clock_that_is_set_back_holds_up_no_channel_on_its_way(rig: Rig) -> None:
+def test_a_clock_set_back_delays_no_pending_channel(rig: Rig) -> None:
     channel = rig.add(replication=3)
     counts = rig.run_once()
     assert counts.refused == 1
@@ -274,7 +272,7 @@ def test_a_clock_that_is_set_back_holds_up_no_channel_on_its_way(rig: Rig) -> No
     rig.delete(channel)
 
 
-def test_a_clock_that_is_set_back_holds_up_no_check_of_a_channel_at_rest(rig: Rig) -> None:
+def test_a_clock_set_back_delays_no_resync(rig: Rig) -> None:
     rig.ready()
     assert rig.run_once().checked == 0
     rig.clock.forward(-3600)
@@ -282,9 +280,7 @@ def test_a_clock_that_is_set_back_holds_up_no_check_of_a_channel_at_rest(rig: Ri
 
 
 @pytest.mark.parametrize("pause", [False, True])
-def test_changed_channels_come_before_those_that_wait_for_their_resync(
-    rig: Rig, pause: bool
-) -> None:
+def test_changed_channels_precede_resyncs(rig: Rig, pause: bool) -> None:
     rested = [rig.ready() for _ in range(3)]
     rig.clock.forward(RESYNC_S * (10 if pause else 1))
     new = rig.add()

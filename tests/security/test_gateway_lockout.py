@@ -95,7 +95,7 @@ LOCKOUTS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("reason", LOCKOUTS)
-def test_a_channel_says_why_kafka_is_shut_and_is_made_by_a_gateway_that_is_let_in(
+def test_a_channel_reports_kafkas_refusal_and_is_created_after_access_is_granted(
     secured: SecuredKafka, database_url: str, lines: io.StringIO, reason: str
 ) -> None:
     properties, words = LOCKOUTS[reason]

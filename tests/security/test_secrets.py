@@ -108,7 +108,7 @@ def test_librdkafka_at_debug_shows_no_secret(
     assert [each for each in secrets(secured) if each in told] == []
 
 
-def test_librdkafka_at_debug_is_for_the_process_to_say_and_not_for_a_call(
+def test_only_the_process_enables_librdkafkas_debug_log(
     secured: SecuredKafka,
 ) -> None:
     for kind in (ChannelWriter, reader_to_now):
@@ -182,7 +182,7 @@ def spark_reader(connection: Connection, **options: str) -> ChannelDataReader:
 
 
 @pytest.mark.parametrize("failure", KAFKA_FAILURES)
-def test_tracebacks_of_kafkas_failures_show_no_secret(secured: SecuredKafka, failure: str) -> None:
+def test_tracebacks_of_kafka_failures_show_no_secret(secured: SecuredKafka, failure: str) -> None:
     call, kind = KAFKA_FAILURES[failure]
     with pytest.raises(kind) as raised:
         call(secured)
@@ -198,7 +198,7 @@ def test_tracebacks_of_kafkas_failures_show_no_secret(secured: SecuredKafka, fai
         f'{{"sasl.password": ["{HUSH}"]}}',
     ],
 )
-def test_tracebacks_of_credentials_that_cannot_be_show_none(
+def test_tracebacks_of_invalid_credentials_show_no_secret(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch, text: str, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", text)
@@ -207,7 +207,7 @@ def test_tracebacks_of_credentials_that_cannot_be_show_none(
     assert_hushed(raised.value, HUSH)
 
 
-def test_tracebacks_of_records_show_none(
+def test_tracebacks_of_records_show_no_secret(
     environment: SecuredGateway, secured: SecuredKafka
 ) -> None:
     with Gateway() as gateway:
@@ -268,7 +268,7 @@ GATEWAY_FAILURES: dict[str, tuple[bytes | None, type[SluicewayError]]] = {
 
 
 @pytest.mark.parametrize("failure", GATEWAY_FAILURES)
-def test_tracebacks_of_the_gateways_failures_show_no_secret(
+def test_tracebacks_of_gateway_failures_show_no_secret(
     monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     body, kind = GATEWAY_FAILURES[failure]
@@ -282,7 +282,7 @@ def test_tracebacks_of_the_gateways_failures_show_no_secret(
     assert_hushed(raised.value, HUSH)
 
 
-def test_tracebacks_of_a_gateway_that_is_away_show_no_token() -> None:
+def test_tracebacks_of_an_unreachable_gateway_show_no_token() -> None:
     with (
         Gateway("http://127.0.0.1:9", token=f"slw_a_{HUSH}", timeout_s=0.3) as gateway,
         pytest.raises(GatewayUnavailable) as raised,
@@ -292,13 +292,13 @@ def test_tracebacks_of_a_gateway_that_is_away_show_no_token() -> None:
 
 
 @pytest.mark.parametrize("options", [{"token": f"slw {HUSH}"}, {"url": "nowhere"}])
-def test_tracebacks_of_arguments_that_make_no_sense_show_no_token(options: dict[str, str]) -> None:
+def test_tracebacks_of_invalid_arguments_show_no_token(options: dict[str, str]) -> None:
     with pytest.raises(OptionError) as raised:
         Gateway(**{"token": f"slw_a_{HUSH}", **options})
     assert_hushed(raised.value, HUSH)
 
 
-def test_what_a_token_is_sent_with_is_not_kept_by_a_request_that_is_interrupted(
+def test_an_interrupted_request_does_not_keep_the_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An interrupt, while the gateway thinks, is nobody's named error, and has httpx's frames."""
@@ -313,7 +313,7 @@ def test_what_a_token_is_sent_with_is_not_kept_by_a_request_that_is_interrupted(
     assert_hushed(it.value, HUSH)
 
 
-def test_properties_show_what_is_no_secret() -> None:
+def test_masked_properties_show_what_is_not_secret() -> None:
     properties = MaskedProperties({"sasl.username": "job", "sasl.password": HUSH})
     assert repr(properties) == "{'sasl.username': 'job', 'sasl.password': '**********'}"
     assert properties["sasl.password"] == HUSH

@@ -67,7 +67,7 @@ def test_spark_works_over_tls(ran: Ran, environment: SecuredGateway) -> None:
     assert records("by-stream") == 1000
 
 
-def test_executors_bring_credentials_of_their_own(ran: Ran, environment: SecuredGateway) -> None:
+def test_executors_have_their_own_credentials(ran: Ran, environment: SecuredGateway) -> None:
     assert records("by-own-user") == 1000
     refused = ran.output.partition("refused ")[2]
     assert "KafkaAccessFailed" in refused

@@ -135,7 +135,7 @@ def test_members_are_ranked_by_epoch() -> None:
     assert [target_share(members, name).index for name in "abc"] == [0, 1, 2]
 
 
-def test_a_member_that_names_another_share_than_its_own_takes_none() -> None:
+def test_a_member_that_syncs_another_generation_takes_nothing() -> None:
     group = replace(empty_group().group, generation=4)
     member = replace(ENDPOINT, size=None, share=Share(index=0, size=1), generation=3)
     known = [Member(endpoint=member.id, epoch=7, generation=3, share=member.share)]

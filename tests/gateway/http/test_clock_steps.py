@@ -15,7 +15,7 @@ def flights(rig: Rig) -> Site:
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_attaching_beating_committing_and_resetting_go_on(flights: Site, hours: int) -> None:
+def test_attach_heartbeat_commit_and_reset_survive_clock_steps(flights: Site, hours: int) -> None:
     clock, key = flights.rig.clock, {"Idempotency-Key": "a-reset"}
     reader = flights.member()
     assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
@@ -39,7 +39,7 @@ def test_attaching_beating_committing_and_resetting_go_on(flights: Site, hours: 
     assert flights.commit(flights.member(), 1, (0, 4, 0)).status_code == 200
 
 
-def test_a_beat_from_the_future_silences_its_own_session_alone(flights: Site) -> None:
+def test_a_heartbeat_from_the_future_affects_only_its_own_session(flights: Site) -> None:
     reader, other = flights.attach(), Site(rig=flights.rig, name=flights.name, uid=flights.uid)
     bystander = other.attach()
     flights.beat(report(reader, "started"), beat=MAX_BEATS_AHEAD)

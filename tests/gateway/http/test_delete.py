@@ -12,7 +12,7 @@ def test_deleting_needs_the_uid(rig: Rig) -> None:
     assert answer.json()["errors"] == [{"pointer": "query:uid", "message": "needed, and not given"}]
 
 
-def test_a_deleted_channel_is_on_its_way_out_and_repeats_say_the_same(rig: Rig) -> None:
+def test_a_deleted_channel_is_deleting_and_repeats_return_the_same(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY)
     answers = [rig.http.delete("/v1/channels/flights", params={"uid": uid}) for _ in range(2)]
@@ -27,7 +27,7 @@ def test_a_deleted_channel_is_on_its_way_out_and_repeats_say_the_same(rig: Rig) 
     assert (gone.status_code, code(gone)) == (404, "channel_not_found")
 
 
-def test_a_late_delete_never_meets_a_younger_channel(rig: Rig) -> None:
+def test_a_late_delete_never_hits_a_newer_channel(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.http.delete("/v1/channels/flights", params={"uid": uid})
     with rig.database.write() as tx:
@@ -40,7 +40,7 @@ def test_a_late_delete_never_meets_a_younger_channel(rig: Rig) -> None:
     assert rig.http.get("/v1/channels/flights").json() == younger
 
 
-def test_the_topic_can_be_kept_and_that_is_not_taken_back(rig: Rig) -> None:
+def test_keep_topic_keeps_the_topic_and_is_final(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     kept = rig.http.delete("/v1/channels/flights", params={"uid": uid, "topic": "keep"})
     (ready, _synced) = kept.json()["status"]["conditions"]
@@ -62,7 +62,7 @@ def test_if_match_guards_a_deletion(rig: Rig) -> None:
     assert rig.http.delete(path, headers={"If-Match": now}).status_code == 202
 
 
-def test_a_condition_tells_since_when(rig: Rig) -> None:
+def test_a_condition_has_its_transition_time(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY, conditions=())
     rig.clock.turn(timedelta(seconds=90))

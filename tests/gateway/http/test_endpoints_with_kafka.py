@@ -53,7 +53,7 @@ def until_list(channel: Any, holds: Any) -> Any:
         assert time.monotonic() < deadline, found
 
 
-def test_a_writer_that_dies_is_lost_and_the_ends_of_its_topic_are_kept(
+def test_a_dead_writer_is_lost_with_the_watermarks_as_its_end_offsets(
     channel: Any, kafka: SharedKafka
 ) -> None:
     topic = channel[1]["status"]["topic"]["name"]
@@ -81,9 +81,7 @@ def test_a_writer_that_dies_is_lost_and_the_ends_of_its_topic_are_kept(
     assert event["health"] == "healthy"
 
 
-def test_a_lost_writer_that_is_dismissed_leaves_all_that_is_in_the_channel(
-    channel: Any, kafka: SharedKafka
-) -> None:
+def test_dismissing_a_lost_writer_keeps_all_its_records(channel: Any, kafka: SharedKafka) -> None:
     http, resource = channel
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     session = fresh_id()
@@ -104,7 +102,7 @@ def test_a_lost_writer_that_is_dismissed_leaves_all_that_is_in_the_channel(
     assert reply["status"] == "fenced"
 
 
-def test_a_group_larger_than_its_channel_has_a_partition_for_each_when_it_has_grown(
+def test_a_group_larger_than_its_channel_gets_a_partition_each_after_growth(
     channel: Any,
 ) -> None:
     asked = {"group": "g", "index": 4, "size": 5, "id": fresh_id(), "session": fresh_id()}

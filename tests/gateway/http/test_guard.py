@@ -37,7 +37,7 @@ def foreign_token(rig: Rig) -> str:
     return other.create(label="foreign", scopes=["admin"]).text.get_secret_value()
 
 
-def test_every_route_asks_for_a_valid_token(rig: Rig) -> None:
+def test_every_route_requires_a_valid_token(rig: Rig) -> None:
     valid = rig.token("admin")["Authorization"]
     expired = rig.token("admin", expires_in=timedelta(seconds=1))["Authorization"]
     revoked = rig.token("admin")["Authorization"]
@@ -83,13 +83,13 @@ def test_only_health_is_public() -> None:
     assert frozenset({"/livez", "/readyz"}) == PUBLIC
 
 
-def test_every_route_but_the_public_ones_declares_its_leave(rig: Rig) -> None:
+def test_every_private_route_declares_its_scope(rig: Rig) -> None:
     for route in rig.app.routes:
         assert isinstance(route, GatewayRoute)
         assert (route.access is None) == (route.path in PUBLIC), route.path
 
 
-def test_a_route_that_declares_no_leave_is_open_to_nobody(
+def test_a_route_without_a_declared_scope_refuses_everyone(
     database: Database, database_url: str
 ) -> None:
     async def forgotten() -> dict[str, str]:
@@ -104,7 +104,7 @@ def test_a_route_that_declares_no_leave_is_open_to_nobody(
     assert (answer.status_code, code(answer)) == (403, "forbidden")
 
 
-def test_paths_that_do_not_exist_ask_for_a_token_too(rig: Rig) -> None:
+def test_unknown_paths_require_a_token_too(rig: Rig) -> None:
     rig.token("admin")
     for path in ("/", "/v1", "/v2/channels", "/livez/", "//livez", "/static/x", "/metrics/"):
         assert rig.http.get(path).status_code == 401, path
@@ -125,7 +125,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("scope", ALLOWED)
-def test_scopes_reach_so_far_and_no_further(rig: Rig, scope: str) -> None:
+def test_each_scope_allows_exactly_its_routes(rig: Rig, scope: str) -> None:
     admin = rig.token("admin")
     rig.http.put("/v1/channels/a", json=BODY, headers=admin)
     mine = rig.token(scope)
@@ -159,7 +159,7 @@ def test_a_prefix_is_respected_whether_or_not_the_channel_exists(rig: Rig) -> No
         assert connection.status_code == 403
 
 
-def test_what_is_no_http_is_not_served(rig: Rig) -> None:
+def test_other_protocols_than_http_are_not_served(rig: Rig) -> None:
     said: list[Any] = []
 
     async def say(message: Any) -> None:
@@ -175,7 +175,7 @@ def test_what_is_no_http_is_not_served(rig: Rig) -> None:
     assert said == []
 
 
-def test_the_walk_would_see_a_route_without_a_guard() -> None:
+def test_the_route_check_detects_an_unguarded_route() -> None:
     async def open_() -> None: ...
 
     assert GatewayRoute("/x", open_).access is None

@@ -33,7 +33,7 @@ def lines() -> Iterator[io.StringIO]:
         yield stream
 
 
-def test_a_gateway_lives_and_tells_which_parts_answer(rig: Rig) -> None:
+def test_health_and_readiness_name_the_available_parts(rig: Rig) -> None:
     assert rig.http.get("/livez").json() == {"live": True}
     ready = rig.http.get("/readyz")
     reasons = {"kafka": "BrokerUnavailable"}
@@ -94,7 +94,7 @@ def test_a_pass_of_the_loop_is_counted(rig: Rig) -> None:
     assert metric(rig, "sluiceway_reconciled_channels_total", outcome="created") == 2
 
 
-def test_metrics_are_there_while_the_database_is_not(
+def test_metrics_are_available_without_the_database(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(_self: Channels) -> None:
@@ -105,7 +105,7 @@ def test_metrics_are_there_while_the_database_is_not(
     assert metric(rig, "sluiceway_channels", phase="ready") is None
 
 
-def test_what_nobody_foresaw_is_a_problem_and_in_the_log(
+def test_an_unexpected_error_is_a_problem_response_and_logged(
     rig: Rig, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_self: Channels, _name: str) -> None:
@@ -133,7 +133,7 @@ def test_requests_are_logged_without_their_secrets(rig: Rig, lines: io.StringIO)
     assert token not in lines.getvalue()
 
 
-def test_an_answer_does_not_wait_for_an_acknowledgement_of_its_head(rig: Rig) -> None:
+def test_a_response_is_not_delayed_by_nagle(rig: Rig) -> None:
     # A kernel delays one by 40 ms.
     took = sorted(rig.http.get("/livez").elapsed.total_seconds() for _ in range(20))
     assert took[5] < 0.03

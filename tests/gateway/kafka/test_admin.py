@@ -65,7 +65,7 @@ def test_the_cluster_has_one_broker_that_is_its_controller(
     assert (broker.id, broker.port, broker.rack) == (1, kafka.port, None)
 
 
-def test_a_topic_is_observed_as_it_was_made(admin: KafkaAdmin, name: str) -> None:
+def test_a_topic_is_observed_as_created(admin: KafkaAdmin, name: str) -> None:
     create(admin, name, 3, retention_ms="60000", cleanup_policy="compact,delete")
     observed(admin, name, once=lambda topic: bool(topic.config))
     seen = admin.observe([name, name, "absent"])
@@ -86,7 +86,7 @@ def test_a_topic_id_is_unique_and_written_as_by_kafkas_tools(admin: KafkaAdmin, 
     assert set(admin.delete_topics(names).values()) == {None}
 
 
-def test_a_topic_made_again_has_another_id(admin: KafkaAdmin, name: str) -> None:
+def test_a_recreated_topic_has_another_id(admin: KafkaAdmin, name: str) -> None:
     create(admin, name)
     before = observed(admin, name, once=lambda _: True)
     assert admin.delete_topics([name]) == {name: None}
@@ -179,7 +179,7 @@ def test_hundreds_of_topics_are_created_and_deleted_together(admin: KafkaAdmin, 
     assert set(admin.delete_topics(names).values()) == {None}
 
 
-def test_without_a_broker_every_call_ends_in_time_and_says_why() -> None:
+def test_without_a_broker_every_call_fails_within_the_timeout() -> None:
     (port,) = free_ports(1)
     away = KafkaAdmin(f"127.0.0.1:{port}", timeout_s=0.5)
     change = AlterConfig(name="t", set={"segment.ms": "2000"}, delete=frozenset())

@@ -23,7 +23,7 @@ def test_a_property_that_is_not_listed_is_refused_by_name(name: str, words: str)
     assert words in refusal
 
 
-def test_the_usual_ways_to_authenticate_pass() -> None:
+def test_common_authentication_properties_are_accepted() -> None:
     assert not refusals(
         {
             "security.protocol": "SASL_SSL",
@@ -40,7 +40,7 @@ def test_a_gateway_with_a_refused_property_does_not_start() -> None:
         KafkaAdmin("127.0.0.1:9092", {"plugin.library.paths": "x"})
 
 
-def test_a_value_that_librdkafka_refuses_is_told() -> None:
+def test_a_value_refused_by_librdkafka_is_reported() -> None:
     with pytest.raises(InvalidSettings, match=r"security\.protocol"):
         KafkaAdmin("127.0.0.1:9092", {"security.protocol": "carrier-pigeon"})
 

@@ -100,7 +100,7 @@ def group(database: Database) -> Iterator[Group]:
     group.offsets.close()
 
 
-def test_those_that_wait_share_one_transaction(group: Group) -> None:
+def test_waiting_commits_share_one_transaction(group: Group) -> None:
     transactions: list[object] = []
     before_each_commit(group.database, lambda: transactions.append(None))
     futures = group.together(*(group.commit(index, 5) for index in (1, 2, 3)))
@@ -111,7 +111,7 @@ def test_those_that_wait_share_one_transaction(group: Group) -> None:
     assert group.stands() == {0: 0, 1: 5, 2: 5, 3: 5}
 
 
-def test_what_stands_against_one_is_told_to_that_one_alone(group: Group) -> None:
+def test_an_error_of_one_commit_is_only_its_own(group: Group) -> None:
     group.offsets.submit(group.commit(1, 1, offset=9), principal=LOOPBACK).result(30)
     group.attach(2)
     back, fenced, stale, good = group.together(
@@ -127,7 +127,7 @@ def test_what_stands_against_one_is_told_to_that_one_alone(group: Group) -> None
     assert group.stands() == {0: 0, 1: 9, 3: 1}
 
 
-def test_one_that_breaks_the_transaction_breaks_only_its_own(group: Group) -> None:
+def test_a_commit_that_breaks_the_transaction_fails_alone(group: Group) -> None:
     # More than a column holds: the driver refuses the whole statement.
     poison, good = group.together(group.commit(1, 2**70, offset=1), group.commit(3, 4))
     with pytest.raises(Exception):  # noqa: B017 - whatever the driver raises
@@ -136,7 +136,7 @@ def test_one_that_breaks_the_transaction_breaks_only_its_own(group: Group) -> No
     assert group.stands() == {0: 0, 3: 4}
 
 
-def test_several_of_one_endpoint_are_judged_one_after_the_other(group: Group) -> None:
+def test_commits_of_one_endpoint_are_validated_in_order(group: Group) -> None:
     futures = group.together(*(group.commit(1, number) for number in (3, 1, 2, 4)))
     numbers = [each.result(30).number for each in futures]
     # A number that comes late changes nothing, and is answered with what stands.
@@ -146,7 +146,7 @@ def test_several_of_one_endpoint_are_judged_one_after_the_other(group: Group) ->
 
 # SQLite has one writer at a time.
 @pytest.mark.parametrize("databases", ["postgres"], indirect=True)
-def test_one_that_waits_for_another_transaction_holds_nobody_up(group: Group) -> None:
+def test_a_commit_that_waits_for_a_lock_delays_no_other(group: Group) -> None:
     with group.database.write() as tx:
         endpoints_store.hold(tx, [group.members[1].id])
         held, free = group.together(group.commit(1, 2), group.commit(2, 2))
@@ -168,7 +168,7 @@ def test_a_revoked_token_is_refused_in_the_transaction(group: Group) -> None:
     assert group.stands() == {1: 1}
 
 
-def test_a_group_that_became_another_one_is_seen_by_the_next_commit(group: Group) -> None:
+def test_a_changed_group_is_seen_by_the_next_commit(group: Group) -> None:
     assert group.offsets.submit(group.commit(1), principal=LOOPBACK).result(30).number == 1
     with group.database.write() as tx:
         found = groups_store.find(tx, group.uid, Role.READER, "g")
@@ -179,7 +179,7 @@ def test_a_group_that_became_another_one_is_seen_by_the_next_commit(group: Group
     assert group.stands() == {1: 1}
 
 
-def test_what_the_driver_says_of_the_database_is_told_as_unavailable(group: Group) -> None:
+def test_an_error_of_the_driver_is_reported_as_unavailable(group: Group) -> None:
     with group.database.write() as tx:
         tx.execute(text("DROP TABLE positions"))
     with pytest.raises(DatabaseUnavailable):

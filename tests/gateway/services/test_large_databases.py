@@ -70,7 +70,7 @@ class Looks:
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
-def test_no_statement_has_more_parameters_the_more_rows_there_are(
+def test_no_statements_parameter_count_grows_with_the_rows(
     database: Database, database_url: str
 ) -> None:
     crowd(database, channels=700, endpoints=700)
@@ -103,7 +103,7 @@ def slow(database: Database, looks: Looks, seconds: Callable[[], float]) -> None
     event.listen(database.engine, "after_cursor_execute", query)
 
 
-def test_a_pass_that_takes_longer_than_a_beat_finds_the_silent_all_the_same(
+def test_a_pass_longer_than_a_heartbeat_interval_finds_silent_endpoints(
     database: Database,
 ) -> None:
     crowd(database, channels=1, endpoints=3)
@@ -116,7 +116,7 @@ def test_a_pass_that_takes_longer_than_a_beat_finds_the_silent_all_the_same(
         assert passes < 40
 
 
-def test_a_process_that_stands_still_within_a_pass_makes_nobody_lost(database: Database) -> None:
+def test_a_process_paused_within_a_pass_makes_no_endpoint_lost(database: Database) -> None:
     crowd(database, channels=1, endpoints=3)
     looks = Looks(database)
     stands_s = iter([0.0, 0.0, 3600.0])
@@ -127,7 +127,7 @@ def test_a_process_that_stands_still_within_a_pass_makes_nobody_lost(database: D
     assert looks.health() == {"healthy": 3}
 
 
-def test_many_that_fall_silent_together_are_written_in_several_passes(
+def test_many_silent_endpoints_are_written_in_several_passes(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway_gateway.endpoints.liveness._AT_ONCE", 3)
@@ -143,7 +143,7 @@ def test_many_that_fall_silent_together_are_written_in_several_passes(
     assert looks.health() == {"lost": 20}
 
 
-def test_who_is_silent_is_read_when_it_may_be_worse_and_not_before(database: Database) -> None:
+def test_a_silent_endpoint_is_read_only_when_its_health_may_change(database: Database) -> None:
     crowd(database, channels=1, endpoints=3)
     looks = Looks(database)
     looks.reaper.run_once()
@@ -158,9 +158,7 @@ def test_who_is_silent_is_read_when_it_may_be_worse_and_not_before(database: Dat
 
 
 @pytest.mark.parametrize("loop", ["reaper", "sampler", "mirror", "idler", "ends"])
-def test_rows_are_made_something_of_when_no_transaction_is_open(
-    postgres: Postgres, loop: str
-) -> None:
+def test_rows_are_processed_outside_transactions(postgres: Postgres, loop: str) -> None:
     """PostgreSQL ends sessions that do that within one."""
     many = 200
     database = Database(postgres.migrated())
@@ -180,7 +178,7 @@ def test_rows_are_made_something_of_when_no_transaction_is_open(
     database.close()
 
 
-def test_channels_with_endpoints_or_positions_are_found_though_memory_is_short(
+def test_channels_with_endpoints_or_positions_are_found_with_little_memory(
     postgres: Postgres,
 ) -> None:
     url = postgres.migrated()
@@ -195,7 +193,7 @@ def test_channels_with_endpoints_or_positions_are_found_though_memory_is_short(
         assert len(reading_store.channels_with_readers(tx)) == 8_000
 
 
-def test_lost_writers_are_noted_in_parts(
+def test_lost_writers_are_recorded_in_batches(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway_gateway.endpoints.liveness._AT_ONCE", 2)
@@ -208,7 +206,7 @@ def test_lost_writers_are_noted_in_parts(
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
-def test_a_session_at_very_many_channels_is_told_of_all_of_their_sides(database: Database) -> None:
+def test_a_session_with_many_channels_gets_all_counterparts(database: Database) -> None:
     """SQLite takes only so deep a condition."""
     crowd(database, channels=1_100, endpoints=1_100)
     sides = {(f"uid-{number}", Role.WRITER) for number in range(1_100)}
@@ -216,7 +214,7 @@ def test_a_session_at_very_many_channels_is_told_of_all_of_their_sides(database:
         assert {len(each) for each in on_sides(tx, sides).values()} == {1}
 
 
-def test_a_look_up_of_very_many_keys_finds_each_once(database: Database) -> None:
+def test_a_lookup_of_many_keys_finds_each_once(database: Database) -> None:
     """PostgreSQL takes 65,535 parameters."""
     crowd(database, channels=1, endpoints=9)
     ids = [f"endpoint-{number}" for number in range(20_000)]
@@ -225,7 +223,7 @@ def test_a_look_up_of_very_many_keys_finds_each_once(database: Database) -> None
 
 
 @pytest.mark.long
-def test_with_150_000_endpoints_all_loops_do_their_work(postgres: Postgres) -> None:
+def test_all_loops_work_with_150_000_endpoints(postgres: Postgres) -> None:
     many = 150_000
     url = postgres.migrated()
     with closing(Database(url, wait_ms=300_000)) as made:

@@ -97,7 +97,7 @@ def test_an_endpoint_with_heartbeats_stays_healthy(flights: Site, watch: Watch) 
     assert flights.rig.http.get(f"{flights.path}/endpoints").headers["etag"] == before
 
 
-def test_after_a_gap_of_its_own_the_reaper_starts_anew(flights: Site, watch: Watch) -> None:
+def test_after_a_pause_of_its_own_the_reaper_starts_over(flights: Site, watch: Watch) -> None:
     reader = flights.attach()
     watch.on(5)
     assert watch.look(late_s=3600).suspect == 0
@@ -107,7 +107,7 @@ def test_after_a_gap_of_its_own_the_reaper_starts_anew(flights: Site, watch: Wat
     assert health(flights, reader) == "suspect"
 
 
-def test_a_new_leader_starts_anew(flights: Site, watch: Watch) -> None:
+def test_a_new_leader_starts_over(flights: Site, watch: Watch) -> None:
     reader = flights.attach()
     watch.on(19)
     assert health(flights, reader) == "suspect"
@@ -181,7 +181,7 @@ def test_short_intervals_are_scanned_more_often(flights: Site, watch: Watch) -> 
     assert watch.look().pause_s == 0.05
 
 
-def test_a_writer_is_lost_without_kafka_too(flights: Site, watch: Watch) -> None:
+def test_a_writer_is_lost_even_without_kafka(flights: Site, watch: Watch) -> None:
     writer = flights.attach("writer")
     watch.on(25)
     kafka = KafkaAdmin(NOBODY, timeout_s=0.1)

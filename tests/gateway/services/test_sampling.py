@@ -135,7 +135,7 @@ def test_rates_age_and_time_to_drain_are_of_the_window(flights: Site, sampling: 
     assert status["partitions"][0] == {"partition": 0, "start": 0, "end": 80}
 
 
-def test_a_living_reader_that_does_not_move_is_stalled_and_a_failed_one_stopped(
+def test_an_open_reader_without_progress_is_stalled_and_a_failed_one_stopped(
     flights: Site, sampling: Sampling
 ) -> None:
     reader = flights.member()

@@ -17,13 +17,13 @@ def tokens(database: Database, clock: TurnedClock) -> Tokens:
     return Tokens(database, SecretStr(KEY), clock=clock)
 
 
-def test_a_token_opens_what_its_scopes_say(tokens: Tokens) -> None:
+def test_a_token_allows_what_its_scopes_allow(tokens: Tokens) -> None:
     made = tokens.create(label="job", scopes=["read:a", "write"])
     principal = tokens.authenticate(made.text.get_secret_value())
     assert (principal.id, principal.scopes) == (made.token.id, parse_scopes(["read:a", "write"]))
 
 
-def test_the_token_itself_is_kept_nowhere(tokens: Tokens, database: Database) -> None:
+def test_the_token_itself_is_not_stored(tokens: Tokens, database: Database) -> None:
     made = tokens.create(label="job", scopes=["read"])
     secret = made.text.get_secret_value().split("_")[2]
     with database.read() as tx:
@@ -33,7 +33,7 @@ def test_the_token_itself_is_kept_nowhere(tokens: Tokens, database: Database) ->
     assert secret not in repr(made)
 
 
-def test_a_hash_of_another_key_or_another_row_is_worth_nothing(
+def test_a_hash_of_another_key_or_row_is_refused(
     tokens: Tokens, database: Database, clock: TurnedClock
 ) -> None:
     made = tokens.create(label="a", scopes=["admin"])
@@ -100,7 +100,7 @@ def test_an_unknown_id_cannot_be_revoked(tokens: Tokens) -> None:
         {"expires_in": timedelta(days=999_999_999)},
     ],
 )
-def test_a_token_that_makes_no_sense_is_not_made(tokens: Tokens, wrong: dict[str, Any]) -> None:
+def test_invalid_tokens_are_not_created(tokens: Tokens, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         tokens.create(**{"label": "job", "scopes": ["read"], **wrong})
     assert tokens.every() == []

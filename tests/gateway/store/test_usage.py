@@ -63,7 +63,7 @@ def test_members_share_positions_or_have_their_own(flights: Site) -> None:
     assert (everybody.shared, everybody.positions) == (False, {1: {3: 4}})
 
 
-def test_reached_offsets_of_a_committing_member_do_not_count(flights: Site) -> None:
+def test_reported_offsets_of_a_committing_member_are_ignored(flights: Site) -> None:
     reach(flights, flights.member(0, 1), title=None, p0=[6, 0])
     (group,) = seen(flights).groups
     assert group.reached == {}
