@@ -20,6 +20,7 @@ from databases import Databases, Postgres, SQLite, running_postgres
 from gateways import serving
 from relay import Relay
 from shared_kafka import SharedKafka, kafka_of, number_of_process, place_of, write_down
+from sluiceway_gateway.db.engine import Database
 
 # For all Java that tests start, brokers and Spark's executors, which live for seconds: to optimise
 # their code, or to verify it, would cost more than it saves.
@@ -174,6 +175,13 @@ def databases(request: pytest.FixtureRequest) -> Databases:
 def database_url(databases: Databases) -> str:
     """The URL of a migrated database without rows, on SQLite and on PostgreSQL."""
     return databases.migrated()
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A migrated database, on SQLite and on PostgreSQL."""
+    with closing(Database(database_url)) as database:
+        yield database
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_calls import broker_at
-from confluent_facade import Facade, facade
+from confluent_facade import Facade
 from relay import Relay
 from scripted_gateway import Script, scripted
 from shared_kafka import SharedKafka
@@ -70,8 +70,8 @@ def new_channel(gateway_url: str) -> Iterator[Callable[..., Channel]]:
 @pytest.fixture(scope="session")
 def site(gateway_url: str) -> Iterator[Facade]:
     """The session's gateway, for code of confluent-kafka's shape."""
-    with facade(gateway_url) as made:
-        yield made
+    with Gateway(gateway_url) as gateway:
+        yield Facade(gateway_url, gateway)
 
 
 @pytest.fixture

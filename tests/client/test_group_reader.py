@@ -109,7 +109,7 @@ def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) 
         del silent
 
 
-def test_a_member_that_does_not_release_partitions_is_awaited_then_fenced(
+def test_a_member_that_does_not_release_partitions_is_awaited_then_starts_over(
     new_channel: NewChannel,
 ) -> None:
     channel = new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=300, timeout_ms=1500))

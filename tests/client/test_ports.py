@@ -71,7 +71,7 @@ class Fare:
     refunded: date | None = None
 
 
-def test_records_are_validated_once_for_all_channels(gateway_url: str) -> None:
+def test_records_validated_once_are_written_unchanged_to_all_channels(gateway_url: str) -> None:
     fares = [
         Fare(uuid.uuid4(), datetime(2013, 1, day, tzinfo=UTC), Decimal("9.50"), ["a", "b"][:day])
         for day in (1, 2)

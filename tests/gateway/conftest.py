@@ -5,22 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from databases import Databases
-from gateways import Rig, TurnedClock, running
+from gateways import ManualClock, Rig, running
 from sluiceway_gateway.db.engine import Database
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    """A migrated database, once on SQLite and once on PostgreSQL."""
-    database = Database(database_url)
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def clock() -> TurnedClock:
-    """A clock that goes only when it is turned."""
-    return TurnedClock()
+def clock() -> ManualClock:
+    """A wall clock that only tests advance."""
+    return ManualClock()
 
 
 @pytest.fixture

@@ -10,13 +10,6 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 
 
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
-    yield database
-    database.close()
-
-
 @pytest.fixture(scope="session")
 def admin(kafka: SharedKafka) -> Iterator[KafkaAdmin]:
     client = KafkaAdmin(kafka.bootstrap_servers)

@@ -24,7 +24,7 @@ def adopted(rig: Rig, operator: Operator) -> Channel:
 
 def look_twice(rig: Rig) -> None:
     for _ in range(2):
-        rig.clock.forward(RESYNC_S)
+        rig.clock.advance(RESYNC_S)
         rig.run_once()
 
 
@@ -36,7 +36,7 @@ def test_the_spec_follows_an_adopted_topic_without_reverting_it(
     operator.set(name, retention_ms="5000", segment_ms="8000")
     rig.until_topic(adopted, lambda topic: topic is not None and topic.partitions == 4)
     rig.until_topic(adopted, lambda topic: topic is not None and len(topic.config) == 3)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     assert rig.run_once() == Counts(checked=1, changed=1)
     found, topic = rig.get(adopted), rig.topic(adopted)
     assert topic is not None

@@ -47,14 +47,14 @@ class Owner:
 
     def set_clock(self, seconds: float) -> None:
         """Set the wall clock, as somebody does; no time passes."""
-        self.rig.clock.forward(seconds)
+        self.rig.clock.advance(seconds)
         self.start += timedelta(seconds=seconds)
 
     def on(self, seconds: float) -> IdleCounts:
         """Let time pass; return the sums of what was done."""
         counts = IdleCounts()
         for _ in range(int(seconds // 10)):
-            self.rig.clock.forward(10)
+            self.rig.clock.advance(10)
             each = self.idler.run_once()
             counts = IdleCounts(
                 looked_at=counts.looked_at + each.looked_at,
@@ -188,7 +188,7 @@ def test_a_new_leader_sees_new_records_as_a_use(owner: Owner) -> None:
 
 
 def test_a_new_leader_watches_the_topic_before_it_closes(owner: Owner) -> None:
-    owner.rig.clock.forward(5 * IDLE_S)
+    owner.rig.clock.advance(5 * IDLE_S)
     owner.succeed()
     assert owner.on(IDLE_S / 10).closed == 0
     assert owner.on(IDLE_S / 10).closed == 1
@@ -221,7 +221,7 @@ def test_a_clock_set_back_closes_no_channel_early(owner: Owner) -> None:
 
 def test_no_channel_is_closed_without_kafka(owner: Owner) -> None:
     owner.succeed(KafkaAdmin("127.0.0.1:1", timeout_s=0.1))
-    owner.rig.clock.forward(5 * IDLE_S)
+    owner.rig.clock.advance(5 * IDLE_S)
     assert owner.on(30).closed == 0
     assert owner.phase is Phase.READY
 

@@ -157,7 +157,7 @@ def test_a_group_with_kafka_members_is_reported_and_retried(
     # Not at once, and however long ago it was committed.
     assert mirror.run_once().written == 0
     site.now_s += 15
-    site.rig.clock.forward(3600)
+    site.rig.clock.advance(3600)
     assert mirror.run_once().written == 1
     assert site.in_kafka() == {0: 5}
     assert "the group is mirrored again" in caplog.text

@@ -30,7 +30,7 @@ def run_until(rig: Rig, reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < deadline
         rig.run_once()
-        rig.clock.forward(1)
+        rig.clock.advance(1)
 
 
 def test_channels_wait_for_kafka_and_continue_when_it_returns(
@@ -43,7 +43,7 @@ def test_channels_wait_for_kafka_and_continue_when_it_returns(
     assert found.phase is Phase.PROVISIONING
     assert status(found, "Ready") == status(found, "Synced") == ("False", "BrokerUnavailable")
     assert "when Kafka is back" in condition(found, "Ready").message
-    rig.clock.forward(1)
+    rig.clock.advance(1)
     assert rig.run_once().unreachable == 1
     assert rig.get(new) == found, "the same outage is nothing new"
 
@@ -55,7 +55,7 @@ def test_channels_wait_for_kafka_and_continue_when_it_returns(
     fragile_kafka.cut()
     rig.delete(doomed)
     rig.respec(grown, partitions=2)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     assert rig.run_once().unreachable == 4
     assert rig.get(rested) == rested, "nothing is known against a channel at rest"
     assert rig.get(doomed).phase is Phase.DELETING

@@ -27,9 +27,9 @@ def test_a_channel_gets_its_topic_and_becomes_ready(rig: Rig) -> None:
 def test_a_settled_channel_is_not_checked_before_the_resync(rig: Rig) -> None:
     channel = rig.ready()
     assert rig.run_once() == Counts()
-    rig.clock.forward(RESYNC_S - 1)
+    rig.clock.advance(RESYNC_S - 1)
     assert rig.run_once() == Counts()
-    rig.clock.forward(1)
+    rig.clock.advance(1)
     assert rig.run_once() == Counts(checked=1)
     assert rig.get(channel) == channel, "nothing visible has changed"
 
@@ -49,7 +49,7 @@ def test_partitions_added_outside_stay(rig: Rig, operator: Operator) -> None:
     channel = rig.ready(partitions=1)
     operator.grow(channel.topic.name, 4)
     rig.until_topic(channel, lambda topic: topic is not None and topic.partitions == 4)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     assert rig.run_once().grown == 0
     found = rig.get(channel)
     assert found.topic.partitions == 4
@@ -73,7 +73,7 @@ def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Operat
     channel = rig.ready(config={"segment.ms": "1000"})
     operator.set(channel.topic.name, segment_ms="77", cleanup_policy="compact")
     rig.until_topic(channel, lambda topic: topic is not None and len(topic.config) == 2)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     assert rig.run_once().configured == 1
     topic = rig.topic(channel)
     assert topic is not None
@@ -81,7 +81,7 @@ def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Operat
     found = rig.get(channel)
     assert status(found, "Synced") == ("True", "DriftReverted")
     assert "cleanup.policy, segment.ms" in condition(found, "Synced").message
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     rig.run_once()
     assert rig.get(channel) == found, "it stays said until the spec changes"
     rig.respec(channel, config={})
@@ -93,11 +93,11 @@ def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Ope
     channel = rig.ready()
     operator.delete(channel.topic.name)
     rig.until_topic(channel, lambda topic: topic is None)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     rig.run_once()
     assert rig.get(channel).phase is Phase.READY, "one look may meet a broker that lags behind"
     for _ in range(3):
-        rig.clock.forward(RESYNC_S)
+        rig.clock.advance(RESYNC_S)
         assert rig.run_once().created == 0
         found = rig.get(channel)
         assert found.phase is Phase.FAILED
@@ -117,7 +117,7 @@ def test_a_topic_recreated_outside_is_reported_and_unchanged(rig: Rig, operator:
     operator.create(channel.topic.name, 1)
     rig.until_topic(channel, lambda topic: topic is not None and topic.id != channel.topic.id)
     for _ in range(2):
-        rig.clock.forward(RESYNC_S)
+        rig.clock.advance(RESYNC_S)
         rig.run_once()
     found, topic = rig.get(channel), rig.topic(channel)
     assert topic is not None
@@ -189,7 +189,7 @@ def test_a_deletion_finds_a_topic_not_yet_in_the_metadata(rig: Rig, operator: Op
     operator.create(channel.topic.name)
     while rig.find(channel) is not None:
         rig.run_once()
-        rig.clock.forward(60)
+        rig.clock.advance(60)
     rig.until_topic(channel, lambda topic: topic is None)
 
 
@@ -238,7 +238,7 @@ def test_requests_refused_by_kafka_are_retried_with_backoff(rig: Rig) -> None:
     for _ in range(9):
         waited_s = 0.0
         while rig.run_once().refused == 0:
-            rig.clock.forward(1)
+            rig.clock.advance(1)
             waited_s += 1
         pauses_s.append(waited_s)
     assert pauses_s == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -266,7 +266,7 @@ def test_a_clock_set_back_delays_no_pending_channel(rig: Rig) -> None:
     channel = rig.add(replication=3)
     counts = rig.run_once()
     assert counts.refused == 1
-    rig.clock.forward(-3600)
+    rig.clock.advance(-3600)
     assert rig.reconciler(resync_s=86_400).run_once().checked == 1
     assert rig.get(channel).phase is Phase.PROVISIONING
     rig.delete(channel)
@@ -275,14 +275,14 @@ def test_a_clock_set_back_delays_no_pending_channel(rig: Rig) -> None:
 def test_a_clock_set_back_delays_no_resync(rig: Rig) -> None:
     rig.ready()
     assert rig.run_once().checked == 0
-    rig.clock.forward(-3600)
+    rig.clock.advance(-3600)
     assert [rig.run_once().checked for _ in range(2)] == [1, 0]
 
 
 @pytest.mark.parametrize("pause", [False, True])
 def test_changed_channels_precede_resyncs(rig: Rig, pause: bool) -> None:
     rested = [rig.ready() for _ in range(3)]
-    rig.clock.forward(RESYNC_S * (10 if pause else 1))
+    rig.clock.advance(RESYNC_S * (10 if pause else 1))
     new = rig.add()
     assert rig.reconciler(page_size=1).run_once().created == 1
     assert rig.get(new).phase is Phase.READY

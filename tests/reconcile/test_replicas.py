@@ -58,7 +58,7 @@ def test_two_concurrent_replicas_create_each_topic_once(rig: Rig) -> None:
     with ThreadPoolExecutor(2) as pool:
         counts = [run.result() for run in [pool.submit(rig.run_once) for _ in range(2)]]
     for _ in range(5):
-        rig.clock.forward(60)
+        rig.clock.advance(60)
         rig.run_once()
     assert sum(each.created for each in counts) == 10
     for each in made:
@@ -102,7 +102,7 @@ def test_a_topic_created_for_a_deleting_channel_is_deleted_with_it(
     assert rig.get(channel).phase is Phase.DELETING
     while rig.find(channel) is not None:
         rig.run_once()
-        rig.clock.forward(60)
+        rig.clock.advance(60)
     rig.until_topic(channel, lambda topic: topic is None)
 
 

@@ -124,13 +124,13 @@ def test_a_topic_hidden_by_authorization_is_neither_missing_nor_changed(
     new = rig.add()
     if deleting:
         rig.delete(channel)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     before = rig.get(channel)
     secretive = Secretive(kafka.bootstrap_servers)
     for _ in range(3):
         counts = rig.reconciler(kafka=secretive).run_once()
         assert (counts.created, counts.deleted, counts.removed) == (0, 0, 0)
-        rig.clock.forward(RESYNC_S * 2)
+        rig.clock.advance(RESYNC_S * 2)
     secretive.close()
     found = rig.get(channel)
     assert (found.phase, found.topic) == (before.phase, before.topic)

@@ -1,10 +1,9 @@
 """Channels and helpers for the tests of sluiceway.confluent."""
 
-import contextlib
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,12 +59,6 @@ class Facade:
 
     def producer(self, **config: Any) -> Producer:
         return Producer({"bootstrap.servers": self.url, **config})
-
-
-@contextlib.contextmanager
-def facade(url: str) -> Iterator[Facade]:
-    with Gateway(url) as gateway:
-        yield Facade(url, gateway)
 
 
 def at(name: str, partition: int = 0, offset: int = OFFSET_INVALID) -> TopicPartition:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from gateways import NOBODY, Rig, TurnedClock
+from gateways import NOBODY, ManualClock, Rig
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
@@ -190,7 +190,7 @@ class Services:
     """All that endpoints need, on one database, with clocks that tests turn."""
 
     database: Database
-    clock: TurnedClock = field(default_factory=TurnedClock)
+    clock: ManualClock = field(default_factory=ManualClock)
     now_s: float = 0.0
     steps: int = 0
 

@@ -52,19 +52,6 @@ class Environment:
         return done.stdout
 
 
-def build_wheel(directory: Path) -> Path:
-    """Build the project's wheel into `directory` and return it."""
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        timeout=480,
-    )
-    (wheel,) = directory.glob("*.whl")
-    return wheel
-
-
 def make_environment(
     path: Path, wheel: Path | None, *extras: str, links: bool = True
 ) -> Environment:

@@ -87,8 +87,8 @@ SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"
 FAR = datetime(2999, 1, 1, tzinfo=UTC)
 
 
-class TurnedClock:
-    """A clock that goes only when it is turned."""
+class ManualClock:
+    """A wall clock that only tests advance, by a timedelta or seconds."""
 
     def __init__(self) -> None:
         self.now = datetime(2030, 1, 1, tzinfo=UTC)
@@ -96,8 +96,8 @@ class TurnedClock:
     def __call__(self) -> datetime:
         return self.now
 
-    def turn(self, by: timedelta) -> None:
-        self.now += by
+    def advance(self, by: timedelta | float) -> None:
+        self.now += by if isinstance(by, timedelta) else timedelta(seconds=by)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class Rig:
     url: str
     http: httpx.Client
     database: Database
-    clock: TurnedClock
+    clock: ManualClock
     tokens: Tokens
 
     def put(self, name: str = "flights", *, metadata: Any = None, **spec: Any) -> httpx.Response:
@@ -148,7 +148,7 @@ def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
     """Run a gateway on a migrated database, its loops held off by a lease of the test's own."""
     with database.write() as tx:
         leases.acquire(tx, "reconcile", "the test", 3_600_000)
-    clock = TurnedClock()
+    clock = ManualClock()
     given = {
         "kafka_bootstrap_servers": NOBODY,
         "kafka_timeout_ms": 300,

@@ -5,7 +5,6 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from confluent_kafka.admin import (
@@ -17,6 +16,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from gateways import ManualClock
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import (
     Channel,
@@ -39,26 +39,13 @@ SCHEMA = '{"fields":[{"name":"a","type":"int"}],"name":"R","type":"record"}'
 _numbers = itertools.count(1)
 
 
-class Clock:
-    """Tells a time that only tests move."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def forward(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rig:
     """One gateway's database and Kafka, and the reconciler between them."""
 
     database: Database
     kafka: KafkaAdmin
-    clock: Clock = field(default_factory=Clock)
+    clock: ManualClock = field(default_factory=ManualClock)
 
     def reconciler(self, **changes: Any) -> Reconciler:
         arguments: dict[str, Any] = {

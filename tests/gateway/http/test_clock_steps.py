@@ -19,7 +19,7 @@ def test_attach_heartbeat_commit_and_reset_survive_clock_steps(flights: Site, ho
     clock, key = flights.rig.clock, {"Idempotency-Key": "a-reset"}
     reader = flights.member()
     assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
-    clock.turn(timedelta(hours=hours))
+    clock.advance(timedelta(hours=hours))
     # Late repeats of what was before, and what comes next.
     assert flights.member(id=reader["id"])["epoch"] == reader["epoch"]
     assert flights.commit(reader, 1, (0, 3, 0)).json()["positions"][0]["offset"] == 5
@@ -32,7 +32,7 @@ def test_attach_heartbeat_commit_and_reset_survive_clock_steps(flights: Site, ho
     assert flights.commit(reader, 3, (0, 10, 0)).status_code == 409
     assert flights.depart(successor).status_code == 200
     first = flights.reset((0, 2, 0), headers=key)
-    clock.turn(timedelta(hours=-2 * hours))
+    clock.advance(timedelta(hours=-2 * hours))
     again = flights.reset((0, 2, 0), headers=key)
     assert (again.status_code, again.json()) == (200, first.json())
     assert flights.committed() == [(0, 2, 0)]

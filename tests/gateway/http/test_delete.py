@@ -65,7 +65,7 @@ def test_if_match_guards_a_deletion(rig: Rig) -> None:
 def test_a_condition_has_its_transition_time(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY, conditions=())
-    rig.clock.turn(timedelta(seconds=90))
+    rig.clock.advance(timedelta(seconds=90))
     answer = rig.http.delete("/v1/channels/flights", params={"uid": uid})
     (ready,) = answer.json()["status"]["conditions"]
     assert ready["last_transition_at"] == "2030-01-01T00:01:30.000Z"

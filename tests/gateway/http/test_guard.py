@@ -42,7 +42,7 @@ def test_every_route_requires_a_valid_token(rig: Rig) -> None:
     expired = rig.token("admin", expires_in=timedelta(seconds=1))["Authorization"]
     revoked = rig.token("admin")["Authorization"]
     rig.tokens.revoke(revoked.split("_")[1])
-    rig.clock.turn(timedelta(seconds=1))
+    rig.clock.advance(timedelta(seconds=1))
     id_, secret = valid.split("_")[1:]
     refused: list[list[tuple[str, str]]] = [
         [],

@@ -133,7 +133,7 @@ def test_requests_are_logged_without_their_secrets(rig: Rig, lines: io.StringIO)
     assert token not in lines.getvalue()
 
 
-def test_a_response_is_not_delayed_by_nagle(rig: Rig) -> None:
+def test_a_response_does_not_wait_for_a_delayed_ack(rig: Rig) -> None:
     # A kernel delays one by 40 ms.
     took = sorted(rig.http.get("/livez").elapsed.total_seconds() for _ in range(20))
     assert took[5] < 0.03

@@ -112,7 +112,7 @@ def test_processes_of_one_owner_share_an_endpoint_with_different_tokens(
 
 def test_a_job_continues_with_a_new_token_of_the_same_label(flights: Site) -> None:
     reader = flights.member()
-    flights.rig.clock.turn(timedelta(days=1))
+    flights.rig.clock.advance(timedelta(days=1))
     become(flights.rig, "job", "read:flights")
     assert flights.beat(report(reader, "started"))[0]["status"] == "ok"
     assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200

@@ -245,6 +245,6 @@ def test_a_step_of_the_wall_clock_revokes_no_partitions(flights: Site) -> None:
     slow, new = flights.join(), flights.join()
     shares(flights, slow, new)
     flights.join()
-    flights.rig.clock.turn(timedelta(hours=1))
+    flights.rig.clock.advance(timedelta(hours=1))
     assert shares(flights, new) == [[1]]
     assert flights.commit(slow, 1, (2, 5, 0)).status_code == 200

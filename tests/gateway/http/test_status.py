@@ -39,7 +39,7 @@ def flights(rig: Rig) -> Site:
 def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> None:
     """Write down what a look at Kafka would have shown: a group that stands in partition 0."""
     clock = flights.rig.clock
-    clock.turn(timedelta(seconds=5))
+    clock.advance(timedelta(seconds=5))
     lag_of_group = GroupLag(
         lags=[lag, None],
         since=[clock().timestamp() - 7.5 if lag else None, None],
@@ -187,7 +187,7 @@ def test_an_unchanged_status_is_cached_with_the_time_of_the_sample(
     sampled(flights)
     before = flights.rig.http.get(PATH).json()
     monkeypatch.setattr(ChannelView, "_rendered", None)
-    flights.rig.clock.turn(timedelta(seconds=5))
+    flights.rig.clock.advance(timedelta(seconds=5))
     with flights.rig.database.write() as tx:
         last = sample_store.last(tx, flights.uid)
         assert last is not None

@@ -158,7 +158,7 @@ def test_a_stream_ends_when_its_token_is_revoked(flights: Site) -> None:
     hers = rig.token("read", expires_in=timedelta(seconds=60))
     with watched(rig, **hers) as expiring:
         expiring.event()
-        rig.clock.turn(timedelta(seconds=61))
+        rig.clock.advance(timedelta(seconds=61))
         expiring.rest()
     revoked = rig.token("read:flights")
     with watched(rig, "/v1/status", **revoked) as ended:

@@ -256,7 +256,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
     @rule()
     def set_the_clock(self) -> None:
         # An hour forward, an hour back.
-        self.services.clock.turn(timedelta(hours=-1 if self.ahead else 1))
+        self.services.clock.advance(timedelta(hours=-1 if self.ahead else 1))
         self.ahead = not self.ahead
 
     @precondition(lambda self: self.instances)

@@ -56,7 +56,7 @@ class Past:
         )
 
     def later(self, days: float) -> None:
-        self.services.clock.turn(timedelta(days=days))
+        self.services.clock.advance(timedelta(days=days))
 
     def prune(self) -> PruneCounts:
         counts = self.pruner.run_once()

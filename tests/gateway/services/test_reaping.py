@@ -124,7 +124,7 @@ def test_setting_the_wall_clock_makes_no_endpoint_lost(
 ) -> None:
     reader = flights.attach()
     watch.on(4)
-    flights.rig.clock.turn(timedelta(hours=hours))
+    flights.rig.clock.advance(timedelta(hours=hours))
     watch.on(1)
     assert health(flights, reader) == "healthy"
     watch.on(3)

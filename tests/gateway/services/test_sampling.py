@@ -54,7 +54,7 @@ class Sampling:
     def sample(self, times: int = 1, *, every_s: float = EVERY_S) -> SampleCounts:
         for _ in range(times):
             self.now_s += every_s
-            self.flights.rig.clock.turn(timedelta(seconds=every_s))
+            self.flights.rig.clock.advance(timedelta(seconds=every_s))
             counts = self.sampler.run_once()
         return counts
 

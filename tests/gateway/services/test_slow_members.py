@@ -161,7 +161,7 @@ def test_an_old_heartbeat_does_not_return_a_lost_member(team: Team) -> None:
 
 def test_a_lost_member_is_known_however_long_it_ran_before(team: Team) -> None:
     paused = team.join()
-    team.services.clock.turn(timedelta(days=40))
+    team.services.clock.advance(timedelta(days=40))
     team.pass_time(125)
     Pruner(database=team.services.database, days=30, clock=team.services.clock).run_once()
     assert team.known(paused).may_return

@@ -5,7 +5,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 
-from gateways import KEY, TurnedClock
+from gateways import KEY, ManualClock
 from sluiceway_gateway.auth.model import parse_scopes
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database
@@ -13,7 +13,7 @@ from sluiceway_gateway.errors import InvalidRequest, InvalidSettings, NotFound, 
 
 
 @pytest.fixture
-def tokens(database: Database, clock: TurnedClock) -> Tokens:
+def tokens(database: Database, clock: ManualClock) -> Tokens:
     return Tokens(database, SecretStr(KEY), clock=clock)
 
 
@@ -34,7 +34,7 @@ def test_the_token_itself_is_not_stored(tokens: Tokens, database: Database) -> N
 
 
 def test_a_hash_of_another_key_or_row_is_refused(
-    tokens: Tokens, database: Database, clock: TurnedClock
+    tokens: Tokens, database: Database, clock: ManualClock
 ) -> None:
     made = tokens.create(label="a", scopes=["admin"])
     other = tokens.create(label="b", scopes=["read"])
@@ -53,21 +53,21 @@ def test_a_hash_of_another_key_or_row_is_refused(
         tokens.authenticate(stolen)
 
 
-def test_a_token_expires(tokens: Tokens, clock: TurnedClock) -> None:
+def test_a_token_expires(tokens: Tokens, clock: ManualClock) -> None:
     made = tokens.create(label="job", scopes=["read"], expires_in=timedelta(hours=1))
-    clock.turn(timedelta(hours=1) - timedelta(microseconds=1))
+    clock.advance(timedelta(hours=1) - timedelta(microseconds=1))
     tokens.authenticate(made.text.get_secret_value())
-    clock.turn(timedelta(microseconds=1))
+    clock.advance(timedelta(microseconds=1))
     with pytest.raises(Unauthenticated):
         tokens.authenticate(made.text.get_secret_value())
 
 
-def test_a_revoked_token_stays_revoked_and_listed(tokens: Tokens, clock: TurnedClock) -> None:
+def test_a_revoked_token_stays_revoked_and_listed(tokens: Tokens, clock: ManualClock) -> None:
     made = tokens.create(label="job", scopes=["read"])
-    clock.turn(timedelta(seconds=1))
+    clock.advance(timedelta(seconds=1))
     tokens.revoke(made.token.id)
     first = tokens.every()
-    clock.turn(timedelta(seconds=1))
+    clock.advance(timedelta(seconds=1))
     tokens.revoke(made.token.id)
     assert tokens.every() == first
     assert first[0].revoked_at is not None
@@ -75,10 +75,10 @@ def test_a_revoked_token_stays_revoked_and_listed(tokens: Tokens, clock: TurnedC
         tokens.authenticate(made.text.get_secret_value())
 
 
-def test_tokens_are_listed_by_age(tokens: Tokens, clock: TurnedClock) -> None:
+def test_tokens_are_listed_by_age(tokens: Tokens, clock: ManualClock) -> None:
     for label in ("a", "b", "c"):
         tokens.create(label=label, scopes=["read"])
-        clock.turn(timedelta(seconds=1))
+        clock.advance(timedelta(seconds=1))
     assert [each.label for each in tokens.every()] == ["a", "b", "c"]
 
 
