@@ -29,14 +29,14 @@ os.environ["JAVA_TOOL_OPTIONS"] = (
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 
-# Brokers and databases write whatever they are told to the disk, which no test asks back after a
+# Brokers and databases write all data to disk, which no test needs after a
 # loss of power. In memory that costs the processors less.
 _MEMORY = Path("/dev/shm")  # noqa: S108 - made names within
 _ROOM_BYTES = 10 << 30
 if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
-# What is collected here stays to the end: to look through it all the time finds nothing to free.
+# Objects of collected tests live to the end: frequent collections would free nothing.
 gc.set_threshold(10_000, 20, 20)
 
 _HERE = Path(__file__).parent
@@ -74,7 +74,7 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 class _Sharing(LoadFileScheduling):
-    """Gives each process whole files, or whole directories of those that belong together."""
+    """Gives each process whole files, or whole directories listed in `_TOGETHER`."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
@@ -87,7 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Sharin
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, so that processes which share the tests end together.
+    """Start with the longest tests, so that the processes end at about the same time.
 
     The files after those are mixed: some keep a processor busy, where others wait.
     """
@@ -121,7 +121,7 @@ def _logs() -> None:
 
 
 def pytest_configure_node(node: WorkerController) -> None:
-    """Tell each of the processes that share the tests where it finds which broker is theirs.
+    """Pass each test process the path of the file that describes the shared broker.
 
     The first one begins before there is one: what it compiles meanwhile, all would compile at once.
     """
@@ -200,7 +200,7 @@ def gateway_url(kafka: SharedKafka, sqlite: SQLite) -> Iterator[str]:
         database_url=sqlite.migrated(),
         kafka_bootstrap_servers=kafka.bootstrap_servers,
         sample_s=1,
-        # What is done about drift is tested with other gateways. This one would look at hundreds of
+        # Drift is tested with other gateways. This one would check hundreds of
         # channels that tests have left, every half a minute.
         resync_s=3_600,
     )

@@ -1,4 +1,4 @@
-"""What the documentation shows is what the code says."""
+"""The documentation agrees with the code."""
 
 import re
 from collections.abc import Mapping

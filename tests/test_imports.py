@@ -41,7 +41,7 @@ CLIENT_LAYERS = (
 )
 CLIENT_PACKAGES = {"schema", "records", "rest", "codecs", "kafka", "endpoint"}
 CLIENT_FACADES = {"spark", "confluent", "broker", "pypz"}
-# What belongs to one part alone.
+# Libraries of one package.
 ONLY_IN = {
     "sqlalchemy": {"db", "store"},
     "alembic": {"db"},
@@ -51,7 +51,7 @@ ONLY_IN = {
     "uvicorn": {"http", "app"},
     "click": {"app"},
 }
-# What the client's modules may never import, wherever they are.
+# Modules that the client never imports.
 NEVER_IN_CLIENT = {"sluiceway_gateway", "sqlalchemy", "fastapi", "pydantic", "click"}
 
 
@@ -169,7 +169,7 @@ def test_each_third_party_library_is_imported_in_one_place_of_the_gateway() -> N
     assert wrong == []
 
 
-# What both sides go by: the rules of schemas and of Kafka properties, and what keeps Kafka shut.
+# Shared by both sides: the rules of schemas and Kafka properties, and access problems.
 SHARED = (
     *("sluiceway.schema", "sluiceway.errors", "sluiceway._version"),
     *("sluiceway.kafka.config", "sluiceway.kafka.diagnosis"),
@@ -267,7 +267,7 @@ def test_modules_stay_short() -> None:
     assert long == {}
 
 
-# Where the wall clock is read: to date what is written down, and to show times to people.
+# Uses of the wall clock: to date stored rows, and to show times to people.
 WALL_CLOCKS = {"clock.py", "cli/token.py", "pypz/status.py"}
 
 

@@ -1,4 +1,4 @@
-"""`sluiceway up`: the broker and the gateway, their data, and what it refuses."""
+"""`sluiceway up`: broker and gateway, their data, and refused arguments."""
 
 import signal
 import socket

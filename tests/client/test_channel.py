@@ -52,7 +52,7 @@ def name() -> str:
 
 @pytest.fixture
 def topic(kafka: SharedKafka) -> str:
-    """The name of a topic that somebody made."""
+    """The name of an existing topic."""
     name = f"foreign-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     make(admin, NewTopic(name, num_partitions=1))

@@ -1,4 +1,4 @@
-"""What writers and readers know of each other, and what of that ends with their process."""
+"""Counterparts: what writers and readers know of each other."""
 
 import queue
 import subprocess

@@ -50,7 +50,7 @@ class Writing(ABC):
         """
 
     def meet_partitions(self) -> None:
-        """Have librdkafka learn what partitions the topic has; else it takes up to five minutes."""
+        """Refresh librdkafka's metadata, which otherwise takes up to five minutes."""
         self.producer.list_topics(self.channel.connection("write").topic_name, timeout=20)
 
     @property
@@ -98,7 +98,7 @@ class Facade(Writing):
 
 
 class ToPartitions(Facade):
-    """Code that chooses partitions itself, from those that there are now."""
+    """A custom partitioner over the current partitions."""
 
     keyed = False
 

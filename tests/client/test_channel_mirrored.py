@@ -1,4 +1,4 @@
-"""What Kafka's own tools see of the groups of a channel that is mirrored."""
+"""Groups of a mirrored channel in Kafka's own tools."""
 
 import contextlib
 import subprocess
@@ -22,7 +22,7 @@ def group() -> str:
 
 @pytest.fixture
 def tool(kafka: SharedKafka, group: str) -> Iterator[Consumer]:
-    """What asks for the group's offsets, as tools do; it joins nothing."""
+    """A client that reads the group's offsets without joining, as tools do."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -71,7 +71,7 @@ _VERSION = "4.3.1"
 _JARS = JarSet(
     title=f"Kafka's tools {_VERSION}",
     name=f"kafka-tools-{_VERSION}",
-    # What it needs besides is there with the broker.
+    # Its other dependencies come with the broker.
     modules=(
         Module(
             organisation="org.apache.kafka",

@@ -1,4 +1,4 @@
-"""A channel that is closed, deleted or made anew under those who use it."""
+"""A channel that is closed, deleted or recreated under its endpoints."""
 
 import contextlib
 from collections.abc import Callable
@@ -17,7 +17,7 @@ GONE = (ChannelNotFound, Conflict, EndpointClosed)
 
 
 def again_and_again(call: Callable[[], object]) -> NoReturn:
-    """Call until it raises, as soon as a beat or Kafka tells of it."""
+    """Call until it raises, after the next heartbeat or an error from Kafka."""
     while True:
         call()
 

@@ -83,7 +83,7 @@ SCHEMA = {
 
 @dataclass
 class Strange:
-    """What a record may be an instance of; its `repr` shows what is in it."""
+    """A record class whose `repr` shows its values."""
 
     id: str
 
@@ -207,7 +207,7 @@ def shows(text: str) -> bool:
     return any(each in text for each in SECRETS)
 
 
-# What endpoints of each kind leave behind when a record, or the code around them, fails.
+# Failures of each kind of endpoint, by a record or by the code around it.
 
 Fail = Callable[[Channel], None]
 

@@ -19,7 +19,7 @@ from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.settings import Settings
 from topics import DEFINITION, readings
 
-# What requests may take that are to succeed: a machine with neighbours stands still for a second.
+# Timeout of requests that should succeed; a shared machine may pause for a second.
 TIMEOUT_S = 5
 
 
@@ -110,7 +110,7 @@ def test_a_reader_that_needs_the_gateway_to_end_raises_after_the_grace_period(
                 writer.write(readings(10))
                 writer.flush()
                 fragile.stop()
-                # What is there can be read.
+                # Existing records can be read.
                 assert len(reader.read(10, timeout=None)) == 10
                 with pytest.raises(GatewayUnavailable):
                     reader.read(1, timeout=60)

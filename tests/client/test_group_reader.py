@@ -1,4 +1,4 @@
-"""Groups whose members come and go: who reads what, what passes on, and what is committed."""
+"""Dynamic groups: assignment, release and commits as members join and leave."""
 
 import time
 from collections.abc import Callable
@@ -116,14 +116,14 @@ def test_a_member_that_does_not_release_partitions_is_awaited_then_starts_over(
     write(channel, 400)
     revoked: list[tuple[int, ...]] = []
     with channel.reader(group="d", dynamic=True, on_revoke=revoked.append) as slow:
-        # Before the other comes: who hears of it while reading lets go at once.
+        # Before the other joins: a member that learns of it while reading releases at once.
         slow.read(50, timeout=None)
         with channel.reader(group="d", dynamic=True) as other:
             others = read_until(other, lambda: other.partitions == (1, 3))
             with pytest.raises(StaleGeneration, match="not released in time"):
                 slow.commit()
             assert slow.committed() == {}
-            # What it has not committed is read again, by whoever has it now.
+            # Its uncommitted records are read again by the current holders.
             again = list(slow)
             assert revoked == [(0, 1, 2, 3)]
             assert by_id(again + others + list(other)) == readings(400)

@@ -1,4 +1,4 @@
-"""A port writes to many channels; another reads what many have written, when it is time."""
+"""Ports: writing to many channels, and reading from many writers."""
 
 import uuid
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What `import sluiceway` offers, and promises about it that no single test needs otherwise."""
+"""Public names of `import sluiceway`."""
 
 import ast
 import importlib
@@ -12,7 +12,7 @@ from sluiceway import ChannelReader
 
 
 def test_the_package_exports_exactly_its_public_names() -> None:
-    """Those that type checkers see are those that are there, of the same modules."""
+    """Type checkers see the same names, from the same modules."""
     seen = {
         alias.name: node.module
         for node in ast.walk(ast.parse(inspect.getsource(sluiceway)))

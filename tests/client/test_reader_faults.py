@@ -1,4 +1,4 @@
-"""What a reader does when the topic or Kafka is not as it should be."""
+"""Readers with foreign messages, lost records, a deleted topic, or no Kafka."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ FOREIGN = [b"", b"{}", b"\0\0\0\0\x08abc", b"SLWA\x01\0\0\0\0\0\0\x07\0\0\0\x01"
 
 
 def with_foreign(topics: Topics, format_: str, value: bytes | None) -> Connection:
-    """Twenty readings in two messages or twenty, what does not belong there, five readings."""
+    """Twenty readings in two messages or twenty, foreign messages, five readings."""
     connection = topics.connect(format_, partitions=1)
     with ChannelWriter(connection, batch_records=10) as writer:
         writer.write(readings(20))
@@ -97,7 +97,7 @@ def test_truncation_under_a_reader_is_an_error_before_positions_move(topics: Top
         writer.write(readings(50))
     with ChannelReader(connection, until={0: 50}, start={0: 50}) as reader:
         reader.seek({0: 5})
-        # Fetching has not begun: assigning anew drops what was fetched so far.
+        # Fetching has not begun: a new assignment drops fetched messages.
         topics.truncate(connection.topic_name, 0, 20)
         reader.seek({})
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Groups of readers: who reads what, where they go on, and who may commit."""
+"""Groups of readers: assignment, resuming, and commits."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What reading costs: memory for large messages, and decoding beside messages that are corrupt."""
+"""Cost of reading: memory for large messages, and decoding next to corrupt ones."""
 
 import json
 import subprocess

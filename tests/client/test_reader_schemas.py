@@ -165,7 +165,7 @@ def test_without_a_gateway_a_newer_schema_is_not_skipped(topics: Topics, each_fo
 
 
 def test_a_foreign_adopted_topic_loses_nothing(topics: Topics, each_format: str) -> None:
-    """Whose ids are not the channel's is told apart, even with the very schema of the channel."""
+    """Foreign schema ids are recognized, even with the schema of the channel."""
     connection = topics.connect(each_format, partitions=1)
     strange = [
         value

@@ -96,7 +96,7 @@ def test_records_after_the_end_offsets_are_excluded(channel: Channel, topics: To
         ends = {0: 50, 1: 0}
         assert len(list(reader)) == 50
         assert {p: place.offset for p, place in reader.position().items()} == ends
-        # Somebody who is no endpoint.
+        # A producer without an endpoint.
         topics.produce(channel.status.topic.name, 0, [b"not of the channel"])
         assert list(reader) == []
 
@@ -115,7 +115,7 @@ def test_a_failed_writer_is_named_after_its_records_are_read(brief: Channel) -> 
             try:
                 found += list(reader)
             except WriterFailed:
-                # The beat that tells of the new writer is still to come.
+                # The heartbeat that reports the new writer has not arrived.
                 continue
         assert by_id(found) == readings(100)
 
@@ -129,7 +129,7 @@ def test_a_failed_writer_is_awaited_and_its_successor_is_read(channel: Channel) 
         assert not reader.finished
         write(channel, 15, 25, group="load")
         assert by_id(found + list(reader)) == readings(40)
-    # Whoever comes later meets no failure.
+    # Later readers see no failure.
     assert by_id(list(channel.reader())) == readings(40)
 
 

@@ -50,7 +50,7 @@ PLACEMENTS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 class Threads:
-    """Threads that begin together; what they raise is raised by `join`."""
+    """Threads that start together; `join` raises their exceptions."""
 
     def __init__(self, work: Callable[[int], object], number: int = THREADS) -> None:
         self._together = threading.Barrier(number)
@@ -238,7 +238,7 @@ def test_every_thread_gets_a_failed_delivery_with_correct_counts(
     heard: list[BaseException] = []
 
     def write(number: int) -> None:
-        # What random digits say cannot be compressed to what the topic takes.
+        # Random digits do not compress below the topic's message limit.
         noise = random.Random(number).randbytes(4000).hex()  # noqa: S311
         try:
             while len(heard) < 100:
@@ -338,7 +338,7 @@ def test_dynamic_members_shared_by_threads_release_partitions(
                 for record in reader:
                     with lock:
                         found.append(record["id"])
-            # Who reads no more lets go of nothing, and the other member may wait for that.
+            # A member that stopped reading releases nothing, so the other may wait for it.
             while not (first.finished and second.finished):
                 records = reader.read(7, timeout=0.1)
                 with lock:

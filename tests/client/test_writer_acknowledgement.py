@@ -1,4 +1,4 @@
-"""A writer waits until groups have committed past what it wrote."""
+"""Acknowledgement: a writer waits until groups have committed past its records."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A failed delivery raises, says what is known, and ends the writer."""
+"""Failed deliveries: they raise with all known facts, and end the writer."""
 
 import random
 from pathlib import Path

@@ -145,7 +145,7 @@ def test_the_gateways_settings_are_valid(
     )
     assert settings.token_key is not None
     assert settings.tls_by_proxy
-    # What is published is what is listened on, and what the check asks.
+    # The published port is the listening port and the port of the healthcheck.
     assert services["gateway"]["ports"] == [f"127.0.0.1:8900:{settings.port}"]
     assert f":{settings.port}/readyz" in services["gateway"]["healthcheck"]["test"][-1]
     listeners = settings.listeners
@@ -190,7 +190,7 @@ def test_secrets_are_files_outside_git_and_images(
 
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
-    """What the README's lines make."""
+    """The files that the README's commands create."""
     (lines,) = [each for each in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "-m " in each]
     subprocess.run(["sh", "-euc", lines], cwd=tmp_path, check=True, timeout=480)
     return tmp_path / "secrets"

@@ -1,4 +1,4 @@
-"""The images: their files exist, their commands work, what they get is what the tests run with."""
+"""The images: their files exist, their commands work, their packages are those of the tests."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def stage(path: Path) -> list[tuple[str, str]]:
 
 
 def copied(path: Path) -> list[str]:
-    """Return what is copied from the project."""
+    """Return the files copied from the project."""
     lines = [each.split() for each in of(path, "COPY") if not each.startswith("--from")]
     return [source for line in lines for source in line[:-1]]
 
@@ -136,7 +136,7 @@ def test_an_image_has_the_package_versions_of_the_tests(name: str) -> None:
 
 @pytest.mark.parametrize("extra", ["gateway", "spark"])
 def test_an_image_has_all_requirements_of_the_project(extra: str) -> None:
-    # From the file, not from what is installed: an editable install keeps old metadata.
+    # From the file, not from the installed metadata, which an editable install keeps.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"][extra]]
     have = {pin.partition("==")[0].replace("_", "-").lower() for pin in pins(extra)}

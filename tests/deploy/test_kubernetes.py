@@ -37,7 +37,7 @@ def model(document: dict[str, Any]) -> type:
 
 
 def unfit(value: Any, hint: Any, path: str) -> Iterator[str]:
-    """Give what in a document the API's types do not have."""
+    """Yield the fields of a document that the API's types do not have."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Union:
         answers = [list(unfit(value, each, path)) for each in arguments if each is not type(None)]

@@ -71,7 +71,7 @@ def held(kafka: SharedKafka, topic: str) -> int:
 
 
 def reconciled(gateway: Gateway) -> None:
-    """Wait until the loops looked at a channel that was made after what is to be seen."""
+    """Wait until the loops have processed a channel created after the events in question."""
     gateway.channel(f"after-{uuid.uuid4().hex[:8]}", SCHEMA)
 
 

@@ -1,4 +1,4 @@
-"""Calls of older clients, as they were recorded, still work and are answered what they read."""
+"""Recorded calls of older clients still work, with the fields that they read."""
 
 import json
 import re
@@ -58,7 +58,7 @@ class Replay:
         return answer
 
     def differences(self, exchange: dict[str, Any], answer: httpx.Response) -> list[str]:
-        """Say what of the recorded answer this one does not have."""
+        """Return the parts of the recorded response that are missing in this one."""
         expected = exchange["answer"]
         if answer.status_code != expected["status"]:
             return [f"status {answer.status_code}, was {expected['status']}: {answer.text}"]
@@ -114,7 +114,7 @@ def test_an_older_clients_calls_still_work(recording: Path, http: httpx.Client) 
     for number, exchange in enumerate(json.loads(recording.read_text())):
         deadline = time.monotonic() + 180
         differences = replay.differences(exchange, replay.ask(exchange))
-        # A waiting read is repeated until what it waits for is there, as clients do.
+        # A long poll is repeated until its condition holds, as clients do.
         while differences and "wait" in exchange["query"] and time.monotonic() < deadline:
             differences = replay.differences(exchange, replay.ask(exchange))
         assert differences == [], f"{number}: {exchange['method']} {exchange['path']}"

@@ -1,4 +1,4 @@
-"""docs/operating.md names what there is."""
+"""docs/operating.md names only existing metrics, reasons, settings, commands and files."""
 
 import re
 from pathlib import Path

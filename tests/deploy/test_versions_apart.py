@@ -25,7 +25,7 @@ VERSION = {"id": 1, "version": 1, "definition": DEFINITION, "created_at": "2026-
 RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "recorded" / "client-0.1.0.json").read_text()
 )
-#: What these hold is data, not fields.
+#: These hold data, not fields.
 MAPS = {"labels", "config", "kafka", "schema", "definition", "ends"}
 
 
@@ -128,7 +128,7 @@ def newer(value: Any, key: str = "") -> Any:
 
 
 def ask(call: str, answer: Any, **arguments: Any) -> Any:
-    """Make a call of a gateway that gives this answer, and return what the client makes of it."""
+    """Make a call to a gateway that returns this response, and return the client's result."""
     transport = Transport("http://gateway.invalid")
     transport._http.close()
     handler = httpx.MockTransport(lambda _request: httpx.Response(200, json=answer))

@@ -11,7 +11,7 @@ from sluiceway_gateway.provisioning.reconciler import Counts
 
 @pytest.fixture
 def adopted(rig: Rig, operator: Operator) -> Channel:
-    """A channel that is ready, of a topic that somebody made."""
+    """A ready channel of an adopted topic."""
     name = f"foreign-{uuid.uuid4().hex[:8]}"
     operator.create(name, 2, **{"segment.ms": "7000", "flush.ms": "9000"})
     topic = TopicRef(name=name, id=rig.topic_id(name), partitions=2)

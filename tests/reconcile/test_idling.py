@@ -1,4 +1,4 @@
-"""Channels that nobody uses come to their end, on a real broker and a clock that tests move."""
+"""Idle channels are closed and removed, on a real broker and a manual clock."""
 
 import uuid
 from collections.abc import Callable
@@ -46,12 +46,12 @@ class Owner:
         )
 
     def set_clock(self, seconds: float) -> None:
-        """Set the wall clock, as somebody does; no time passes."""
+        """Set the wall clock; no time passes."""
         self.rig.clock.advance(seconds)
         self.start += timedelta(seconds=seconds)
 
     def on(self, seconds: float) -> IdleCounts:
-        """Let time pass; return the sums of what was done."""
+        """Let time pass; return the summed counts."""
         counts = IdleCounts()
         for _ in range(int(seconds // 10)):
             self.rig.clock.advance(10)
@@ -81,7 +81,7 @@ def owner(rig: Rig) -> Owner:
 
 def produce(rig: Rig, channel: Channel) -> None:
     producer = Producer({"bootstrap.servers": rig.kafka.bootstrap_servers})
-    # By the clock of somebody who is years behind.
+    # By a clock that is years behind.
     producer.produce(channel.topic.name, b"x", partition=0, timestamp=1_000_000_000_000)
     assert producer.flush(30) == 0
 
@@ -120,7 +120,7 @@ def test_an_idle_channel_is_announced_closed_and_then_removed(
 
 
 def attach(owner: Owner) -> Callable[[], object]:
-    """Attach a reader; return what detaches it."""
+    """Attach a reader; return a function that detaches it."""
 
     def nobody() -> None: ...
 
@@ -192,7 +192,7 @@ def test_a_new_leader_watches_the_topic_before_it_closes(owner: Owner) -> None:
     owner.succeed()
     assert owner.on(IDLE_S / 10).closed == 0
     assert owner.on(IDLE_S / 10).closed == 1
-    # That it was late is nobody's fault: the channel can be read for its time.
+    # After a late close the channel is still readable for its whole time.
     assert owner.on(IDLE_S - 100).removed == 0
 
 
@@ -215,7 +215,7 @@ def test_a_clock_set_back_closes_no_channel_early(owner: Owner) -> None:
     use_by_connecting(owner)
     owner.on(3600 - 2 * IDLE_S)
     assert owner.phase is Phase.READY
-    # It is late by what the clock was set back.
+    # It is late by the time by which the clock was set back.
     assert owner.on(2 * IDLE_S).closed == 1
 
 

@@ -1,4 +1,4 @@
-"""Positions of groups are told to Kafka's own group offsets, where Kafka's tools find them."""
+"""Positions of groups are mirrored to Kafka's group offsets for Kafka's tools."""
 
 import logging
 import time
@@ -54,7 +54,7 @@ class Site:
             offsets_store.put(tx, placed, now=self.rig.clock.now)
 
     def in_kafka(self, group: str = "") -> dict[int, int]:
-        """Return what Kafka's tools show of a group in this channel."""
+        """Return a group's offsets in this channel as Kafka's tools show them."""
         name = group or self.group
         asked = [ConsumerGroupTopicPartitions(name)]
         found = self.admin.list_consumer_group_offsets(asked)[name].result(30)

@@ -54,7 +54,7 @@ observed_topics = st.none() | st.builds(
 
 
 def apply(action: Action, topic: ObservedTopic | None) -> ObservedTopic | None:
-    """Do to a topic what Kafka does, and refuse what Kafka refuses."""
+    """Apply actions to a topic, or refuse them, as Kafka does."""
     match action:
         case CreateTopic():
             assert topic is None
@@ -92,7 +92,7 @@ def test_planning_again_after_applying_a_plan_gives_nothing(
 ) -> None:
     after = applied(desired, observed)
     assert plan(desired, after).actions == ()
-    # As the reconciler does it: what was found is recorded before the next plan.
+    # As in the reconciler, observations are recorded before the next plan.
     if desired.id is None and after is not None:
         assert plan(replace(desired, id=after.id), after).actions == ()
 

@@ -126,7 +126,7 @@ def test_a_topic_recreated_outside_is_reported_and_unchanged(rig: Rig, operator:
     assert found.topic.id == channel.topic.id
     assert status(found, "Ready") == ("False", "TopicRecreated")
     assert topic.id in condition(found, "Ready").message
-    # Deleting the channel does not delete what somebody else made.
+    # Deleting the channel does not delete another's topic.
     rig.delete(channel)
     assert rig.run_once().removed == 1
     assert rig.find(channel) is None

@@ -1,4 +1,4 @@
-"""What two replicas do to one database and one Kafka, one of them with a lease that ended."""
+"""Two replicas on one database and one Kafka, one of them with an expired lease."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Kafka's secured listeners, a gateway that is let in by a password, and clean surroundings."""
+"""Kafka's secured listeners, a gateway with a password, and a clean environment."""
 
 import os
 from collections.abc import Iterator

@@ -38,7 +38,7 @@ sluiceway.spark.register(spark)
 frame = spark.range(1000).withColumnRenamed("id", "a")
 writer = frame.write.format("channel").option("create", "true").mode("append")
 
-# By what the gateway gives.
+# With the gateway's properties.
 writer.save("by-spark")
 read = spark.read.format("channel").load("by-spark")
 read.explain(extended=True)

@@ -1,4 +1,4 @@
-"""What stands between a client and the gateway, and between the gateway and Kafka, is told."""
+"""Access problems between client and gateway, and between gateway and Kafka, are reported."""
 
 import ssl
 import threading

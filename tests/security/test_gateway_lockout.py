@@ -1,4 +1,4 @@
-"""A gateway that Kafka does not let in says which of its properties are wrong, and recovers."""
+"""A gateway refused by Kafka names its wrong properties, and recovers."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def database_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    """What is logged, as JSON lines."""
+    """The log, as JSON lines."""
     stream = io.StringIO()
     with logging_kept():
         configure_logs(level="warning", format="json", stream=stream)
@@ -50,7 +50,7 @@ def gateway(database_url: str, properties: Mapping[str, str]) -> Iterator[httpx.
         database_url=database_url,
         kafka_bootstrap_servers=others.pop("bootstrap.servers"),
         kafka_properties=json.dumps(others),
-        # A broker with much to do takes more than a second to refuse somebody.
+        # A busy broker takes more than a second to refuse a client.
         kafka_timeout_ms=3000,
         resync_s=1,
     )

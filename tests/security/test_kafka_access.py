@@ -1,4 +1,4 @@
-"""Whoever Kafka does not let in is told why and what to do, at once and before anything is sent."""
+"""Clients refused by Kafka get the reason and advice, at once and before sending."""
 
 import contextlib
 import json
@@ -157,7 +157,7 @@ def test_properties_of_the_process_override_those_of_the_gateway(
     assert admin_config(given)["sasl.username"] == "file"
     assert admin_config(given, {"sasl.username": "call", "linger.ms": 5})["sasl.username"] == "call"
     assert "linger.ms" not in admin_config(given, {"linger.ms": 5})
-    # A file is read anew for each client.
+    # A file is read again for each client.
     path.write_text(json.dumps({"sasl.username": "rotated"}))
     assert admin_config(given)["sasl.username"] == "rotated"
 

@@ -68,7 +68,7 @@ def test_http_at_debug_shows_no_secret(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is logged: the method, the URL, the answer's status and headers, and no request's."""
+    """The log has method, URL, and the response's status and headers, but no request headers."""
     refused = environment.token("admin")
     environment.revoke(refused)
     tokens = [Path(os.environ["SLUICEWAY_TOKEN_FILE"]).read_text(), refused]
@@ -120,7 +120,7 @@ def reader_to_now(connection: Connection, **options: Any) -> ChannelReader:
     return ChannelReader(connection, until="now", **options)
 
 
-# Calls that fail, and what they raise. None has a secret among its own locals.
+# Failing calls and their errors. None has a secret among its own locals.
 Failure = Callable[[SecuredKafka], object]
 BAD = {"sasl_password": HUSH}
 
@@ -301,7 +301,7 @@ def test_tracebacks_of_invalid_arguments_show_no_token(options: dict[str, str]) 
 def test_an_interrupted_request_does_not_keep_the_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An interrupt, while the gateway thinks, is nobody's named error, and has httpx's frames."""
+    """An interrupt during a request has httpx's frames."""
     monkeypatch.setenv("SLUICEWAY_TOKEN", f"slw_a_{HUSH}")
 
     def interrupt(*_: object) -> None:
@@ -321,7 +321,7 @@ def test_masked_properties_show_what_is_not_secret() -> None:
 
 
 def assert_hushed(error: BaseException, *hushed: str) -> None:
-    """Look for secrets in what reporters make of an error: its frames with all their locals."""
+    """Look for secrets in an error report: its frames with all their locals."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_code.co_filename == __file__:
         place = place.tb_next  # this test knows the secrets

@@ -18,7 +18,7 @@ RECORDS = [{"a": each} for each in range(100)]
 
 
 def written(channel: Channel) -> list[dict[str, int]]:
-    """Write the records and return what is read of the channel."""
+    """Write the records and return those read from the channel."""
     with channel.writer() as writer:
         writer.write(RECORDS)
     with channel.reader(until="now") as reader:

@@ -24,7 +24,7 @@ WRONG = "pw-wrong-93ab"
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What the program printed, and the directory of its files."""
+    """The program's output, and the directory of its files."""
 
     output: str
     errors: str

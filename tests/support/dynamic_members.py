@@ -1,4 +1,4 @@
-"""Members of a dynamic group in random schedules, and what they are told."""
+"""Members of a dynamic group in random schedules."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ GROUP = "d"
 
 @dataclass
 class Member:
-    """What a client knows of itself, that reads what it may and lets go of what it is to."""
+    """The state of a client that reads its partitions and releases them when asked."""
 
     asked: AttachSpec
     index: int
@@ -50,7 +50,7 @@ class DynamicRules:
 
     @property
     def staying(self) -> list[Member]:
-        """Those that have not come to their end for good."""
+        """Members that may still return."""
         return [each for each in self.members if not each.gone]
 
     # More than there are partitions, so that some have none.
@@ -79,13 +79,13 @@ class DynamicRules:
         )
 
     def ask(self, one: Member) -> MemberAssignment | None:
-        """Hear how it stands, and read no more what is another's; None if it has to stop."""
+        """Get the assignment, and stop reading revoked partitions; None if fenced."""
         try:
             found = self.sync(one, SyncRequest(epoch=one.epoch, take=None, has=None))
         except (Fenced, IllegalTransition, StaleGeneration):
             known = self.known(one.asked.id)
             assert not known.lives
-            # Who failed, or was lost, may go on.
+            # A failed or lost member may return.
             out = known.superseded and not known.may_return
             one.gone = out or known.state is State.CLOSED
             one.reads.clear()
@@ -94,12 +94,12 @@ class DynamicRules:
         return found
 
     def take(self, one: Member) -> MemberAssignment | None:
-        """Do all that a client does when it hears of another generation."""
+        """Sync as a client does after a new generation."""
         found = self.ask(one)
         return None if found is None else self.take_told(one, found)
 
     def take_told(self, one: Member, found: MemberAssignment) -> MemberAssignment:
-        """Take what it was told of."""
+        """Take the given assignment."""
         one.reads &= set(found.partitions)
         wish = SyncRequest(epoch=one.epoch, take=found.generation, has=found.has)
         one.wishes.append(wish)
@@ -133,7 +133,7 @@ class DynamicRules:
     def nobody_reads_what_another_reads(self) -> None:
         read: set[int] = set()
         for each in self.staying:
-            # Who is not waited for any longer hears of it when it asks.
+            # A member that is no longer awaited learns so when it asks.
             found = self.ask(each)
             mine = each.reads if found else set()
             assert not read & mine

@@ -50,7 +50,7 @@ class Site:
         return f"/v1/channels/{self.name}"
 
     def ask(self, role: str = "reader", **body: Any) -> httpx.Response:
-        """Attach; `body` goes over what is asked by default."""
+        """Attach; `body` overrides the default request."""
         asked = {"uid": self.uid, "id": fresh_id(), "session": self.session, "role": role}
         return self.rig.http.post(f"{self.path}/endpoints", json=asked | body)
 

@@ -28,7 +28,7 @@ from sluiceway_gateway.settings import Settings
 
 
 class _Server(uvicorn.Server):
-    """Ends when it is told, where uvicorn's own looks ten times a second and rests for a tenth."""
+    """Stops at once; uvicorn's own server polls every tenth of a second."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
@@ -122,7 +122,7 @@ class Rig:
         return {"Authorization": f"Bearer {made.text.get_secret_value()}"}
 
     def observe(self, name: str, phase: Phase, **status: Any) -> Channel:
-        """Write down what the reconciler would have seen."""
+        """Record an observation as the reconciler does."""
         with self.database.write() as tx:
             was = channels_store.hold(tx, name)
             assert was is not None

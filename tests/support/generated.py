@@ -134,7 +134,7 @@ def schemas(leaves=LEAVES, depth=2) -> st.SearchStrategy[Schema]:
 
 
 def _ticking(instants, nanoseconds):
-    """Draw what a unit of so many nanoseconds can tell."""
+    """Draw values that a unit of so many nanoseconds can represent."""
     microseconds = max(1, nanoseconds // 1000)
 
     def cut(instant):
@@ -152,7 +152,7 @@ def _instants(zone):
 
 
 def _near(zone):
-    """Draw instants that 64 bits of nanoseconds can tell."""
+    """Draw instants that 64 bits of nanoseconds can represent."""
     ends = (datetime(1677, 9, 22), datetime(2262, 4, 11))  # noqa: DTZ001
     return st.datetimes(*ends, timezones=st.just(zone))
 
@@ -294,7 +294,7 @@ def pairs(draw, leaves=KNOWN_LEAVES, depth=2) -> tuple[Schema, Schema]:
 
 
 def fastavro_reads(row: object, writer: Schema, reader: Schema) -> object:
-    """What fastavro gives of `row`, written with `writer` and read with `reader`; it may raise."""
+    """Return `row`, written with `writer` and read with `reader` by fastavro; may raise."""
     sink = io.BytesIO()
     fastavro.schemaless_writer(sink, fastavro.parse_schema(writer.definition), row)
     sink.seek(0)
@@ -303,7 +303,7 @@ def fastavro_reads(row: object, writer: Schema, reader: Schema) -> object:
 
 
 def _fitted(value: object, type_: Type) -> object:
-    """Say in Python's types what fastavro leaves in JSON's (defaults) or too precise (floats)."""
+    """Convert values that fastavro leaves in JSON's types (defaults) or too precise (floats)."""
     if value is None:
         return None
     match type_:
@@ -327,7 +327,7 @@ def _fitted(value: object, type_: Type) -> object:
 
 
 PREFIX = b"\x00\x00\x00\x00\x07"
-"""What a message of the schema 7 begins with."""
+"""The first bytes of a message of schema 7."""
 
 
 def schema_of(type_, **more):

@@ -125,7 +125,7 @@ def logging_kept() -> Iterator[None]:
         yield
     finally:
         root.handlers[:], access.disabled = handlers, disabled
-        # Not by the attribute: loggers remember what they are enabled for.
+        # Not by the attribute: loggers cache their enabled levels.
         root.setLevel(level)
         structlog.configure(**configured)
 

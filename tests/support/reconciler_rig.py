@@ -146,7 +146,7 @@ class Rig:
 
 
 class Operator:
-    """Somebody who changes topics behind the gateway's back."""
+    """Changes topics behind the gateway's back."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})

@@ -1,4 +1,4 @@
-"""A way to a server of this machine that can be cut, stand still, or swallow what passes."""
+"""A TCP relay to a local server that can be cut, stalled, or made to drop data."""
 
 import contextlib
 import socket
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def held_port(port: int = 0) -> socket.socket:
-    """Keep a port of the loopback interface (0: a free one) for whoever listens with SO_REUSEPORT.
+    """Reserve a loopback port (0: a free one) for a listener with SO_REUSEPORT.
 
     Until then, connections to it are refused.
     """
@@ -81,12 +81,12 @@ class Relay:
             self._lost |= self._open
 
     def lose_at(self, word: bytes, *, arrives: bool) -> None:
-        """Lose, in the same way, the next connection that sends `word`, which `arrives` or not."""
+        """Lose, in the same way, the next connection that sends `word`, delivered or not."""
         self._lose_at = (word, arrives)
 
     @property
     def waits_to_lose(self) -> bool:
-        """Whether nobody has sent the word of `lose_at` yet."""
+        """Whether no connection has sent the word of `lose_at` yet."""
         return self._lose_at is not None
 
     def close(self) -> None:
@@ -153,6 +153,6 @@ class Relay:
 
 
 def _end(connection: socket.socket) -> None:
-    """Wake who waits for it, here and at its other end."""
+    """Wake the threads that wait for it, here and at its other end."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -24,7 +24,7 @@ _DAY = timedelta(days=1)
 
 
 class Authority:
-    """A certificate authority; `pem` is what those who trust it are given, `file` its path.
+    """A certificate authority; `pem` is its certificate, `file` the path of that.
 
     It is found in its directory, where its key is too: what one process made signs in others.
     """
@@ -186,7 +186,7 @@ PASSWORDS = {"gateway": "pw-gateway-5f3a", "job": "pw-job-71cc"}
 
 @dataclass(frozen=True, kw_only=True)
 class SecuredKafka:
-    """The broker, whom it trusts, and what each kind of client needs to be let in."""
+    """The broker, the authority it trusts, and the properties of each kind of client."""
 
     broker: SharedKafka
     authority: Authority
@@ -194,7 +194,7 @@ class SecuredKafka:
     client: Certificate
 
     def scram(self, user: str = "job", **others: str) -> dict[str, str]:
-        """Return what a user needs; keywords are further properties, `_` for `.`."""
+        """Return the properties of a user; keywords are further properties, `_` for `.`."""
         return {
             "bootstrap.servers": self.broker.secured["SCRAM"],
             "security.protocol": "SASL_SSL",
@@ -206,7 +206,7 @@ class SecuredKafka:
         }
 
     def tls(self, listener: str, **others: str) -> dict[str, str]:
-        """Return what reaches a listener by TLS alone."""
+        """Return the properties for a listener with TLS alone."""
         return {
             "bootstrap.servers": self.broker.secured[listener],
             "security.protocol": "SSL",
@@ -215,12 +215,12 @@ class SecuredKafka:
         }
 
     def mutual(self) -> dict[str, str]:
-        """Return what reaches MUTUAL."""
+        """Return the properties for the listener MUTUAL."""
         return self.tls("MUTUAL", ssl_certificate_pem=self.client.pem, ssl_key_pem=self.client.key)
 
 
 def secured_kafka(broker: SharedKafka) -> SecuredKafka:
-    """Make the users at the run's broker, and find what it was given for its clients."""
+    """Create the users at the run's broker, and load its certificates."""
     _make_users(broker.bootstrap_servers)
     directory = Path(broker.certificates)
     ours = Authority(directory / OURS)
@@ -244,7 +244,7 @@ def _make_users(bootstrap_servers: str) -> None:
 
 
 def connection(kafka: Mapping[str, str]) -> Connection:
-    """Return the connection to a topic that nobody will reach."""
+    """Return the connection to a topic that is never reached."""
     definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
     return Connection(
         channel_name="readings",

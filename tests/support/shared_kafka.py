@@ -24,7 +24,7 @@ from waiting import until
 
 @dataclass(frozen=True)
 class Way:
-    """A listener of the broker's, and the port at which its clients are told to find it."""
+    """A listener of the broker, and its advertised port."""
 
     listener: int
     port: int
@@ -106,7 +106,7 @@ def number_of_process(config: pytest.Config) -> int:
 
 
 def _until_unconfigured(config: pytest.Config) -> SharedKafka:
-    # What makes certificates takes long to import, and one process of the run makes them for all.
+    # A slow import, which only the process that starts the broker needs.
     import secured_kafka
 
     with ExitStack() as stack:
@@ -126,7 +126,7 @@ def _until_unconfigured(config: pytest.Config) -> SharedKafka:
             properties=threads | secured_kafka.listener_properties(certificates),
         )
         stack.enter_context(server)
-        # Nobody reads its data again, and to close the logs of all tests in order takes half a
+        # Its data is not needed again, and closing the logs of all tests in order takes half a
         # minute.
         stack.callback(os.kill, server.pid, signal.SIGKILL)
         config.add_cleanup(stack.pop_all().close)

@@ -1,4 +1,4 @@
-"""What strangers' bytes may cost: memory in proportion to their length, and never the process."""
+"""Untrusted bytes: memory stays proportional to their length, and the process never crashes."""
 
 import multiprocessing
 import os
@@ -20,7 +20,7 @@ from sluiceway.records import to_batches
 LIMIT_BYTES = 2 << 30
 PATIENCE_S = 480
 
-# Each process is forked from one that has loaded what takes long to load, and done nothing with it.
+# Processes are forked from one that has imported the slow modules and not used them.
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["pandas", "pytest", "sluiceway.codecs", "sluiceway.records"])
 

@@ -1,4 +1,4 @@
-"""What is written is what is read: any schema, any record, both formats."""
+"""Round trips of any schema and record through both formats."""
 
 import io
 import struct
@@ -21,7 +21,7 @@ NO_LIMIT = 2**31
 
 
 def oracle(schema, schema_id, rows):
-    """What fastavro writes."""
+    """Return the bytes that fastavro writes."""
     parsed = fastavro.parse_schema(schema.definition)
     written = []
     for row in rows:

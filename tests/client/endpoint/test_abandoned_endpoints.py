@@ -117,7 +117,7 @@ def test_an_endpoint_held_by_its_own_callback_is_reported_after_garbage_collecti
 
 
 class Thing:
-    """What may be forgotten."""
+    """An object that may be abandoned."""
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def calls(script: Script) -> EndpointCalls:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what the client itself has said."""
+    """Return the client's own log messages."""
     return [each.getMessage() for each in caplog.records if each.name.startswith("sluiceway")]
 
 

@@ -99,7 +99,7 @@ def test_a_paused_dynamic_member_resumes_at_the_committed_position(
             reader.commit()
         again = records_of(reader, 1)
         assert revoked == [(0, 1)]
-        # What was read before the pause is committed when it was read again, and not before.
+        # Records read before the pause are committed only after they are read again.
         with pytest.raises(CommitBeyondRead):
             reader.commit(before)
         again += records_of(reader, 9)
@@ -336,7 +336,7 @@ def test_a_stopped_and_continued_process_resumes(
             told = json.loads(program.stdout.readline())
         finally:
             program.kill()
-    # Those of dynamic groups read again what they had not committed, and could not commit it.
+    # Members of dynamic groups reread uncommitted records, and could not commit them.
     assert told == {
         "confluent": {"commit": KafkaError.ILLEGAL_GENERATION, "read": [[0, 3], [0, 4], *ONE]},
         "dynamic": {"commit": "stale_generation", "read": 20},

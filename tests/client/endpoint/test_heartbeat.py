@@ -20,7 +20,7 @@ from sluiceway.rest.transport import Transport
 
 
 class Told:
-    """A member that keeps what it hears."""
+    """A member that keeps the replies it receives."""
 
     def __init__(self, number: int) -> None:
         self.id = f"{number:032x}"
@@ -249,7 +249,7 @@ def test_one_process_has_one_session_with_a_gateway_as_one_principal(script: Scr
 
 
 class Along:
-    """A companion that keeps what it hears."""
+    """A companion that keeps the replies it receives."""
 
     def __init__(self) -> None:
         self.tells: dict[str, Any] = {"tasks": [1]}

@@ -1,4 +1,4 @@
-"""What beats tell of an endpoint's metrics."""
+"""Metrics of endpoints in heartbeats."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""When a reader is done, judged from what is known of the writers."""
+"""Stop condition: when a reader ends, by the states of the writers."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 
 
 class Reader:
-    """What a reader of a channel knows of its writers, by a clock that the test turns."""
+    """A reader's view of its writers, by a manual clock."""
 
     def __init__(self, on_lost_writer: OnLostWriter = "raise", *, writers: int = 1) -> None:
         self.now_s = 0.0
@@ -48,7 +48,7 @@ def writer(number: int, state: str = "closed", health: str = "healthy", **facts:
 def judged(
     *present: Endpoint, writers: int = 1, on_lost_writer: OnLostWriter = "raise"
 ) -> WritersOutcome | None:
-    """Return what a reader that has had all patience makes of these."""
+    """Return the outcome of these writers after all deadlines have passed."""
     reader = Reader(on_lost_writer, writers=writers)
     reader.policy.observe(present)
     reader.now_s = PATIENCE_S
@@ -107,7 +107,7 @@ def test_a_failed_writer_that_wrote_nothing_is_ignored() -> None:
     assert judged(writer(0, ends={0: 5}), empty) == WritersOutcome(ends={0: 5})
     assert judged(empty) is None, "none has come"
     assert judged(writer(0, ends={0: 5}), empty, writers=2) is None
-    # What the topic held when its process died is not its own.
+    # The topic's end offsets at the time of its death include other writers' records.
     lost = writer(1, "error", "lost", ends={}, lost_at={0: 9})
     assert judged(writer(0, ends={0: 5}), lost) == WritersOutcome(ends={0: 5})
 
@@ -141,7 +141,7 @@ def test_the_wait_for_a_failed_writer_starts_when_the_reader_learns_of_the_failu
     found = reader.judges(failed)
     assert found is not None
     assert isinstance(found.error, WriterFailed)
-    # Somebody started it again in its place after all, and that one finished.
+    # A late successor in its place finished.
     assert reader.judges(writer(7, group=group, ends={0: 3})) == WritersOutcome(ends={0: 3})
 
 
@@ -188,7 +188,7 @@ def test_a_restarted_writer_has_the_full_wait_after_another_failure() -> None:
 def test_a_successor_is_awaited_after_a_predecessor_that_wrote_nothing() -> None:
     reader, done = Reader(), writer(0, ends={0: 5})
     assert reader.judges(done, writer(1, "opened"), writer(2, "opened", group=None)) is None
-    # Nobody can take the place of one without a group.
+    # A writer without a group has no successor.
     ended = [writer(1, "error", ends={}), writer(2, "error", ends={}, group=None)]
     assert reader.judges(done, *ended) is None
     assert reader.judges(done, ended[1]) == WritersOutcome(ends={0: 5})

@@ -50,7 +50,7 @@ def buffer_of(reader: ChannelReader) -> SharedPartitionBuffer:
 
 
 class Between:
-    """A consumer; `then` is called with what the next wait for a message brought."""
+    """A consumer; `then` is called with the result of the next poll."""
 
     def __init__(self, consumer: Consumer, then: Callable[[list[Message]], None]) -> None:
         self._consumer = consumer
@@ -138,7 +138,7 @@ def test_an_idle_readers_partitions_are_paused_and_read_completely_later(
             most = max(most, buffer_of(still).size)
         assert ids == list(range(1, 200_000, 2))
         assert buffer_of(still).paused
-        # What came in the round in which it was too much is kept as well.
+        # Messages of the poll that exceeded the limit are kept as well.
         assert most < 2_000_000 + 8192 * 400
         rest = [id_ for batch in still.batches() for id_ in batch["id"].to_pylist()]
         assert rest == list(range(6, 200_000, 2))

@@ -1,4 +1,4 @@
-"""What asks Kafka whether a topic is still the same, shared in its process while all is well."""
+"""The check of a topic's identity, shared within a process while it succeeds."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -110,7 +110,7 @@ def pipeline_of_pypz(wish: Wish, kind: Any = None) -> Any:
 
 
 class Pipelines:
-    """Creates ports, and closes those that a test leaves open."""
+    """Creates ports, and closes them at the end of the test."""
 
     def __init__(self, make: MakePorts, url: str) -> None:
         self.make, self.url = make, url

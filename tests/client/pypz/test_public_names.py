@@ -15,10 +15,10 @@ from sluiceway.pypz import (
 
 ROOT = Path(__file__).parents[3]
 CLASSES = (KafkaChannelReader, KafkaChannelWriter, ChannelStatusMonitor, ChannelStatusMessage)
-#: What is for the package itself, and not for its users.
+#: Names for the package's own use.
 OWN = {"set_health"}
 NAMES = {name for each in CLASSES for name in dir(each) if not name.startswith("_")} - OWN
-#: What a name stands for in the page, as `…_and_not_closed` does.
+#: The part that the page abbreviates as `…`, as in `…_and_not_closed`.
 PREFIX = "is_any_connected_channel_healthy"
 
 

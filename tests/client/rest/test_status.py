@@ -1,4 +1,4 @@
-"""How channels stand, as a client is told it, with a real broker."""
+"""Status reports of channels, with a real broker."""
 
 import time
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def test_group_lag_follows_the_returned_records(channel: Channel) -> None:
         )
         assert counted.readers[0].endpoint.counters["averageTimePerReadCycleMs"] > 0
     report = until_report(channel, lambda found: found.readers[0].endpoint.state == "closed")
-    # What was handed out and not committed is read again by whoever comes next.
+    # Returned but uncommitted records are read again by the next reader.
     report = until_report(channel, lambda found: group_of(found).lag_messages == 70)
     assert group_of(report).members == 0
 

@@ -1,4 +1,4 @@
-"""What is left to be read, and when a channel that closes is closed."""
+"""Unread records, and when a closing channel is closed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -36,7 +36,7 @@ def operator(kafka: SharedKafka) -> AdminClient:
 
 @pytest.fixture
 def topic(operator: AdminClient) -> str:
-    """The name of a topic that somebody made."""
+    """The name of an existing topic."""
     name = f"Somebodys_{uuid.uuid4().hex[:8]}"
     config = {"retention.ms": "60000", "max.message.bytes": "2000", "flush.ms": "9000"}
     make(operator, NewTopic(name, num_partitions=3, config=config))

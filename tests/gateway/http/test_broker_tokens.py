@@ -1,4 +1,4 @@
-"""What tokens let pykafka's Broker do, and what it does without Kafka."""
+"""pykafka's Broker with tokens of different scopes, and without Kafka."""
 
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ from sluiceway_gateway.db.engine import Database
 
 @pytest.fixture
 def rig(sqlite: Databases) -> Iterator[Rig]:
-    """A gateway on one database: what a Broker makes of answers is the same on another."""
+    """A gateway on one database; the Broker does not depend on the database."""
     url = sqlite.migrated()
     database = Database(url)
     with running(database, url) as rig:

@@ -20,7 +20,7 @@ def test_attach_heartbeat_commit_and_reset_survive_clock_steps(flights: Site, ho
     reader = flights.member()
     assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
     clock.advance(timedelta(hours=hours))
-    # Late repeats of what was before, and what comes next.
+    # Late repeats of earlier requests, and new ones.
     assert flights.member(id=reader["id"])["epoch"] == reader["epoch"]
     assert flights.commit(reader, 1, (0, 3, 0)).json()["positions"][0]["offset"] == 5
     assert flights.commit(reader, 2, (0, 9, 0)).status_code == 200
@@ -43,7 +43,7 @@ def test_a_heartbeat_from_the_future_affects_only_its_own_session(flights: Site)
     reader, other = flights.attach(), Site(rig=flights.rig, name=flights.name, uid=flights.uid)
     bystander = other.attach()
     flights.beat(report(reader, "started"), beat=MAX_BEATS_AHEAD)
-    # What comes after it is late, whatever it says.
+    # Every later heartbeat is outdated, whatever its number.
     assert flights.beat(report(reader, "stopped"), beat=1)[0]["status"] == "ok"
     assert flights.get(reader)["state"] == "started"
     assert other.beat(report(bystander, "started"))[0]["status"] == "ok"

@@ -1,4 +1,4 @@
-"""Commits over HTTP: malformed requests, tokens, and what the writer is taken for."""
+"""Commits over HTTP: malformed requests, tokens, and use of the write connection."""
 
 import json
 from typing import Any

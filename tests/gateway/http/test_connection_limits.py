@@ -1,4 +1,4 @@
-"""What a client may send and hold before anybody knows who it is; on raw sockets."""
+"""Limits for unauthenticated clients, on raw sockets."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ from waiting import until
 
 CONNECTIONS = 4
 TIMEOUT_S = 0.5
-#: What a socket, the server's buffers and the limits may hold together.
+#: Total size of the socket's and server's buffers and the limits.
 HELD = 4 * 1024 * 1024
 PIECE = 16 * 1024
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -226,7 +226,7 @@ def test_a_client_that_reads_nothing_is_disconnected(impatient: Rig) -> None:
     with connected(impatient, receive_buffer=4096) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         made.sendall(LARGE + b"\r\n")
-        # What comes after the answer has begun is neither read nor refused.
+        # Data after the start of the response is neither read nor refused.
         until(lambda: is_cut(made, b"\r\n"), seconds=10)
 
 

@@ -1,4 +1,4 @@
-"""Requests made to cost much are refused for little, and unread where nobody may ask."""
+"""Expensive requests are refused cheaply, and not read without authentication."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from sluiceway_gateway.http.json import loads
 
 JSON = {"Content-Type": "application/json"}
 MOST_SHOWN = 20
-#: What the costly way takes is many times this; what is right takes a fraction of it.
+#: The expensive way takes many times as long, the right one a fraction.
 SOON_S = 2.0
 
 

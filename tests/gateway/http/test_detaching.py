@@ -126,7 +126,7 @@ def test_a_failed_writer_without_records_leaves_its_place_unchanged(flights: Sit
 
     assert fails({}) == {}
     assert not flights.member(role="writer")["took_over"]
-    # Of that one nobody knows where it ends, as it is superseded here.
+    # The end offsets of the superseded one are unknown.
     assert fails({}) is None
     assert fails() is None
     flights.depart(flights.member(role="writer"), ends={"0": 120})
@@ -170,12 +170,12 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     assert (event["state"], event["by"]) == ("closed", "loopback")
     assert flights.get(told)["events"][-1]["cause"] == "removed"
     assert code(flights.depart(told)) == "fenced"
-    # What one that finished wrote is not forgotten either, nor is its successor's place.
+    # The end offsets of a finished writer and its successor's place are kept.
     again = dismiss(stand_in).json()
     assert again["superseded"]
     assert flights.listed(group="told")[0]["ends"] == {"0": 5}
     assert not flights.member(role="writer", group="told")["took_over"]
-    # Its topic is gone: there is nothing left to be read.
+    # Its topic is deleted: nothing is left to read.
     flights.rig.observe(flights.name, Phase.FAILED)
     assert dismiss(failed).json()["superseded"]
     assert flights.listed(group="unknown") == []

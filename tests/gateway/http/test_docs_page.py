@@ -1,4 +1,4 @@
-"""/docs is served by the gateway alone, from files that are those of npm's swagger-ui-dist."""
+"""/docs: served by the gateway alone, from the files of npm's swagger-ui-dist."""
 
 import hashlib
 import re
@@ -19,7 +19,7 @@ SUM_OF = {
 
 
 class Page(HTMLParser):
-    """What a page asks the browser to fetch, and what it has it run from within itself."""
+    """Collects the URLs and the inline scripts of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

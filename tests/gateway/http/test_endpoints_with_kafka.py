@@ -87,7 +87,7 @@ def test_dismissing_a_lost_writer_keeps_all_its_records(channel: Any, kafka: Sha
     session = fresh_id()
     writer = attach(channel, role="writer", session=session).json()["endpoint"]
     until_list(channel, lambda items: items[0]["lost_at"] is not None)
-    # It went on writing, where the gateway did not hear of it.
+    # It continued to write without the gateway's knowledge.
     producer.produce(resource["status"]["topic"]["name"], b"x", partition=1)
     producer.flush(30)
     path = f"/v1/channels/{resource['metadata']['name']}/endpoints"

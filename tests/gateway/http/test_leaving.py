@@ -74,7 +74,7 @@ def test_closing_awaits_ungrouped_readers_and_groups_until_kafka_reports_offsets
     flights.depart(loner)
     drainer.run_once()
     assert drained(close(flights))[0] == "EndsUnknown"
-    # It has committed nothing, and nobody lives in it.
+    # It has committed nothing, and has no open member.
     flights.depart(member)
     assert drainer.run_once().closed == 1
 
@@ -106,7 +106,7 @@ def test_a_channel_in_use_is_not_deleted(flights: Site, topic: str) -> None:
     flights.depart(writer)
     flights.depart(member, "error")
     if topic == "delete":
-        # The group's place is still there, and what it did not commit is for it to read.
+        # The group still has a place, and its uncommitted records are unread.
         assert code(delete(flights)) == "kafka_unavailable"
         flights.rig.http.delete(
             f"{flights.path}/endpoints/{member['id']}", params={"uid": flights.uid}
@@ -128,5 +128,5 @@ def test_a_forced_deletion_does_not_check_for_unread_records(flights: Site) -> N
     flights.member()
     flights.attach("writer")
     assert delete(flights, force="true").json()["status"]["phase"] == "deleting"
-    # Repeated, it is what it was.
+    # A repeat returns the same.
     assert delete(flights).status_code == 202

@@ -26,7 +26,7 @@ def metric(rig: Rig, name: str, **labels: str) -> float | None:
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    """What is logged, as JSON lines."""
+    """The log, as JSON lines."""
     stream = io.StringIO()
     with logging_kept():
         configure_logs(level="debug", format="json", stream=stream)

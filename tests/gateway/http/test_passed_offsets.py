@@ -42,7 +42,7 @@ def test_missing_messages_are_returned_by_partition(flights: Site) -> None:
     # In the middle of the message before the end, that one is not done.
     flights.commit(reader, 2, (0, 6, 3))
     assert not asked(flights, {"0": 7}).json()["passed"]
-    # What was never written is passed, by a group that was there.
+    # A known group has passed every offset that was never written.
     assert asked(flights, {}).json()["passed"]
 
 

@@ -160,7 +160,7 @@ def test_only_equal_schemas_share_an_id(rig: Rig) -> None:
 
 
 def test_more_replicas_than_brokers_are_accepted_without_kafka(rig: Rig) -> None:
-    # Kafka has the last word when it is back; the row says what became of it.
+    # Kafka decides when it is back; the row has the result.
     assert rig.put(replication=9).status_code == 201
 
 

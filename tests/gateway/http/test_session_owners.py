@@ -16,7 +16,7 @@ HIGHEST = 2**63 - 1
 
 @pytest.fixture
 def flights(rig: Rig) -> Site:
-    """A channel, and the session of somebody with a token of the label `job`."""
+    """A channel, and a session with a token of the label `job`."""
     flights = site(rig, partitions=4)
     become(rig, "job")
     return flights

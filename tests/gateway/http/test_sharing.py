@@ -15,7 +15,7 @@ def flights(shared_rig: Rig) -> Site:
 
 
 def shares(flights: Site, *members: Any) -> list[list[int]]:
-    """Have all members take their shares, one after the other; return what each then has."""
+    """Sync all members one after the other; return their partitions."""
     for member in members:
         asked = flights.sync(member).json()
         has = member.get("has")
@@ -90,7 +90,7 @@ def test_a_partition_is_pending_until_its_holder_releases_it(
     asked = flights.sync(new).json()
     assert (asked["index"], asked["size"], asked["total"]) == (1, 2, 4)
     assert (asked["pending"], asked["positions"]) == ([1, 3], [])
-    # It has heard of the generation, and hands in what it has read.
+    # It knows the generation, and commits its records.
     ahead = flights.sync(slow).json()
     assert (ahead["taken"], ahead["partitions"], ahead["held"]) == (False, [0, 2], [0, 1, 2, 3])
     refused = flights.commit(new, 1, (1, 5, 0))

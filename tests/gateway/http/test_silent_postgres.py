@@ -1,4 +1,4 @@
-"""A PostgreSQL that takes what it is sent and says nothing, or whose connections are lost."""
+"""A PostgreSQL that hangs, or whose connections are lost."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ from waiting import until
 
 #: Every call is answered by then.
 ANSWERED_S = 10
-#: As psycopg sends it; others contain the word.
+#: As psycopg sends it; other statements contain this text.
 COMMIT = b"COMMIT\0"
 
 

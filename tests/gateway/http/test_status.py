@@ -1,4 +1,4 @@
-"""The status of channels over HTTP; what it is made of is tested with the samples."""
+"""The status of channels over HTTP; its values are tested with the samples."""
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,7 +37,7 @@ def flights(rig: Rig) -> Site:
 
 
 def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> None:
-    """Write down what a look at Kafka would have shown: a group that stands in partition 0."""
+    """Store a sample as if taken from Kafka: a group at an offset of partition 0."""
     clock = flights.rig.clock
     clock.advance(timedelta(seconds=5))
     lag_of_group = GroupLag(

@@ -55,7 +55,7 @@ class Events:
         self.lines = self.answer.iter_lines()
 
     def block(self) -> dict[str, str] | None:
-        """Return the fields of what comes next, an event or a comment; None at the end."""
+        """Return the fields of the next event or comment; None at the end."""
         fields: dict[str, str] = {}
         for line in self.lines:
             if not line:
@@ -93,7 +93,7 @@ def test_a_status_event_is_sent_for_each_change(flights: Site, path: str) -> Non
         id_, status = events.event()
         read = flights.rig.http.get(path)
         assert (id_, status) == (read.headers["etag"], read.json())
-    # Who comes back is told what is new to him, and nothing that he has seen.
+    # A reconnecting client gets only states newer than its last one.
     with watched(flights.rig, path, **{"Last-Event-ID": id_}) as events:
         assert [events.block() for _ in range(2)] == [{"retry": "2000"}, {"": ""}]
         flights.beat(report(reader, "stopped"))
@@ -165,7 +165,7 @@ def test_a_stream_ends_when_its_token_is_revoked(flights: Site) -> None:
         ended.event()
         rig.tokens.revoke(revoked["Authorization"].split("_")[1])
         flights.member()
-        # Not even what happens before the next comment is told.
+        # Nor are changes before the next comment sent.
         assert all("data" not in each for each in ended.rest())
     until(lambda: rig.app.state.parts.watch.waiting == 0)
 

@@ -40,7 +40,7 @@ def create(admin: KafkaAdmin, name: str, partitions: int = 1, **config: str) -> 
 def observed(
     admin: KafkaAdmin, name: str, *, once: Callable[[ObservedTopic], bool]
 ) -> ObservedTopic:
-    """Return the topic once it is as told: what was done shows when brokers have heard of it."""
+    """Return the topic once `once` holds: changes show when brokers know of them."""
     deadline = time.monotonic() + 180
     while True:
         topic = admin.observe([name]).topics.get(name)

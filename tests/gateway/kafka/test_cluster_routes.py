@@ -143,7 +143,7 @@ def test_a_channels_topic_is_shown_to_its_readers_and_the_rest_to_administrators
         "": {"admin": 200, "reader": 403, "writer": 403, "other": 403},
         "/brokers/1": {"admin": 200, "reader": 403, "writer": 403, "other": 403},
         f"/topics/{topic}": {"admin": 200, "reader": 200, "writer": 403, "other": 403},
-        # Whether it exists is nobody's business but the administrators'.
+        # Only administrators may learn whether it exists.
         "/topics/absent": {"admin": 404, "reader": 403, "writer": 403, "other": 403},
     }
     who = {"admin": admin, "reader": reader, "writer": writer, "other": other}

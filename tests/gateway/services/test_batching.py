@@ -1,4 +1,4 @@
-"""What waits goes together, and each gets its own answer."""
+"""Batcher: waiting requests run together, and each gets its own result."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from sluiceway_gateway.batching import Batcher
 
 
 class Road:
-    """Work that is held up until the test lets it go, and what it was given."""
+    """Work that blocks until the test releases it, and its requests."""
 
     def __init__(self) -> None:
         self.taken: list[list[Any]] = []
@@ -48,7 +48,7 @@ def test_requests_during_a_batch_form_the_next_batch_in_order(road: Road) -> Non
     futures = sent(batcher, road, "a", "b", "c", "d")
     assert [each.result(30) for each in futures] == ["a!", "b!", "c!", "d!"]
     assert road.taken == [["a"], ["b", "c", "d"]]
-    # And whoever comes later begins anew.
+    # Later requests start a new batch.
     assert batcher.submit("e").result(30) == "e!"
     batcher.close()
 

@@ -139,7 +139,7 @@ def test_a_commit_that_breaks_the_transaction_fails_alone(group: Group) -> None:
 def test_commits_of_one_endpoint_are_validated_in_order(group: Group) -> None:
     futures = group.together(*(group.commit(1, number) for number in (3, 1, 2, 4)))
     numbers = [each.result(30).number for each in futures]
-    # A number that comes late changes nothing, and is answered with what stands.
+    # An outdated number changes nothing, and returns the stored positions.
     assert numbers == [3, 3, 3, 4]
     assert group.stands() == {0: 0, 1: 4}
 

@@ -40,7 +40,7 @@ from sluiceway_gateway.offsets.service import Reset
 
 @dataclass
 class Instance:
-    """What a client knows of itself."""
+    """A client's own state."""
 
     asked: AttachSpec
     epoch: int
@@ -61,7 +61,7 @@ STEPS = {"sqlite": 80, "postgresql": 16}
 
 
 class Schedule(DynamicRules, RuleBasedStateMachine):
-    """Clients that do whatever comes to them, and what has to hold all the same."""
+    """Clients with random requests, and the invariants."""
 
     def __init__(self, services: Services) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         self.services.steps += 1
 
     def teardown(self) -> None:
-        """Leave nobody behind whom the next schedule's reaper would judge."""
+        """Leave no endpoint for the reaper of the next schedule."""
         self.services.forget(self.uid)
 
     def one(self, which: int) -> Instance:
@@ -108,7 +108,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             return
         resized = found.endpoint.generation != self.generation
         if resized:
-            # What did not fit any more was fenced, but for those that had finished.
+            # Members beyond the new size were fenced, unless finished.
             closed = {each.asked.id for each in self.instances if each.state is State.CLOSED}
             self.living = {i: id_ for i, id_ in self.living.items() if id_ in closed}
             self.generation = found.endpoint.generation
@@ -323,7 +323,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
 
 def test_only_a_reset_moves_positions_back_and_no_stale_commit_counts(database: Database) -> None:
     if database.dialect == "sqlite":
-        # No schedule cuts the power, and waiting for the disk is most of what they take.
+        # No schedule simulates a power loss, and fsync takes most of the time.
         event.listen(
             database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF")
         )

@@ -53,7 +53,7 @@ class Looks:
         self.turned_s += pause_s
 
     def reap(self, seconds: float) -> int:
-        """Let time pass, in which nobody beats; return how many passes it took to see that."""
+        """Advance the time without heartbeats; return the passes until that is noticed."""
         self.turned_s += seconds
         self.reaper._due_s = None
         passes = 1
@@ -310,5 +310,5 @@ def crowd(database: Database, *, channels: int, endpoints: int) -> None:
                     )
                 )
             )
-        # As autovacuum does, which tests have not: plans go by what it counts.
+        # Autovacuum, which tests turn off, does this; query plans depend on its statistics.
         tx.execute(text("ANALYZE"))

@@ -1,4 +1,4 @@
-"""What is long over is forgotten, and what still counts is not."""
+"""Pruning of ended endpoints that no longer matter."""
 
 import uuid
 from collections.abc import Iterator
@@ -132,7 +132,7 @@ def test_a_superseded_writer_is_kept_until_a_later_one_closed(past: Past) -> Non
     past.later(DAYS + 1)
     past.prune()
     assert past.knows(crashed)
-    # So a third one is still told that somebody before it did not finish.
+    # So a third one still learns that a predecessor did not finish.
     past.depart(successor, State.ERROR)
     third = past.attach(Role.WRITER)
     past.depart(third, ends={0: 7})

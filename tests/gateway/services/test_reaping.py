@@ -1,4 +1,4 @@
-"""Who falls silent is found by counted beats alone, on the clock of the reaper."""
+"""Reaper: finds silent endpoints by heartbeat numbers and its own clock."""
 
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,7 @@ class Monotonic:
 
 
 class Watch:
-    """A reaper, looking on time unless it is told to be late."""
+    """A reaper that runs on time unless delayed."""
 
     def __init__(self, rig: Rig) -> None:
         self.time = Monotonic()

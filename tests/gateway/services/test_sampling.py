@@ -107,7 +107,7 @@ def test_lag_is_measured_from_reported_and_committed_positions(
     (first, second) = sampling.status()["readers"]
     assert (first["index"], first["lag_messages"]) == (0, None)
     assert (second["index"], second["lag_messages"], second["progress"]) == (1, 15, "ok")
-    # After it has left, its successor will begin at what it committed.
+    # Its successor will start at its commit.
     flights.depart(reader, positions={"1": [9, 0], "3": [7, 0]})
     sampling.sample()
     assert [each["position"] for each in sampling.group()["partitions"]] == [None, 4, None, 7]

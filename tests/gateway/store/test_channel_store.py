@@ -123,7 +123,7 @@ def observed(channel: Channel, phase: Phase) -> Channel:
 
 @pytest.mark.parametrize("phase", Phase)
 def test_a_change_made_from_another_phase_changes_nothing(database: Database, phase: Phase) -> None:
-    """Ready and closing too are told apart, which lie under one word in their rows."""
+    """Ready and closing are distinguished, though their rows have the same phase."""
     channel = observed(make("flights"), phase)
     add(database, channel)
     with database.write() as tx:

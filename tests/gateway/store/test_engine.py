@@ -162,7 +162,7 @@ def test_connections_in_use_at_close_are_closed_when_returned(
         database.close()
         assert len(opened) == 1
     assert opened == []
-    # Whoever is late finds it as it was, and leaves nothing open either.
+    # A late caller finds the same state, and leaves nothing open either.
     with database.read() as tx:
         assert tx.execute(text("SELECT 1")).scalar_one() == 1
     assert opened == []

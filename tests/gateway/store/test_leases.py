@@ -102,7 +102,7 @@ def test_a_process_paused_within_a_transaction_blocks_others_only_briefly(
 ) -> None:
     """As a process does that is paused, of which PostgreSQL sees nothing else."""
     url = postgres.migrated()
-    # Who waits for longer than this is told that the lease is locked.
+    # A longer wait fails because the lease is locked.
     paused, other = Database(url), Database(url, wait_ms=10_000)
     taken = []
 

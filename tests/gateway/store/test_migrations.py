@@ -214,7 +214,7 @@ def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
 ) -> None:
     monkeypatch.setattr(revision, "_TABLE_WAIT_MS", 100)
     if old.dialect == "sqlite":
-        # Readers see the state before, and hold up nobody.
+        # Readers see the previous state, and block no one.
         with old.read() as tx:
             tx.execute(text("SELECT id FROM schemas"))
             assert revision.upgrade(old, wait_s=0.2) == revision.head()

@@ -1,4 +1,4 @@
-"""A database that says nothing: nobody waits for it for long, and it is used again at once."""
+"""A database that does not answer: requests fail fast, and it is used again at once."""
 
 import socket
 import sqlite3
@@ -24,7 +24,7 @@ from waiting import until
 
 #: Every call is answered by then.
 ANSWERED_S = 10
-#: The database's `wait_ms`; what is not scaled with it makes up the rest of the time.
+#: The database's `wait_ms`; the rest of the time does not scale with it.
 SHORT_MS = 500
 
 
@@ -163,7 +163,7 @@ def test_an_unresolvable_host_name_fails_fast(
                 for each in calls:
                     each.result()
                 assert time.monotonic() - begun_s < ANSWERED_S
-            # Those that connect, and one that tries when there is room.
+            # The connecting ones, and one that tries when there is room.
             assert waiting_threads() <= 2 + 1
         finally:
             released.set()
