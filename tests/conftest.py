@@ -1,4 +1,4 @@
-"""The real parts that tests run against: a Kafka broker, PostgreSQL, a gateway."""
+"""Shared fixtures: a real Kafka broker, PostgreSQL, SQLite, a gateway."""
 
 import gc
 import os
@@ -54,7 +54,7 @@ _LONG = (
 
 
 class _Together(pytest.Package):
-    """A directory whose tests have something large in common, as a Spark session.
+    """A directory whose tests share something large, such as a Spark session.
 
     One process runs them all: to start another one, and to warm it up, takes as much of the
     processors as its tests do. It ends after the last of them (scope "package"), for what only

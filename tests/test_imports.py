@@ -1,4 +1,4 @@
-"""Dependencies point one way: read from the imports, wherever in a file they stand."""
+"""Layers: dependencies point one way, by all imports of every file."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""The snippets of README and docs run as pasted, page after page, against `sluiceway up`.
+"""The snippets of README and docs run as pasted, page by page, against `sluiceway up`.
 
 A page's Python blocks share one interpreter and its shell blocks one shell each, in the order of
 the page. A block that cannot run here follows a comment `<!-- not run: REASON -->`. Nothing is

@@ -1,4 +1,4 @@
-"""The command line in the process of the tests."""
+"""Fixture `sluiceway`: runs commands in the tests' own process."""
 
 import pytest
 

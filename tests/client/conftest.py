@@ -56,7 +56,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
 
 @pytest.fixture
 def new_channel(gateway_url: str) -> Iterator[Callable[..., Channel]]:
-    """Make a channel of readings at the session's gateway, whose endpoints beat quickly."""
+    """Create a channel of readings with a short heartbeat interval."""
     with Gateway(gateway_url) as gateway:
 
         def make(**wishes: Any) -> Channel:

@@ -1,4 +1,4 @@
-"""Versions of a schema, closing and adopting, from the client to a real broker and back."""
+"""Schema versions, closing and adoption, with a real gateway and broker."""
 
 import uuid
 from collections.abc import Iterator

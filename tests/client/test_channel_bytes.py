@@ -1,4 +1,4 @@
-"""Channels of the format `bytes`: messages that their writers made, as they are."""
+"""Channels of the format `bytes`: messages encoded by their writers."""
 
 import uuid
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A channel that closes lets its writers finish and its readers read; deleting asks for both."""
+"""Closing: writers finish and readers read to the end; deletion requires both."""
 
 import time
 import uuid

@@ -1,4 +1,4 @@
-"""Channels that get more partitions while writers of every kind are at work."""
+"""Channels that grow under running writers of every kind."""
 
 import itertools
 import uuid

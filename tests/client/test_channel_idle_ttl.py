@@ -1,4 +1,4 @@
-"""How long a channel may be idle, from the client to the condition that says when it ends."""
+"""Idle TTL: from the client to the condition with the time of closing."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The cause of an endpoint's error, which everybody may read, holds no value of a record."""
+"""Public causes of failed endpoints contain no values of records."""
 
 import datetime
 import json
@@ -224,7 +224,7 @@ def raised_while_writing(channel: Channel) -> None:
 
 
 def routed(channel: Channel) -> None:
-    """Give a key that is none, made of the record."""
+    """Return an invalid key made of the record."""
     with channel.writer(key=lambda _record: [SECRET], group="w") as writer:  # type: ignore[arg-type,return-value]
         writer.write({"id": 1} if channel.format != "bytes" else {"value": b"x"})
 

@@ -1,4 +1,4 @@
-"""The exception tree, and the tables that foreign errors go through."""
+"""The exception tree, and the tables that translate foreign errors."""
 
 import inspect
 import pickle

@@ -1,4 +1,4 @@
-"""ForkGuard: what a forked child may use, and which finalizers run in it."""
+"""ForkGuard: refusals and finalizers in forked children."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""A gateway that is away for a while: reading and writing go on, the rest is made up for."""
+"""Gateway outages: reading and writing continue, commits and reports catch up."""
 
 import logging
 import queue

@@ -1,4 +1,4 @@
-"""Kafka elects a leader at the moment at which it is asked for offsets."""
+"""Offset requests during a leader election."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A position is exact: from any of them, reading gives the rest and nothing else."""
+"""Positions are exact: reading from any of them returns the rest and nothing else."""
 
 from collections.abc import Callable
 from itertools import islice

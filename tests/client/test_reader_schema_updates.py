@@ -1,4 +1,4 @@
-"""A channel whose schema is updated, from end to end: a real gateway, a real broker."""
+"""Schema updates under readers, with a real gateway and broker."""
 
 import uuid
 from collections.abc import Iterator

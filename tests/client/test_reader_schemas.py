@@ -1,4 +1,4 @@
-"""Reading a channel whose schema changes: real topics, connections as a gateway would give them."""
+"""Reading across schema changes, on real topics without a gateway."""
 
 import struct
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A reader ends when the channel's writers have finished, and says so when one of them did not."""
+"""Readers with `until="finished"`: they end after all writers, or raise for a failed one."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ def channel(new_channel: NewChannel) -> Channel:
 
 @pytest.fixture
 def brief(new_channel: NewChannel) -> Channel:
-    """A channel whose readers wait briefly for a writer that failed."""
+    """A channel whose readers wait briefly for a failed writer."""
     return new_channel(partitions=2, heartbeat=BRIEF)
 
 

@@ -1,4 +1,4 @@
-"""Writers and readers that threads share."""
+"""Writers and readers shared by threads."""
 
 import random
 import threading

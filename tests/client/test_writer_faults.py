@@ -110,7 +110,7 @@ def test_a_topic_deleted_under_a_writer_fails_the_delivery(
     writer.write(readings(3))
     writer.flush()
     topics.delete(connection.topic_name)
-    # The broker hears of it after the controller. Each partition takes what comes, until its log is
+    # The broker learns of it after the controller. Each partition accepts messages until its log is
     # put aside.
     until(lambda: not [*Path(kafka.log_dir).glob(f"{connection.topic_name}-?")])
     writer.write(readings(3))

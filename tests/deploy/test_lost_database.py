@@ -1,4 +1,4 @@
-"""A database that was lost, or restored from a backup, beside topics that hold records."""
+"""A lost database, or one restored from a backup, with topics that hold records."""
 
 import sqlite3
 import time

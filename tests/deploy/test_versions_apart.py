@@ -1,4 +1,4 @@
-"""A newer gateway's answers to this client; a newer client's requests to this gateway."""
+"""Responses of a newer gateway; requests of a newer client."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""Databases that are migrated, and gateways that run on them."""
+"""Running gateways on migrated databases."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def rig(database: Database, database_url: str) -> Iterator[Rig]:
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def shared_rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """A gateway that runs, for tests that leave it as it was."""
+    """A running gateway, for tests that leave it unchanged."""
     databases: Databases = request.getfixturevalue(request.param)
     url = databases.migrated()
     database = Database(url)

@@ -1,4 +1,4 @@
-"""Schemathesis over the OpenAPI document of a gateway that runs, with Kafka and without it.
+"""Schemathesis over the OpenAPI document of a running gateway, with and without Kafka.
 
 It is a process of its own: to import it takes a second, and pytest's own processes are many.
 """
@@ -34,7 +34,7 @@ EXAMPLES = settings.default.max_examples // 10
 PHASES = {"up": "coverage,fuzzing", "down": "fuzzing"}
 # Streams of events have no end; test_status_events.py reads them.
 ENDLESS = "/events$"
-# Avro, selectors and cursors have grammars that a JSON schema cannot tell; which errors of the
+# Avro, selectors and cursors have grammars beyond JSON schemas; which errors of the
 # server are right is checked by openapi_hooks.py.
 NOT_CHECKED = ["positive_data_acceptance", "not_a_server_error"]
 

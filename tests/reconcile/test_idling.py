@@ -25,7 +25,7 @@ IDLE_S = 600
 
 @dataclass
 class Owner:
-    """Looks on as the replica that leads does, every ten seconds of the clock that tests move."""
+    """Runs as the leading replica does, every ten seconds of the manual clock."""
 
     rig: Rig
     channel: Channel
@@ -97,8 +97,8 @@ def test_an_idle_channel_is_announced_closed_and_then_removed(
     owner.on(10)
     status, reason, message = owner.said()
     assert (status, reason) == ("False", "Quiet")
-    closes_at = (start + timedelta(seconds=IDLE_S)).strftime("%H:%M:%S")
-    assert f"it is closed at 2026-01-01 {closes_at} UTC, and removed 10 minutes later" in message
+    closes_at = f"{start + timedelta(seconds=IDLE_S):%Y-%m-%d %H:%M:%S}"
+    assert f"it is closed at {closes_at} UTC, and removed 10 minutes later" in message
     assert owner.on(IDLE_S / 2 - 10).closed == 0
     assert owner.on(10).closed == 1
     channel = owner.rig.get(owner.channel)

@@ -19,7 +19,7 @@ def databases(sqlite: SQLite) -> Databases:
 
 @pytest.fixture
 def rig(database: Database, fragile_kafka: Relay) -> Iterator[Rig]:
-    """A rig whose Kafka comes and goes as the test has it."""
+    """A rig whose Kafka the test makes unavailable."""
     kafka = KafkaAdmin(fragile_kafka.address, timeout_s=1)
     yield Rig(database=database, kafka=kafka)
     kafka.close()

@@ -73,7 +73,7 @@ def test_a_late_replica_does_not_overwrite_a_newer_observation(
 ) -> None:
     channel = rig.ready()
     rig.respec(channel, partitions=2)
-    # While the late one looks, the spec changes once more and the new leader applies it.
+    # During the late one's pass the spec changes again, and the new leader applies it.
     interrupted.after_observation = lambda: (rig.respec(channel, partitions=4), rig.run_once())
     counts = rig.reconciler(kafka=interrupted).run_once()
     assert (counts.conflicts, counts.changed) == (1, 0)
@@ -112,7 +112,7 @@ def test_a_late_deletion_hits_no_newer_channel(rig: Rig, operator: Operator) -> 
     rig.run_once()
     younger = rig.ready()
     assert younger.topic.name != channel.topic.name
-    # The late replica still sees the deleted one's row as it was.
+    # The late replica still has the deleted one's former row.
     from sluiceway_gateway.provisioning.plan import plan
     from sluiceway_gateway.provisioning.reconciler import apply
     from sluiceway_gateway.provisioning.status import desired_topic

@@ -1,4 +1,4 @@
-"""No token and no password in logs at their most talkative, nor in tracebacks that show locals."""
+"""No tokens or passwords in debug logs, or in tracebacks with locals."""
 
 import io
 import json

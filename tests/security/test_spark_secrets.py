@@ -1,4 +1,4 @@
-"""Spark over passwords and TLS: batch and streaming work, and no secret is left anywhere."""
+"""Spark with passwords and TLS: batch and streaming work, and leave no secrets."""
 
 import json
 import os

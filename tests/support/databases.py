@@ -1,4 +1,4 @@
-"""Databases for tests: empty ones, and copies of ones that were migrated or filled once."""
+"""Databases: empty ones, and copies of ones that were migrated or filled once."""
 
 import itertools
 import os

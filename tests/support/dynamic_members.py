@@ -35,7 +35,7 @@ class Member:
 
 
 class DynamicRules:
-    """Rules for a state machine whose channel has a dynamic group too."""
+    """Rules for a state machine whose channel also has a dynamic group."""
 
     services: Services
     name: str

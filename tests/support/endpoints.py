@@ -159,7 +159,7 @@ def _positions(positions: tuple[tuple[int, int, int], ...]) -> list[dict[str, in
 
 
 def report(endpoint: Any, state: str | None = None, **body: Any) -> Any:
-    """How an endpoint says that it stands."""
+    """Return an endpoint's report of its state."""
     return {
         "id": endpoint["id"],
         "epoch": endpoint["epoch"],

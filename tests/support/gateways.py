@@ -1,4 +1,4 @@
-"""Gateways on a real uvicorn, and what they show of a channel."""
+"""Gateways on a real uvicorn, and their public view of a channel."""
 
 import asyncio
 import contextlib
@@ -173,7 +173,7 @@ def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
 
 
 def code(response: httpx.Response) -> str:
-    """Return the code of a problem, after a look at its form."""
+    """Return the code of a problem response, after checking its form."""
     assert response.headers["content-type"] == "application/problem+json", response.text
     body = response.json()
     assert body["type"] == f"urn:sluiceway:problem:{body['code']}"

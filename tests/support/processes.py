@@ -1,4 +1,4 @@
-"""Commands, examples and their environment, in processes of their own or in this one."""
+"""Commands and examples as processes, and their results."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ COMMAND = [sys.executable, "-c", "from sluiceway_gateway.cli import main; raise 
 
 
 class Process:
-    """A running command, whose standard error is read in a thread."""
+    """A running command; a thread reads its standard error."""
 
     def __init__(self, *arguments: str, **variables: str) -> None:
         self._process = subprocess.Popen(

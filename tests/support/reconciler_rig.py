@@ -1,4 +1,4 @@
-"""A replica's reconciler on a real broker and both databases, with a clock that tests move."""
+"""A replica's reconciler on a real broker and both databases, with a manual clock."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""A real server that answers by script."""
+"""A real HTTP server with scripted responses."""
 
 import json
 import threading

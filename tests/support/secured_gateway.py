@@ -1,4 +1,4 @@
-"""`sluiceway serve` in a process of its own: HTTPS to clients, SASL_SSL to Kafka, tokens."""
+"""`sluiceway serve` as a process: HTTPS for clients, SASL_SSL to Kafka, tokens."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The broker of a run of the tests, which the processes that share them share too.
+"""The broker of a test run, shared by all of its processes.
 
 Each of its own would take as long to start, and as much to keep, as many tests do. So each has a
 way of its own to it, which can be cut without harm to the others.

@@ -53,7 +53,7 @@ def readings(count: int, first: int = 0) -> list[dict[str, object]]:
 
 
 class Topics:
-    """Real topics on one broker, and a look at their raw messages."""
+    """Real topics on one broker, and their raw messages."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers

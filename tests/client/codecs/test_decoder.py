@@ -1,4 +1,4 @@
-"""Messages of many schemas, and of none, read as records of one."""
+"""Decoder: messages of many schemas, and foreign ones, read as records of one schema."""
 
 import pytest
 from hypothesis import assume, given, settings
@@ -123,7 +123,7 @@ def test_old_and_new_messages_may_interleave(each_format):
     news = messages(each_format, 8, NEW, [new(at) for at in range(10)])
     decoding = Decoder(each_format, NEW, SCHEMAS)
     assert rows_of(decoding.decode(olds)) == [read(at) for at in range(10)]
-    # The first and the last look as usual, what lies between does not.
+    # The first and last are as usual, those between are not.
     mixed = [olds[0], news[1], olds[2], *news[3:9], olds[9]]
     expected = [read(0), new(1), read(2), *map(new, range(3, 9)), read(9)]
     assert rows_of(decoding.decode(mixed)) == expected

@@ -1,4 +1,4 @@
-"""Values of the types beyond Avro's plain ones: taken, refused by name, and judged when read."""
+"""Values of logical and named types: conversion, refusal, and validation when decoded."""
 
 import enum
 from datetime import UTC, datetime, time

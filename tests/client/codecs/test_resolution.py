@@ -1,4 +1,4 @@
-"""Batches of one schema made into batches of another, held against fastavro."""
+"""Schema resolution of batches, compared with fastavro."""
 
 import pyarrow as pa
 import pytest

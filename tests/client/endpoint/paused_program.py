@@ -1,7 +1,7 @@
-"""A program that a test stops and continues: four kinds of endpoints, each at a channel of its own.
+"""A program that a test stops and continues: four kinds of endpoints, each of its own channel.
 
-It takes the channels' names from the standard input, tells the ids of its endpoints, waits for a
-line, goes on with each, and tells how that went.
+It reads the channels' names from standard input, prints the ids of its endpoints, waits for a
+line, continues with each, and prints the results.
 """
 
 import json

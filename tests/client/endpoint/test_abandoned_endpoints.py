@@ -1,4 +1,4 @@
-"""Readers and writers that a program lets go of without closing them."""
+"""Abandoned readers and writers: garbage collected without being closed."""
 
 import gc
 import logging

@@ -1,6 +1,6 @@
-"""Endpoints whose process was stopped for longer than the channel's heartbeat timeout, and goes on.
+"""Endpoints of a process that was paused for longer than the heartbeat timeout.
 
-Where nothing took their place they go on too, and where something did they are fenced.
+They continue unless another instance took their place; then they are fenced.
 """
 
 import json

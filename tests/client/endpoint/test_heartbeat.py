@@ -1,4 +1,4 @@
-"""The beats of a process, against a server that answers by script."""
+"""Heartbeats of a session, with a scripted gateway."""
 
 import gc
 import logging
@@ -60,7 +60,7 @@ def calls(script: Script) -> EndpointCalls:
 def session(
     calls: EndpointCalls, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> HeartbeatSession:
-    """A session whose beats are made by the test."""
+    """A session whose heartbeats the test sends."""
     monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
     return HeartbeatSession(calls, grace_s=60, monotonic=clock)
 

@@ -1,4 +1,4 @@
-"""Kafka properties from outside are on a list, or refused."""
+"""Kafka properties of users are on the list of allowed ones, or refused."""
 
 import pytest
 

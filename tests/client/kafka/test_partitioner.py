@@ -1,4 +1,4 @@
-"""Which partition a record goes to."""
+"""Partitioner: the partition of each record."""
 
 import itertools
 import random

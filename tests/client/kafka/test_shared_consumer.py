@@ -1,4 +1,4 @@
-"""Readers of one process that fetch by the same consumer."""
+"""Shared consumer: readers of one process that fetch by one Kafka consumer."""
 
 import time
 from collections.abc import Callable

@@ -30,7 +30,7 @@ def test_a_topic_check_serves_all_callers_that_accept_its_age(topics: Topics) ->
     second.verify(timeout_s=30, max_age_s=60)
     with pytest.raises(TopicGone):
         second.verify(timeout_s=30)
-    # And that is the newest look.
+    # And that is the newest check.
     with pytest.raises(TopicGone):
         first.verify(timeout_s=30, max_age_s=60)
 

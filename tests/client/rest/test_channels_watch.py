@@ -1,4 +1,4 @@
-"""Watching how channels stand; the gateway answers by script, but for the last test."""
+"""Watching the status of channels, with a scripted gateway except in the last test."""
 
 import itertools
 from collections.abc import Callable

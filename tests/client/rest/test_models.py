@@ -1,4 +1,4 @@
-"""The gateway's answers as values."""
+"""Responses of the gateway parsed into models."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""How the client talks to a gateway: against a real server that answers by script."""
+"""Transport: requests, retries and errors, with a scripted gateway."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which schemas can read which: rule by rule, and held against fastavro."""
+"""Compatibility of schemas: rule by rule, and compared with fastavro."""
 
 import pytest
 from hypothesis import event, given

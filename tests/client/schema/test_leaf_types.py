@@ -1,4 +1,4 @@
-"""Schemas of the types that have no types within: from Avro JSON, dataclasses, Spark, defaults."""
+"""Schemas of leaf types: from Avro JSON, dataclasses, Spark, and defaults."""
 
 import enum
 import json

@@ -191,7 +191,7 @@ def test_complete_mode_appends_each_result_and_update_mode_is_an_error(
     until(query, lambda: all_ids(sink) == [0, 0, 1, 1, 2, 2, 3])
     query.stop()
 
-    # Spark looks at the mode when there is something to write.
+    # Spark checks the mode when there are rows to write.
     fill(source, range(4, 5))
     refused = start(counts, sink, mode="update")
     with pytest.raises(StreamingQueryException, match="does not support Update mode"):

@@ -1,4 +1,4 @@
-"""Random schedules of members of a dynamic group that join, take their shares and leave."""
+"""Random schedules of a dynamic group's members that join, sync and leave."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Adopting topics of a real broker; the loops are held off, or run by hand."""
+"""Adopting topics of a real broker; the loops are off, or run by the test."""
 
 import uuid
 from collections.abc import Iterator

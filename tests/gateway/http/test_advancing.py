@@ -1,4 +1,4 @@
-"""Commits of readers that name their partitions themselves and are members of no group."""
+"""Commits of readers without membership, for partitions that they choose."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A wall clock that is set an hour forward or back decides nothing."""
+"""Steps of the wall clock by an hour change no outcome."""
 
 from datetime import timedelta
 

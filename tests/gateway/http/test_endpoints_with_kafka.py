@@ -1,4 +1,4 @@
-"""Endpoints of a gateway whose loops run, with a real broker."""
+"""Endpoints of a gateway with running loops and a real broker."""
 
 import time
 from typing import Any
@@ -14,7 +14,7 @@ from shared_kafka import SharedKafka
 
 @pytest.fixture
 def channel(gateway_url: str) -> Any:
-    """A channel whose endpoints are lost soon, ready."""
+    """A ready channel with a short heartbeat timeout."""
     name = f"endpoints-{fresh_id()[:8]}"
     with httpx.Client(base_url=gateway_url, timeout=60) as http:
         spec = {"schema": SCHEMA, "partitions": 2}

@@ -74,7 +74,7 @@ def test_every_route_requires_a_valid_token(rig: Rig) -> None:
             answer = rig.http.request(method, path, headers=encoded)
             assert (answer.status_code, code(answer)) == (401, "unauthenticated"), (method, path)
             assert answer.headers["www-authenticate"].startswith("Bearer")
-        # Some answers go on for ever.
+        # Some responses never end.
         with rig.http.stream(method, path, headers={"Authorization": valid}) as answer:
             assert answer.status_code not in (401, 403), (method, path)
 

@@ -1,4 +1,4 @@
-"""Closing and deleting a channel that is in use, with Kafka away."""
+"""Closing and deleting a channel in use, without Kafka."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Channels whose messages are bytes of their writers' own, as the gateway makes and keeps them."""
+"""Channels of the format `bytes`: creation and changes."""
 
 from typing import Any
 

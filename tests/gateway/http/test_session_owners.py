@@ -1,4 +1,4 @@
-"""A session is its owner's: whose tokens have the label of the one that began it."""
+"""Owners of sessions: tokens with the label of the session's first token."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Attach requests that wait share a transaction, and each has its own outcome."""
+"""Waiting attach requests share a transaction, and each has its own outcome."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""Commits that wait go into one transaction, and each is answered on its own."""
+"""Waiting commits share a transaction, and each has its own outcome."""
 
 import threading
 import uuid

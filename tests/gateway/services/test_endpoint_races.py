@@ -1,4 +1,4 @@
-"""Concurrent clients: the answer to each holds against all others."""
+"""Concurrent clients: each response stays true despite the others."""
 
 import threading
 import uuid

@@ -1,4 +1,4 @@
-"""Random schedules of attaching, committing, falling silent, leaving and resetting.
+"""Random schedules of attaches, commits, silence, detaches and resets.
 
 Whatever the order: positions go back by a reset alone, no commit by a stale instance counts, a
 place is one instance's, and a partition of a dynamic group is read by one member at a time.
@@ -250,7 +250,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
     @precondition(lambda self: self.resets)
     @rule(which=st.integers(0, 9))
     def reset_again(self, which: int) -> None:
-        # Late, and answered as it was before: nothing of it is done a second time.
+        # A late repeat gets the same response, and is not applied again.
         self.send_reset(*self.resets[-1 - which % len(self.resets)])
 
     @rule()

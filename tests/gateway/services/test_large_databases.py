@@ -1,4 +1,4 @@
-"""Loops do their work however many rows there are."""
+"""Background loops on databases with very many rows."""
 
 import sqlite3
 import time
@@ -27,7 +27,7 @@ SUSPECT_S, LOST_S = 6.5, 121.0
 
 
 class Looks:
-    """Loops on one database, whose time passes while they work and when a test turns it."""
+    """Loops on one database; time passes while they work and when a test advances it."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -48,7 +48,7 @@ class Looks:
         )
 
     def pass_once(self) -> None:
-        """Have the reaper look once, and rest."""
+        """Run one pass of the reaper and its pause."""
         pause_s = self.reaper.run_once().pause_s
         self.turned_s += pause_s
 
@@ -238,7 +238,7 @@ def test_all_loops_work_with_150_000_endpoints(postgres: Postgres) -> None:
             looks.reap(LOST_S)
             if looks.health() == {"lost": many}:
                 break
-            # Where the machine stands still for seconds, the reaper counts anew for all that it has
+            # When the machine pauses for seconds, the reaper starts over for all that it has
             # not come to.
         assert looks.health() == {"lost": many}
         looks.ends.run_once()

@@ -34,14 +34,14 @@ class Watch:
         self.pause_s = 0.0
 
     def look(self, *, late_s: float = 0.0) -> ReapCounts:
-        """Look once, when it is time or later."""
+        """Run one pass, on time or later."""
         self.time.now_s += self.pause_s + late_s
         counts = self.reaper.run_once()
         self.pause_s = counts.pause_s
         return counts
 
     def on(self, seconds: float) -> None:
-        """Look on time for so long."""
+        """Run all passes of this time."""
         until_s = self.time.now_s + seconds
         while self.time.now_s + self.pause_s <= until_s:
             self.look()

@@ -1,4 +1,4 @@
-"""The sampler on a real broker, with clocks that the test moves."""
+"""The sampler on a real broker, with manual clocks."""
 
 import uuid
 from datetime import timedelta

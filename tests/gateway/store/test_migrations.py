@@ -1,4 +1,4 @@
-"""Migrations: the tables they make, and upgrading from an earlier revision to a later one."""
+"""Migrations: their tables, and upgrades from earlier revisions."""
 
 import shutil
 from collections.abc import Iterator
