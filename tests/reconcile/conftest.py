@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from reconciler_rig import Operator, Rig
+from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from topics import Topics
 
 
 @pytest.fixture(scope="session")
@@ -23,5 +24,6 @@ def rig(database: Database, admin: KafkaAdmin) -> Rig:
 
 
 @pytest.fixture(scope="session")
-def operator(kafka: SharedKafka) -> Operator:
-    return Operator(kafka.bootstrap_servers)
+def operator(kafka: SharedKafka) -> Topics:
+    """Changes topics behind the gateway's back."""
+    return Topics(kafka.bootstrap_servers)

@@ -4,16 +4,17 @@ import uuid
 
 import pytest
 
-from reconciler_rig import RESYNC_S, Operator, Rig, condition, status
+from reconciler_rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.provisioning.reconciler import Counts
+from topics import Topics
 
 
 @pytest.fixture
-def adopted(rig: Rig, operator: Operator) -> Channel:
+def adopted(rig: Rig, operator: Topics) -> Channel:
     """A ready channel of an adopted topic."""
     name = f"foreign-{uuid.uuid4().hex[:8]}"
-    operator.create(name, 2, **{"segment.ms": "7000", "flush.ms": "9000"})
+    operator.create(name, 2, {"segment.ms": "7000", "flush.ms": "9000"})
     topic = TopicRef(name=name, id=rig.topic_id(name), partitions=2)
     channel = rig.add(topic=topic, adopted=True)
     assert rig.run_once() == Counts(checked=1, changed=1)
@@ -29,7 +30,7 @@ def look_twice(rig: Rig) -> None:
 
 
 def test_the_spec_follows_an_adopted_topic_without_reverting_it(
-    rig: Rig, operator: Operator, adopted: Channel
+    rig: Rig, operator: Topics, adopted: Channel
 ) -> None:
     name = adopted.topic.name
     operator.grow(name, 4)
@@ -48,7 +49,7 @@ def test_the_spec_follows_an_adopted_topic_without_reverting_it(
 
 
 def test_a_missing_or_recreated_adopted_topic_is_reported_and_unchanged(
-    rig: Rig, operator: Operator, adopted: Channel
+    rig: Rig, operator: Topics, adopted: Channel
 ) -> None:
     name = adopted.topic.name
     operator.delete(name)
@@ -70,7 +71,7 @@ def test_a_missing_or_recreated_adopted_topic_is_reported_and_unchanged(
     assert rig.topic(adopted) is not None, "it is somebody else's"
 
 
-def test_a_closed_channel_stays_closed_without_its_topic(rig: Rig, operator: Operator) -> None:
+def test_a_closed_channel_stays_closed_without_its_topic(rig: Rig, operator: Topics) -> None:
     ready = rig.ready()
     rig.close(ready)
     rig.run_once()

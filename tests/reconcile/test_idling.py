@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from confluent_kafka import Producer
 
-from reconciler_rig import Operator, Rig
+from reconciler_rig import Rig
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.endpoints import history
@@ -19,6 +19,7 @@ from sluiceway_gateway.endpoints.service import DetachSpec, Endpoints
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper, UsageRecorder
 from sluiceway_gateway.lifecycle.store import record_use
+from topics import Topics
 
 IDLE_S = 600
 
@@ -237,7 +238,7 @@ def test_a_changed_limit_applies_from_the_last_use(owner: Owner) -> None:
 
 
 def test_an_adopted_topic_stays_when_its_idle_channel_is_removed(
-    rig: Rig, operator: Operator
+    rig: Rig, operator: Topics
 ) -> None:
     name = f"adopted-{uuid.uuid4().hex[:8]}"
     operator.create(name)

@@ -2,10 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from reconciler_rig import RESYNC_S, Operator, Rig, condition, status
+from reconciler_rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase, Retention
 from sluiceway_gateway.provisioning.reconciler import Counts
+from topics import Topics
 
 
 def test_a_channel_gets_its_topic_and_becomes_ready(rig: Rig) -> None:
@@ -45,7 +46,7 @@ def test_partitions_grow_in_place(rig: Rig) -> None:
     assert (found.phase, found.observed_generation) == (Phase.READY, 2)
 
 
-def test_partitions_added_outside_stay(rig: Rig, operator: Operator) -> None:
+def test_partitions_added_outside_stay(rig: Rig, operator: Topics) -> None:
     channel = rig.ready(partitions=1)
     operator.grow(channel.topic.name, 4)
     rig.until_topic(channel, lambda topic: topic is not None and topic.partitions == 4)
@@ -69,7 +70,7 @@ def test_a_new_configuration_is_applied_and_removed_settings_are_deleted(rig: Ri
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
-def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Operator) -> None:
+def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Topics) -> None:
     channel = rig.ready(config={"segment.ms": "1000"})
     operator.set(channel.topic.name, segment_ms="77", cleanup_policy="compact")
     rig.until_topic(channel, lambda topic: topic is not None and len(topic.config) == 2)
@@ -89,7 +90,7 @@ def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Operat
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
-def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Operator) -> None:
+def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Topics) -> None:
     channel = rig.ready()
     operator.delete(channel.topic.name)
     rig.until_topic(channel, lambda topic: topic is None)
@@ -111,7 +112,7 @@ def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Ope
     assert rig.get(channel).observed_generation == 1
 
 
-def test_a_topic_recreated_outside_is_reported_and_unchanged(rig: Rig, operator: Operator) -> None:
+def test_a_topic_recreated_outside_is_reported_and_unchanged(rig: Rig, operator: Topics) -> None:
     channel = rig.ready(partitions=2, config={"segment.ms": "1000"})
     operator.delete(channel.topic.name)
     operator.create(channel.topic.name, 1)
@@ -143,7 +144,7 @@ def test_a_failed_channel_is_ready_again_when_its_topic_returns(rig: Rig) -> Non
     assert rig.get(channel).topic == channel.topic
 
 
-def test_a_topic_left_unrecorded_by_a_crash_is_taken_over(rig: Rig, operator: Operator) -> None:
+def test_a_topic_left_unrecorded_by_a_crash_is_taken_over(rig: Rig, operator: Topics) -> None:
     channel = rig.add(partitions=2, config={"segment.ms": "1000"})
     operator.create(channel.topic.name, 1)
     rig.until_topic(channel, lambda topic: topic is not None)
@@ -182,7 +183,7 @@ def test_a_channel_deleted_before_its_topic_exists_is_removed(rig: Rig) -> None:
     assert rig.topic(channel) is None
 
 
-def test_a_deletion_finds_a_topic_not_yet_in_the_metadata(rig: Rig, operator: Operator) -> None:
+def test_a_deletion_finds_a_topic_not_yet_in_the_metadata(rig: Rig, operator: Topics) -> None:
     channel = rig.add()
     rig.delete(channel)
     # Made by a replica that crashed before it wrote anything down.

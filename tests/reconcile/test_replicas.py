@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from reconciler_rig import Operator, Rig
+from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database, WriteTransaction
@@ -24,6 +24,7 @@ from sluiceway_gateway.loops import Leader, Loop, Loops
 from sluiceway_gateway.provisioning.plan import CreateTopic
 from sluiceway_gateway.provisioning.reconciler import Counts
 from sluiceway_gateway.settings import Settings
+from topics import Topics
 
 
 class Interrupted(KafkaAdmin):
@@ -106,7 +107,7 @@ def test_a_topic_created_for_a_deleting_channel_is_deleted_with_it(
     rig.until_topic(channel, lambda topic: topic is None)
 
 
-def test_a_late_deletion_hits_no_newer_channel(rig: Rig, operator: Operator) -> None:
+def test_a_late_deletion_hits_no_newer_channel(rig: Rig, operator: Topics) -> None:
     channel = rig.ready()
     rig.delete(channel)
     rig.run_once()

@@ -7,15 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    NewTopic,
-)
-
 from gateways import ManualClock
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import (
@@ -31,7 +22,6 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopic
 from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
 from sluiceway_gateway.schemas import store as schemas_store
-from topics import make
 from waiting import until
 
 RESYNC_S = 30.0
@@ -143,31 +133,6 @@ class Rig:
     def until_topic(self, channel: Channel, once: Callable[[ObservedTopic | None], bool]) -> None:
         """Wait until brokers know what was done to the topic."""
         until(lambda: once(self.topic(channel)))
-
-
-class Operator:
-    """Changes topics behind the gateway's back."""
-
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-
-    def create(self, name: str, partitions: int = 1, **config: str) -> None:
-        topic = NewTopic(name, num_partitions=partitions, config=config)
-        make(self._admin, topic)
-
-    def delete(self, name: str) -> None:
-        self._admin.delete_topics([name])[name].result(timeout=30)
-
-    def grow(self, name: str, partitions: int) -> None:
-        self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(timeout=30)
-
-    def set(self, name: str, **config: str) -> None:
-        entries = [
-            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for key, value in config.items()
-        ]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
-        self._admin.incremental_alter_configs([resource])[resource].result(timeout=30)
 
 
 def condition(channel: Channel, type_: str) -> Condition:

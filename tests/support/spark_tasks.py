@@ -8,10 +8,10 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from sluiceway.channel import Channel
-from sluiceway.kafka.consumer import OwnStream
 from sluiceway.rest.models import Connection, SchemaVersion
 from sluiceway.schema import Schema
 from sluiceway_gateway.demo.environment import spark_home
+from topics import Topics
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
 
@@ -65,18 +65,8 @@ def all_ids(channel: Channel) -> list[int]:
 
 def messages_of(connection: Connection) -> list[Message]:
     """Return a topic's raw messages, partition by partition."""
-    stream = OwnStream(connection, timeout_s=30)
-    messages: list[Message] = []
-    for partition, end in stream.ends(range(connection.partitions)).items():
-        stream.assign({partition: 0})
-        of_partition: list[Message] = []
-        while not of_partition or of_partition[-1].offset() < end - 1:
-            if not end:
-                break
-            of_partition += stream.poll(end, 10).messages
-        messages += of_partition
-    stream.close()
-    return messages
+    found = Topics(connection.kafka["bootstrap.servers"]).messages(connection)
+    return [message for messages in found.values() for message in messages]
 
 
 def spark_environment(directory: Path) -> dict[str, str]:

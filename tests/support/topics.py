@@ -14,7 +14,15 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 
 from sluiceway.rest.models import Connection
 from waiting import until
@@ -85,19 +93,39 @@ class Topics:
             kafka={"bootstrap.servers": self.bootstrap_servers},
         )
 
-    def create(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> str:
+    def create(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
         topic = NewTopic(name, partitions, 1, config=dict(config or {}))
         return make(self._admin, topic)
 
     def delete(self, name: str) -> None:
         self._admin.delete_topics([name])[name].result(30)
 
+    def grow(self, name: str, partitions: int) -> None:
+        self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
+
+    def set(self, name: str, **config: str) -> None:
+        """Set configuration entries; `_` stands for `.`."""
+        entries = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
+
     def truncate(self, name: str, partition: int, before: int) -> None:
         at = TopicPartition(name, partition, before)
         self._admin.delete_records([at])[at].result(30)
 
     def produce(self, name: str, partition: int, values: Sequence[bytes | None]) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "enable.idempotence": True,
+                "log_level": 0,
+            }
+        )
         for value in values:
             producer.produce(name, value, partition=partition)
         assert producer.flush(30) == 0

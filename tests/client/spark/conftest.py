@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -18,7 +17,7 @@ from relay import Relay
 from sluiceway import Gateway
 from sluiceway.rest.models import Connection
 from spark_tasks import Measure, Produce, connection_at, spark_environment
-from topics import make
+from topics import Topics, make
 
 _numbers = itertools.count(1)
 _HERE = Path(__file__).parent
@@ -99,10 +98,8 @@ def produce() -> Produce:
     """Produce raw messages to a channel's topic, in order."""
 
     def produce(connection: Connection, *values: bytes | None, partition: int = 0) -> None:
-        producer = Producer({**connection.kafka, "enable.idempotence": True})
-        for value in values:
-            producer.produce(connection.topic_name, value, partition=partition)
-        assert producer.flush(30) == 0
+        topics = Topics(connection.kafka["bootstrap.servers"])
+        topics.produce(connection.topic_name, partition, values)
 
     return produce
 
