@@ -55,6 +55,13 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
 
 
 @pytest.fixture
+def gateway(gateway_url: str) -> Iterator[Gateway]:
+    """A client of the session's gateway."""
+    with Gateway(gateway_url) as gateway:
+        yield gateway
+
+
+@pytest.fixture
 def new_channel(gateway_url: str) -> Iterator[Callable[..., Channel]]:
     """Create a channel of readings with a short heartbeat interval."""
     with Gateway(gateway_url) as gateway:
@@ -65,6 +72,11 @@ def new_channel(gateway_url: str) -> Iterator[Callable[..., Channel]]:
             return gateway.channel(name, schema=DEFINITION, heartbeat=heartbeat, **wishes)
 
         yield make
+
+
+@pytest.fixture
+def channel(new_channel: Callable[..., Channel]) -> Channel:
+    return new_channel(partitions=2)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """Schema versions, closing and adoption, with a real gateway and broker."""
 
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +36,6 @@ class Third:
 class Needy:
     id: int
     station: str
-
-
-@pytest.fixture
-def gateway(gateway_url: str) -> Iterator[Gateway]:
-    with Gateway(gateway_url) as gateway:
-        yield gateway
 
 
 @pytest.fixture

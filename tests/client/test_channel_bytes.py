@@ -1,7 +1,6 @@
 """Channels of the format `bytes`: messages encoded by their writers."""
 
 import uuid
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -12,12 +11,6 @@ from sluiceway.kafka.partitioner import partition_of
 from topics import DEFINITION, Topics
 
 VALUES = [b"", None, b"\0\0\0\0\x07not Avro", "Zürich".encode(), b"x" * 100_000]
-
-
-@pytest.fixture
-def gateway(gateway_url: str) -> Iterator[Gateway]:
-    with Gateway(gateway_url) as gateway:
-        yield gateway
 
 
 @pytest.fixture

@@ -16,11 +16,6 @@ from topics import Topics, readings
 NewChannel = Callable[..., Channel]
 
 
-@pytest.fixture
-def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=2)
-
-
 def write(channel: Channel, count: int) -> None:
     with channel.writer() as writer:
         writer.write(readings(count))

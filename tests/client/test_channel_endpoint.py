@@ -17,11 +17,6 @@ NewChannel = Callable[..., Channel]
 Word = tuple[Endpoint, ...]
 
 
-@pytest.fixture
-def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=2)
-
-
 def test_counterparts_receive_each_others_states_and_payloads(channel: Channel) -> None:
     words: queue.Queue[Word] = queue.Queue()
 

@@ -1,7 +1,6 @@
 """The client against a real gateway and a real broker."""
 
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -24,12 +23,6 @@ class Reading:
     id: int
     station: str | None
     celsius: float
-
-
-@pytest.fixture
-def gateway(gateway_url: str) -> Iterator[Gateway]:
-    with Gateway(gateway_url) as gateway:
-        yield gateway
 
 
 @pytest.fixture

@@ -28,11 +28,6 @@ NewChannel = Callable[..., Channel]
 
 
 @pytest.fixture
-def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=2)
-
-
-@pytest.fixture
 def pair(new_channel: NewChannel) -> tuple[Channel, Channel]:
     return new_channel(), new_channel(partitions=2, format="arrow")
 

@@ -1,7 +1,6 @@
 """Schema updates under readers, with a real gateway and broker."""
 
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -39,12 +38,6 @@ class Other:
 
 def judged(records: list[dict[str, object]], quality: str = "good") -> list[dict[str, object]]:
     return [{**record, "quality": quality} for record in records]
-
-
-@pytest.fixture
-def gateway(gateway_url: str) -> Iterator[Gateway]:
-    with Gateway(gateway_url) as gateway:
-        yield gateway
 
 
 @pytest.fixture

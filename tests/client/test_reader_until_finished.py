@@ -37,11 +37,6 @@ BRIEF = Heartbeat(interval_ms=100, timeout_ms=1500)
 
 
 @pytest.fixture
-def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=2)
-
-
-@pytest.fixture
 def brief(new_channel: NewChannel) -> Channel:
     """A channel whose readers wait briefly for a failed writer."""
     return new_channel(partitions=2, heartbeat=BRIEF)

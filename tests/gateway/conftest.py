@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from databases import Databases
+from endpoints import Site, site
 from gateways import ManualClock, Rig, running
 from sluiceway_gateway.db.engine import Database
 
@@ -20,6 +21,12 @@ def rig(database: Database, database_url: str) -> Iterator[Rig]:
     """A gateway that runs, open to loopback, with Kafka away."""
     with running(database, database_url) as rig:
         yield rig
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    """A ready channel of four partitions."""
+    return site(rig, partitions=4)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])

@@ -15,11 +15,6 @@ from topics import readings
 NewChannel = Callable[..., Channel]
 
 
-@pytest.fixture
-def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=2)
-
-
 def until_report(channel: Channel, holds: Callable[[StatusReport], bool]) -> StatusReport:
     """Wait, as the command does, until the status is as wanted."""
     deadline_s = time.monotonic() + 180

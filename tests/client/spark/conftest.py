@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 import sluiceway.spark
 from relay import Relay
-from sluiceway import Gateway
 from sluiceway.rest.models import Connection
 from spark_tasks import Measure, Produce, connection_at, spark_environment
 from topics import Topics, make
@@ -79,12 +78,6 @@ def spark(spark_session: SparkSession, gateway_url: str) -> SparkSession:
     """The session, registered with the tests' gateway."""
     sluiceway.spark.register(spark_session, gateway=gateway_url)
     return spark_session
-
-
-@pytest.fixture
-def gateway(gateway_url: str) -> Iterator[Gateway]:
-    with Gateway(gateway_url) as gateway:
-        yield gateway
 
 
 @pytest.fixture

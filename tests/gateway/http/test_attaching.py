@@ -7,11 +7,6 @@ from gateways import NOBODY, Rig, code
 from sluiceway_gateway.channels.model import Phase
 
 
-@pytest.fixture
-def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4)
-
-
 def test_attaching_returns_place_partitions_and_connection(flights: Site) -> None:
     answer = flights.ask(group="delays", index=1, size=2)
     assert answer.status_code == 201

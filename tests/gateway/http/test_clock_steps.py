@@ -4,14 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from endpoints import Site, report, site
-from gateways import Rig
+from endpoints import Site, report
 from sluiceway_gateway.endpoints.session_store import MAX_BEATS_AHEAD
-
-
-@pytest.fixture
-def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4)
 
 
 @pytest.mark.parametrize("hours", [1, -1])

@@ -4,15 +4,10 @@ from typing import Any
 import httpx
 import pytest
 
-from endpoints import Site, fresh_id, report, site
-from gateways import Rig, code
+from endpoints import Site, fresh_id, report
+from gateways import code
 from sluiceway_gateway.channels.model import Phase
 from waiting import until
-
-
-@pytest.fixture
-def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4)
 
 
 def test_a_finished_endpoint_is_closed_with_end_offsets_and_counters(flights: Site) -> None:

@@ -3,12 +3,7 @@ from typing import Any
 import pytest
 
 from endpoints import TOPIC_ID, Site, fresh_id, site
-from gateways import Rig, code
-
-
-@pytest.fixture
-def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4)
+from gateways import code
 
 
 def test_a_commit_is_stored_and_returned_to_the_next_instance(flights: Site) -> None:

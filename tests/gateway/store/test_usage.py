@@ -2,19 +2,11 @@
 
 from typing import Any
 
-import pytest
-
-from endpoints import Site, site
-from gateways import Rig
+from endpoints import Site
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.lifecycle.model import SHARED, ChannelUsage
 from sluiceway_gateway.lifecycle.store import usage_of_channel
-
-
-@pytest.fixture
-def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4)
 
 
 def seen(flights: Site) -> ChannelUsage:
