@@ -90,8 +90,8 @@ FAR = datetime(2999, 1, 1, tzinfo=UTC)
 class ManualClock:
     """A wall clock that only tests advance, by a timedelta or seconds."""
 
-    def __init__(self) -> None:
-        self.now = datetime(2030, 1, 1, tzinfo=UTC)
+    def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
+        self.now = start
 
     def __call__(self) -> datetime:
         return self.now

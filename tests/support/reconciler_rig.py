@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from gateways import ManualClock
@@ -35,7 +36,10 @@ class Rig:
 
     database: Database
     kafka: KafkaAdmin
-    clock: ManualClock = field(default_factory=ManualClock)
+    # In the past: Kafka refuses messages with timestamps in the future.
+    clock: ManualClock = field(
+        default_factory=lambda: ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+    )
 
     def reconciler(self, **changes: Any) -> Reconciler:
         arguments: dict[str, Any] = {
