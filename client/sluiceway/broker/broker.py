@@ -17,7 +17,6 @@ from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import SocketDisconnectedError
 from sluiceway.broker.fetch import FetchRequests
 from sluiceway.broker.groups import GroupRequests
-from sluiceway.broker.metadata import MetadataRequests
 from sluiceway.broker.offsets import OffsetRequests
 from sluiceway.broker.produce import ProduceRequests
 from sluiceway.broker.requests import checked_count
@@ -52,10 +51,9 @@ class _Requests:
     ) -> None:
         self.handler = handler
         self.produces = produces
-        self.admin = AdminRequests(handler)
+        self.admin = AdminRequests(handler, gateway=address)
         self.fetches = FetchRequests(handler)
         self.groups = GroupRequests(handler)
-        self.metadata = MetadataRequests(handler, gateway=address)
 
     def close(self) -> None:
         self.fetches.close()
@@ -203,7 +201,9 @@ class Broker:
         handler.greet(attempts)
         with self._lock:
             before = self._requests
-            produces = ProduceRequests(handler) if before is None else before.produces
+            produces = (
+                ProduceRequests(handler, self._address) if before is None else before.produces
+            )
             produces.handler = handler
             self._requests = _Requests(handler, self._address, produces)
             self._close_failure = None
@@ -292,12 +292,12 @@ class Broker:
         For a time in milliseconds, the first offset that is not older, or the end.
         """
         with self._request() as requests:
-            return self._checked(requests.metadata.offset_limits(partition_requests))
+            return self._checked(requests.admin.offset_limits(partition_requests))
 
     def request_metadata(self, topics: Iterable[Any] | None = None) -> MetadataResponse:
         """Describe channels and Kafka's brokers; without names all channels the token may see."""
         with self._request() as requests:
-            return self._checked(requests.metadata.describe(topics))
+            return self._checked(requests.admin.describe_topics(topics))
 
     def commit_consumer_group_offsets(
         self,

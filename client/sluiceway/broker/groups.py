@@ -11,7 +11,6 @@ from sluiceway.broker.exceptions import (
     IllegalGeneration,
     InconsistentGroupProtocol,
     RebalanceInProgress,
-    Refusal,
     UnknownError,
     UnknownMemberId,
     group_refusal,
@@ -26,7 +25,7 @@ from sluiceway.broker.responses import (
     SyncGroupResponse,
 )
 from sluiceway.endpoint.committer import StandaloneCommitter
-from sluiceway.errors import OptionError, SluicewayError, StaleGeneration
+from sluiceway.errors import SluicewayError, StaleGeneration
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.endpoint_models import Membership, Position, SyncResult
 from sluiceway.rest.endpoints import EndpointCalls
@@ -61,12 +60,12 @@ class JoinedMember:
     """Whether it ever had an assignment."""
     heartbeats: int = 0
     commits: int = 0
-    known: dict[int, int] = field(default_factory=dict)
-    """Committed offsets as last seen, by partition."""
+    known: Mapping[int, Position] = field(default_factory=dict)
+    """Committed positions as last seen, by partition."""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def commit(self, calls: EndpointCalls, offsets: Mapping[int, int]) -> None:
-        """Commit the next offsets to read, all or none. Raises GatewayError."""
+    def commit(self, calls: EndpointCalls, positions: Mapping[int, Position]) -> None:
+        """Commit positions, all or none. Raises GatewayError."""
         with self.lock:
             self.commits += 1
             body = {
@@ -77,9 +76,8 @@ class JoinedMember:
                 "topic_id": self.topic_id,
                 "number": self.commits,
             }
-            positions = {p: Position(offset=offset) for p, offset in offsets.items()}
             calls.commit(self.channel, self.group, body, positions=positions)
-            self.known |= offsets
+            self.known = {**self.known, **positions}
 
 
 class GroupState:
@@ -132,14 +130,6 @@ def group_state() -> GroupState:
 R = TypeVar("R", bound=GroupResponse)
 
 
-class _Refused(Exception):
-    """Ends a request with a refusal."""
-
-    def __init__(self, kind: Any, reason: str) -> None:
-        super().__init__(reason)
-        self.refusal = Refusal.of(kind, reason)
-
-
 class GroupRequests:
     """Group membership requests of one Broker; `Broker` documents each of them."""
 
@@ -155,11 +145,10 @@ class GroupRequests:
         def joined() -> JoinGroupResponse:
             member = _member(id_, name) if id_ else self._attach(name, topic_name)
             if member.channel != topic_name:
-                raise _Refused(
-                    InconsistentGroupProtocol,
+                raise InconsistentGroupProtocol(
                     f"the member {member.id!r} joined for {member.channel!r} and not for "
                     f"{topic_name!r}: a group belongs to one channel; join with an empty id for "
-                    "another",
+                    "another"
                 )
             with member.lock:
                 share = self._sync(member)
@@ -197,7 +186,7 @@ class GroupRequests:
                     raise _rejoin("the membership has changed since it joined")
                 member.generation, member.started = generation, True
                 member.partitions, member.pending = share.partitions, share.pending
-                member.known = {p: at.offset for p, at in share.positions.items()}
+                member.known = share.positions
                 pairs = [(member.channel.encode(), list(share.partitions))]
             return SyncGroupResponse(member_assignment=MemberAssignment(pairs))
 
@@ -283,7 +272,7 @@ class GroupRequests:
             why = "the gateway removed it" if result is None else result.reason or result.status
             raise _unknown(member.id, member.group, why)
         if result.status != "ok":
-            raise _Refused(UnknownError, result.reason or result.status)
+            raise UnknownError(result.reason or result.status)
         return result.generation
 
     def _live_members(self, member: JoinedMember) -> list[str]:
@@ -297,15 +286,11 @@ def _answer(call: Callable[[], R], kind: type[R], group: str, id_: str, **fields
     """Return what `call` returns, or a response with the refusal; forget an unknown member."""
     try:
         return call()
-    except _Refused as refused:
-        refusal = refused.refusal
-    except OptionError:
-        raise
     except SluicewayError as error:
         refusal = group_refusal(error)
-    if refusal.err == UnknownMemberId.ERROR_CODE and group_state().member(id_, group):
+    if isinstance(refusal, UnknownMemberId) and group_state().member(id_, group):
         group_state().members.pop(id_, None)
-    return kind(refusal.err, reason=refusal.reason, **fields)
+    return kind(refusal.ERROR_CODE, reason=str(refusal), **fields)
 
 
 def _member(id_: str, group: str) -> JoinedMember:
@@ -323,19 +308,18 @@ def _positions(member: JoinedMember) -> dict[str, Any]:
     return {"positions": places} if places else {}
 
 
-def _unknown(id_: str, group: str, why: str) -> _Refused:
-    return _Refused(
-        UnknownMemberId, f"the group {group!r} has no member {id_!r}: {why}. Join with an empty id"
+def _unknown(id_: str, group: str, why: str) -> UnknownMemberId:
+    return UnknownMemberId(
+        f"the group {group!r} has no member {id_!r}: {why}. Join with an empty id"
     )
 
 
-def _stale(member: JoinedMember, generation: int) -> _Refused:
-    return _Refused(
-        IllegalGeneration,
+def _stale(member: JoinedMember, generation: int) -> IllegalGeneration:
+    return IllegalGeneration(
         f"the generation is {generation}, but the member {member.id!r} of the group "
-        f"{member.group!r} joined {member.joined}: join again",
+        f"{member.group!r} joined {member.joined}: join again"
     )
 
 
-def _rejoin(why: str) -> _Refused:
-    return _Refused(RebalanceInProgress, f"{why}: commit, and join again with the same id")
+def _rejoin(why: str) -> RebalanceInProgress:
+    return RebalanceInProgress(f"{why}: commit, and join again with the same id")

@@ -7,8 +7,8 @@ from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
     OffsetOutOfRangeError,
+    ProtocolClientError,
     RebalanceInProgress,
-    Refusal,
     UnknownMemberId,
     UnknownTopicOrPartition,
     group_refusal,
@@ -21,6 +21,7 @@ from sluiceway.broker.responses import (
     OffsetFetchPartitionResponse,
     OffsetFetchResponse,
 )
+from sluiceway.endpoint.committer import StandaloneCommitter
 from sluiceway.errors import OptionError, SluicewayError
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
@@ -49,46 +50,46 @@ class OffsetRequests:
             by_topic.setdefault(topic, {})[each.partition_id] = each
         topics: ByName[dict[int, OffsetCommitPartitionResponse]] = ByName()
         for topic, asked in by_topic.items():
-            refusals: dict[int, Refusal] = {}
-            rest = Refusal()
+            answers = topics[topic] = dict.fromkeys(asked, OffsetCommitPartitionResponse())
+            refusals: dict[int, ProtocolClientError] = {}
             try:
                 self._commit(topic, asked, name, generation, id_, refusals)
-            except OptionError:
-                raise
             except SluicewayError as error:
-                rest = group_refusal(error)
-            answers = {partition: refusals.get(partition, rest) for partition in asked}
-            topics[topic] = {
-                partition: OffsetCommitPartitionResponse(each.err, each.reason)
-                for partition, each in answers.items()
-            }
+                refusals = dict.fromkeys(asked, group_refusal(error)) | refusals
+            for partition, each in refusals.items():
+                answers[partition] = OffsetCommitPartitionResponse(each.ERROR_CODE, str(each))
+            if refusals:
+                # The name may belong to another channel by now.
+                self.handler.forget(topic)
         return OffsetCommitResponse(topics)
 
     def fetch(self, group: Any, requests: Any) -> OffsetFetchResponse:
         """Return committed offsets."""
         name = in_text(group, "group")
         topics: ByName[dict[int, OffsetFetchPartitionResponse]] = ByName()
-        known: dict[bytes, Mapping[int, Position] | Refusal] = {}
+        known: dict[bytes, Mapping[int, Position] | ProtocolClientError] = {}
         for each in each_once(requests):
             topic = in_bytes(each.topic_name, "topic")
-            found: Any = self.handler.locate(topic, each.partition_id)
-            if not isinstance(found, Refusal):
+            try:
+                connection = self.handler.locate(topic, each.partition_id)
                 if topic not in known:
-                    known[topic] = self._committed(found, name)
+                    known[topic] = self._committed(connection, name)
                 found = known[topic]
-            if isinstance(found, Refusal):
-                answer = OffsetFetchPartitionResponse(_NONE, b"", found.err, found.reason)
+            except ProtocolClientError as refusal:
+                found = refusal
+            if isinstance(found, ProtocolClientError):
+                answer = OffsetFetchPartitionResponse(_NONE, b"", found.ERROR_CODE, str(found))
             else:
                 at = found.get(each.partition_id)
                 answer = OffsetFetchPartitionResponse(at.offset if at else _NONE)
             topics.setdefault(topic, {})[each.partition_id] = answer
         return OffsetFetchResponse(topics)
 
-    def _committed(self, connection: Connection, group: str) -> Mapping[int, Position] | Refusal:
+    def _committed(
+        self, connection: Connection, group: str
+    ) -> Mapping[int, Position] | ProtocolClientError:
         try:
             return group_state().committer(connection, group).fetch(self._calls)
-        except OptionError:
-            raise
         except SluicewayError as error:
             return group_refusal(error)
 
@@ -99,83 +100,62 @@ class OffsetRequests:
         group: str,
         generation: int,
         id_: str,
-        refusals: dict[int, Refusal],
+        refusals: dict[int, ProtocolClientError],
     ) -> None:
         """Commit the valid offsets of one channel, all or none; put others into `refusals`."""
-        if not id_ and generation < 0:
+        committer: JoinedMember | StandaloneCommitter
+        if id_ or generation >= 0:
+            committer = _member(topic, group, generation, id_)
+            topic_id, known = committer.topic_id, committer.known
+        else:
             connection = self.handler.connection(topic)
             committer = group_state().committer(connection, group)
-            known = {p: at.offset for p, at in committer.known(self._calls).items()}
-            offsets = self._valid(topic, asked, connection.topic_id, known, refusals)
-            if offsets:
-                positions = {p: Position(offset=offset) for p, offset in offsets.items()}
-                committer.commit(self._calls, positions)
-            return
-        member = _member(topic, group, generation, id_)
-        if isinstance(member, Refusal):
-            refusals |= dict.fromkeys(asked, member)
-            return
-        offsets = self._valid(topic, asked, member.topic_id, member.known, refusals)
-        if offsets:
-            member.commit(self._calls, offsets)
-
-    def _valid(
-        self,
-        topic: bytes,
-        asked: Mapping[int, Any],
-        topic_id: str | None,
-        known: Mapping[int, int],
-        refusals: dict[int, Refusal],
-    ) -> dict[int, int]:
-        """Return the offsets that may be committed; put the others into `refusals`."""
+            topic_id, known = connection.topic_id, committer.known(self._calls)
         fetched = group_state().fetched(topic_id)
-        offsets = {}
+        positions = {}
         for partition, each in asked.items():
-            furthest = max(fetched.get(partition, 0), known.get(partition, 0))
-            refusal = self._refusal(topic, each, furthest)
-            if refusal is None:
-                offsets[partition] = each.offset
-            else:
+            at = known.get(partition)
+            furthest = max(fetched.get(partition, 0), at.offset if at else 0)
+            try:
+                self._check(topic, each, furthest)
+                positions[partition] = Position(offset=each.offset)
+            except ProtocolClientError as refusal:
                 refusals[partition] = refusal
-        return offsets
+        if positions:
+            committer.commit(self._calls, positions)
 
-    def _refusal(self, topic: bytes, asked: Any, furthest: int) -> Refusal | None:
-        found = self.handler.locate(topic, asked.partition_id)
-        if isinstance(found, Refusal):
-            return found
+    def _check(self, topic: bytes, asked: Any, furthest: int) -> None:
+        """Raise the refusal of a commit beyond `furthest`, or of no partition's offset."""
+        self.handler.locate(topic, asked.partition_id)
         if type(asked.offset) is not int:
             raise OptionError(f"offset is {asked.offset!r} in {asked!r}; it takes a number")
         if asked.offset < 0:
-            return Refusal.of(OffsetOutOfRangeError, f"{asked.offset} is not an offset")
-        if asked.offset <= furthest:
-            return None
-        return Refusal.of(
-            OffsetOutOfRangeError,
-            f"{asked.offset} is past what this process has fetched of the partition, which is up "
-            f"to {furthest}; fetch from there on first, or move the group with channel.reset()",
-        )
+            raise OffsetOutOfRangeError(f"{asked.offset} is not an offset")
+        if asked.offset > furthest:
+            raise OffsetOutOfRangeError(
+                f"{asked.offset} is past what this process has fetched of the partition, which is "
+                f"up to {furthest}; fetch from there on first, or move the group with "
+                "channel.reset()"
+            )
 
 
-def _member(topic: bytes, group: str, generation: int, id_: str) -> JoinedMember | Refusal:
-    """Return the member that may commit under this generation."""
+def _member(topic: bytes, group: str, generation: int, id_: str) -> JoinedMember:
+    """Return the member that may commit under this generation. Raises ProtocolClientError."""
     member = group_state().member(id_, group)
     if member is None:
-        return Refusal.of(
-            UnknownMemberId,
+        raise UnknownMemberId(
             f"the group {group!r} has no member {id_!r} in this process: join it, or commit "
-            "with the generation -1 and an empty id while it has no members",
+            "with the generation -1 and an empty id while it has no members"
         )
     if topic != member.channel.encode():
-        return Refusal.of(
-            UnknownTopicOrPartition,
-            f"the member {member.id!r} joined the group for {member.channel!r} only",
+        raise UnknownTopicOrPartition(
+            f"the member {member.id!r} joined the group for {member.channel!r} only"
         )
     if generation == member.generation:
         return member
     if generation == member.joined:
-        return Refusal.of(RebalanceInProgress, "the member has not synced in this generation yet")
-    return Refusal.of(
-        IllegalGeneration,
+        raise RebalanceInProgress("the member has not synced in this generation yet")
+    raise IllegalGeneration(
         f"the generation is {generation}, but the member's assignment has {member.generation}: "
-        "join and sync again, and continue from the group's committed offsets",
+        "join and sync again, and continue from the group's committed offsets"
     )
