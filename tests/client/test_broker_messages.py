@@ -260,8 +260,13 @@ def test_undecodable_messages_are_refused_with_their_partition(
     assert limit(broker, channel, OffsetType.LATEST, 1).offset == [len(bad)]
 
 
-def test_messages_with_a_new_schema_are_accepted(broker: Broker, channel: Channel) -> None:
+@pytest.mark.parametrize("reconnected", [False, True])
+def test_messages_with_a_new_schema_are_accepted(
+    broker: Broker, channel: Channel, reconnected: bool
+) -> None:
     produced(broker, channel, encoded(channel, 1))
+    if reconnected:
+        broker.connect()
     newer = channel.schema.definition | {}
     field = {"name": "note", "type": ["null", "string"], "default": None}
     newer["fields"] = [*newer["fields"], field]

@@ -37,12 +37,8 @@ from sluiceway.rest.models import Connection
 __all__ = [
     "AdminRequests",
     "ApiVersionsResponse",
-    "ApiVersionsSpec",
     "CreateTopicRequest",
-    "DescribeGroupResponse",
     "DescribeGroupsResponse",
-    "DescribedMember",
-    "GroupListing",
     "ListGroupsResponse",
 ]
 

@@ -16,8 +16,7 @@ from sluiceway.broker.admin import (
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import SocketDisconnectedError
 from sluiceway.broker.fetch import FetchRequests
-from sluiceway.broker.groups import GroupRequests
-from sluiceway.broker.offsets import OffsetRequests
+from sluiceway.broker.groups import GroupRequests, OffsetRequests
 from sluiceway.broker.produce import ProduceRequests
 from sluiceway.broker.requests import checked_count
 from sluiceway.broker.responses import (
@@ -110,10 +109,10 @@ class Broker:
             host, self._port, url=url, ssl_config=ssl_config, token=token, listener=listener
         )
         self._timeout_s = checked_count(socket_timeout_ms, "socket_timeout_ms") / 1000
-        timeout_ms = checked_count(
-            offsets_channel_socket_timeout_ms, "offsets_channel_socket_timeout_ms"
+        self._offsets_timeout_s = (
+            checked_count(offsets_channel_socket_timeout_ms, "offsets_channel_socket_timeout_ms")
+            / 1000
         )
-        self._offsets_timeout_s = timeout_ms / 1000
         self._raise_errors = raise_errors
         self._lock = threading.Lock()
         self._connecting_offsets = threading.Lock()

@@ -69,13 +69,6 @@ class ReaderSettings:
     kafka: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WriterSettings:
-    """Settings of a writer; `kafka` has librdkafka's properties."""
-
-    kafka: Mapping[str, object] = field(default_factory=dict)
-
-
 def reader_settings(
     configuration: Mapping[str, Any], warn: Callable[[str], object]
 ) -> ReaderSettings:
@@ -95,12 +88,12 @@ def reader_settings(
     )
 
 
-def writer_settings(
+def writer_properties(
     configuration: Mapping[str, Any], warn: Callable[[str], object]
-) -> WriterSettings:
-    """Read a writer's configuration, as `reader_settings` does."""
+) -> dict[str, object]:
+    """Return librdkafka's properties of a writer; `warn` as in `reader_settings`."""
     _check_keys(configuration, warn)
-    return WriterSettings(kafka=_translated(configuration, _CONNECTION | _PRODUCER))
+    return _translated(configuration, _CONNECTION | _PRODUCER)
 
 
 def metrics_enabled(configuration: Mapping[str, Any]) -> bool:
@@ -227,11 +220,10 @@ def _hashed(name: str, near: str, characters: str) -> str:
 __all__ = [
     "ChannelLogger",
     "ReaderSettings",
-    "WriterSettings",
     "channel_name",
     "group_name",
     "level_of",
     "metrics_enabled",
     "reader_settings",
-    "writer_settings",
+    "writer_properties",
 ]
