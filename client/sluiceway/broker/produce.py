@@ -162,7 +162,7 @@ class ProduceRequests:
             return writer
 
     def _part(self, topic: bytes, partition: int, given: Any) -> _Part:
-        """Return the messages of a partition if all of them are valid."""
+        """Return the messages of a partition, refused if one of them is invalid."""
         messages = list(given.messages)
         compression = _COMPRESSIONS.get(given.compression_type)
         if compression is None:
@@ -180,20 +180,22 @@ class ProduceRequests:
             writer = self._writer(found)
         except SluicewayError as error:
             raise topic_refusal(error) from error
+        part = _Part(partition, messages, compression, found, writer)
         for index, each in enumerate(messages):
             size = len(each.value or b"") + len(each.partition_key or b"")
             if size > found.max_message_bytes:
-                raise MessageSizeTooLarge(
+                part.refusal = MessageSizeTooLarge(
                     f"message {index} takes {size:,} bytes, the channel takes "
                     f"{found.max_message_bytes:,}; make it smaller, or raise the channel's "
                     "max.message.bytes. Nothing was sent to this partition"
                 )
-            invalid = writer.validator.error(each.value)
-            if invalid is not None:
-                raise InvalidMessageError(
+                break
+            if invalid := writer.validator.error(each.value):
+                part.refusal = InvalidMessageError(
                     f"message {index}: {invalid}. Nothing was sent to this partition"
                 )
-        return _Part(partition, messages, compression, found, writer)
+                break
+        return part
 
     def _send(self, parts: Collection[_Part], timeout_ms: int, *, wait: bool) -> None:
         producers = set()
@@ -203,10 +205,10 @@ class ProduceRequests:
             producers.add(producer)
             for message in part.messages:
                 if part.refusal is None and _produce(producer, part, message, timeout_s):
-                    continue
-                if part.add_failure is not None:
+                    part.writer.records += 1
+                elif part.add_failure is not None:
+                    part.writer.records += 1
                     part.add_failure(str(part.refusal))
-            part.writer.records += len(part.messages)
             part.writer.report()
         deadline_s = time.monotonic() + timeout_s
         while wait and any(part.pending for part in parts):

@@ -12,7 +12,7 @@ from sluiceway.channel import Channel
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.metrics import EndpointMetrics
 from sluiceway.errors import ChannelNotFound, EndpointClosed, Fenced, SluicewayError
-from sluiceway.pypz.config import ChannelLogger, level_of, metrics_enabled
+from sluiceway.pypz.config import ChannelLogger, flag, level_of
 from sluiceway.pypz.peers import ChannelStatusMonitor, Filter, Peers
 from sluiceway.pypz.resources import Resources
 from sluiceway.pypz.status import (
@@ -237,7 +237,7 @@ class ChannelBase(ABC, Generic[E]):
     def invoke_configure_channel(self, channel_configuration: Mapping[str, Any]) -> None:
         """Add to the configuration. Raises OptionError for invalid values."""
         configuration = self._configuration | dict(channel_configuration)
-        metrics = metrics_enabled(configuration)
+        metrics = flag(configuration, self.ParamKeyMetricsEnabled)
         level = level_of(configuration.get(self.ParamKeyLogLevel, "DEBUG"))
         self._configure(configuration)
         self._configuration.update(channel_configuration)
@@ -266,9 +266,7 @@ class ChannelBase(ABC, Generic[E]):
         if self._handle is not None:
             with suppress(EndpointClosed, Fenced):
                 self._handle.heartbeat_now(self.StatusConsumerTimeoutInMs / 1000)
-        reported = self._counterparts
-        self._update([*reported, *self._unreported_peers()])
-        self._updated_with = reported
+        self._update_reported(self._unreported_peers())
 
     def on_status_message_received(self, callback: StatusCallback) -> None:
         """Call `callback` with the list of new messages at each update, also an empty one."""
@@ -370,16 +368,17 @@ class ChannelBase(ABC, Generic[E]):
             # Heartbeats report the counters anyway.
             health = {key: value for key, value in health.items() if key not in _COUNTERS}
         self.invoke_sync_send_status_message(OwnChannelStatus.HealthCheck, health)
-        reported = self._counterparts
-        self._update(reported)
-        self._updated_with = reported
+        self._update_reported()
 
     def _catch_up(self) -> None:
         """Take what heartbeats have reported since the last update."""
+        if self._counterparts is not self._updated_with:
+            self._update_reported()
+
+    def _update_reported(self, unreported: Iterable[Endpoint] = ()) -> None:
         reported = self._counterparts
-        if reported is not self._updated_with:
-            self._update(reported)
-            self._updated_with = reported
+        self._update([*reported, *unreported])
+        self._updated_with = reported
 
     def _update(self, endpoints: Iterable[Endpoint]) -> None:
         with self._updating:

@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
@@ -44,7 +44,6 @@ class OwnChannelStatus(Enum):
     Acknowledged = "Acknowledged"
 
 
-@dataclass(eq=False)
 class OwnStatusMessage:
     """A status of one side of a channel, with pypz's fields.
 
@@ -52,18 +51,24 @@ class OwnStatusMessage:
     It is for display only.
     """
 
-    channel_name: str
-    channel_context_name: str
-    channel_group_name: str | None = None
-    channel_group_index: int = 0
-    status: Any = None
-    payload: Any = None
-    timestamp: int = 0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.status, OwnChannelStatus):
-            self.status = OwnChannelStatus[str(self.status)]
-        self.timestamp = self.timestamp or int(time.time() * 1000)
+    def __init__(
+        self,
+        channel_name: str,
+        channel_context_name: str,
+        channel_group_name: str | None = None,
+        channel_group_index: int = 0,
+        status: OwnChannelStatus | str | None = None,
+        payload: Any = None,
+        timestamp: int | None = None,
+    ) -> None:
+        self.channel_name = channel_name
+        self.channel_context_name = channel_context_name
+        self.channel_group_name = channel_group_name
+        self.channel_group_index = channel_group_index
+        given = status if isinstance(status, OwnChannelStatus) else OwnChannelStatus[str(status)]
+        self.status = given
+        self.payload = payload
+        self.timestamp = int(time.time() * 1000) if timestamp is None else timestamp
 
     def get_channel_unique_name(self) -> str:
         """Return `channel@port`."""
@@ -193,32 +198,33 @@ class StatusLoop:
         self._name = name
         self._interval_s = interval_s
         self._ended = threading.Event()
+        self._left = threading.Event()
         self._thread: threading.Thread | None = None
         self._future: Future[None] | None = None
         if executor is not None:
             self._future = executor.submit(self._run)
-            return
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        else:
+            threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def end(self) -> None:
-        """End the loop, and wait for the call under way."""
+        """End the loop, and wait a moment for the call under way."""
         self._ended.set()
-        if self._future is not None and not self._future.cancel():
-            wait([self._future], _END_TIMEOUT_S)
-        elif self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_END_TIMEOUT_S)
+        unstarted = self._future is not None and self._future.cancel()
+        if not unstarted and self._thread is not threading.current_thread():
+            self._left.wait(_END_TIMEOUT_S)
 
     def _run(self) -> None:
+        self._thread = threading.current_thread()
         while not self._ended.wait(self._interval_s):
             turn = self._turn()
             if turn is None:
-                return
+                break
             try:
                 turn()
             except Exception:
                 LOGGER.exception("a status of %s was not sent; the next one is", self._name)
             del turn
+        self._left.set()
 
 
 def cycle_figures(metrics: EndpointMetrics, kind: str) -> dict[str, float]:
