@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
@@ -13,8 +14,6 @@ from sluiceway_gateway.channels import connection
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.cluster import routes as cluster_routes
-from sluiceway_gateway.cluster.service import ClusterService
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
@@ -24,11 +23,11 @@ from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
-from sluiceway_gateway.http import health, openapi, problems
-from sluiceway_gateway.http.deps import Services
+from sluiceway_gateway.http import cluster, health, openapi, problems
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import document
+from sluiceway_gateway.http.route import Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.longpoll import Watch
@@ -38,16 +37,12 @@ from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.ack import Acknowledgements
 from sluiceway_gateway.offsets.service import Offsets
 from sluiceway_gateway.provisioning.reconciler import Counts
-from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.service import Statuses
 
 __all__ = ["create_app"]
-
-# A probe has to be told soon.
-_READINESS_TIMEOUT_S = 2.0
 
 
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
@@ -121,11 +116,11 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         fragments=JsonCache(),
         groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
-        cluster=ClusterService(database, kafka),
-        readiness=ReadinessCheck(
-            database, kafka, timeout_s=_READINESS_TIMEOUT_S, failing=loops.failing
-        ),
         metrics=metrics,
+        database=database,
+        kafka=kafka,
+        failing_loops=loops.failing,
+        probe_threads=CapacityLimiter(4),
     )
 
     @asynccontextmanager
@@ -165,7 +160,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         offsets_routes,
         status_routes,
         groups_routes,
-        cluster_routes,
+        cluster,
         health,
         openapi,
     ):
@@ -174,7 +169,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     documented = list(app.router.routes)
     # The most frequent requests find their route first.
     app.router.routes.sort(key=lambda route: not getattr(route, "is_frequent", False))
-    problems.install(app)
+    problems.install(app, tokens)
     app.openapi = lambda: document(app, documented)  # type: ignore[method-assign]
     app.add_middleware(Observation, metrics=metrics)
     return app

@@ -16,8 +16,7 @@ from typing import Any
 import click
 import uvicorn
 
-from sluiceway_gateway.auth.bind import check_bind
-from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.auth.service import Tokens, check_bind
 from sluiceway_gateway.db.revision import migrate as migrate_database
 from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.logs import configure_logs

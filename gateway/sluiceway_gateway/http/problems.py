@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from sluiceway_gateway import errors
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.errors import (
     MOST_VIOLATIONS,
     InvalidRequest,
@@ -157,7 +158,7 @@ def problems(
     return {**found, **(also or {})}
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, tokens: Tokens) -> None:
     """Respond to every error that reaches the application with a problem."""
 
     @app.exception_handler(SluicewayGatewayError)
@@ -170,7 +171,7 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)  # noqa: S101
         try:
             # No route was found, and so none has authenticated the request.
-            await authenticate(request)
+            await authenticate(request, tokens)
         except SluicewayGatewayError as refusal:
             return problem_response(refusal)
         headers = error.headers or {}

@@ -1,24 +1,74 @@
-"""The route class of every path: access, strict parameters and body, then the endpoint.
+"""The services that endpoints get, and the route class that calls the endpoints.
 
 FastAPI reads an endpoint's signature once, for the OpenAPI document and for its parameters.
 `GatewayRoute` serves requests from what FastAPI read, with one handler for all routes.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request, Response
+from anyio import CapacityLimiter
+from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.channels.service import Channels
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.endpoints.attach import AttachService
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
+from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.errors import BodyTooLarge, Forbidden, InvalidRequest, Violation
+from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http.auth import PUBLIC, Access
-from sluiceway_gateway.http.deps import services_of
-from sluiceway_gateway.http.json import loads
+from sluiceway_gateway.http.json import JsonCache, ResponseCache, loads
 from sluiceway_gateway.http.problems import malformed
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.longpoll import Watch
+from sluiceway_gateway.metrics import Metrics
+from sluiceway_gateway.offsets.ack import Acknowledgements
+from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.status.service import Statuses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """The services of one gateway."""
+
+    settings: Settings
+    tokens: Tokens
+    channels: Channels
+    attach: AttachService
+    endpoints: Endpoints
+    heartbeats: HeartbeatService
+    offsets: Offsets
+    acknowledgements: Acknowledgements
+    statuses: Statuses
+    rendered: ResponseCache
+    fragments: JsonCache
+    groups: GroupService
+    watch: Watch
+    metrics: Metrics
+    database: Database
+    """For its readiness; everything else goes through a service."""
+    kafka: KafkaAdmin
+    failing_loops: Callable[[], Mapping[str, str]]
+    probe_threads: CapacityLimiter
+
+
+def services_of(request: Request) -> Services:
+    """Return the services of the application that serves this request."""
+    parts = request.app.state.parts
+    assert isinstance(parts, Services)  # noqa: S101
+    return parts
+
+
+Gateway = Annotated[Services, Depends(services_of)]
+
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -57,7 +107,7 @@ class GatewayRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             if access is not None:
-                await access.authorize(request)
+                await access.authorize(request, services_of(request).tokens)
             elif not is_public:
                 raise Forbidden("This path is not open to anybody.")
             if request.scope["query_string"]:
