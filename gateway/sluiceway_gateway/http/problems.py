@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -94,13 +94,6 @@ def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = 
     return Response(json.dumps(body), status, headers=own, media_type=MEDIA_TYPE)
 
 
-def internal_error() -> SluicewayGatewayError:
-    """Return the error for an unexpected exception; it contains no details."""
-    return SluicewayGatewayError(
-        "The gateway failed on this request; its log has the cause under this request's id."
-    )
-
-
 _POINTER_LENGTH = 300
 _WORDS = {
     "extra_forbidden": "there is no such field; correct its name or leave it out",
@@ -158,34 +151,22 @@ def problems(
     return {**found, **(also or {})}
 
 
-def install(app: FastAPI, tokens: Tokens) -> None:
-    """Respond to every error that reaches the application with a problem."""
-
-    @app.exception_handler(SluicewayGatewayError)
-    async def ours(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, SluicewayGatewayError)  # noqa: S101
-        return problem_response(error)
-
-    @app.exception_handler(HTTPException)
-    async def routing(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101
-        try:
-            # No route was found, and so none has authenticated the request.
-            await authenticate(request, tokens)
-        except SluicewayGatewayError as refusal:
-            return problem_response(refusal)
-        headers = error.headers or {}
-        if error.status_code == 404:
-            return problem_response(
-                errors.NotFound("There is nothing here; the paths are in /openapi.json."), headers
-            )
-        if error.status_code == 405:
-            allowed = ", ".join(_methods(request))
-            return problem_response(
-                errors.MethodNotAllowed(f"{request.method} is not for this; use {allowed}."),
-                {"Allow": allowed},
-            )
-        return problem_response(InvalidRequest(f"The request cannot be read: {error.detail}."))
+async def routing_response(request: Request, error: HTTPException, tokens: Tokens) -> Response:
+    """Return the response to a request for an unknown path or method."""
+    try:
+        # No route was found, and so none has authenticated the request.
+        await authenticate(request, tokens)
+    except SluicewayGatewayError as refusal:
+        return problem_response(refusal)
+    if error.status_code == 405:
+        allowed = ", ".join(_methods(request))
+        return problem_response(
+            errors.MethodNotAllowed(f"{request.method} is not for this; use {allowed}."),
+            {"Allow": allowed},
+        )
+    return problem_response(
+        errors.NotFound("There is nothing here; the paths are in /openapi.json.")
+    )
 
 
 def _methods(request: Request) -> list[str]:
