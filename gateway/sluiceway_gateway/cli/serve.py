@@ -151,21 +151,13 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
     """Serve until SIGINT or SIGTERM, then finish running requests. Raises ClickException."""
     # Imported late because it takes long: what refuses to serve should fail before.
     from sluiceway_gateway.app import create_app
-    from sluiceway_gateway.http.server import (
-        ConnectionLimits,
-        allowed_connections,
-        limited_protocol,
-    )
+    from sluiceway_gateway.http.server import limited_protocol
 
-    limits = ConnectionLimits(
-        connections=allowed_connections(settings),
-        client_timeout_s=settings.client_timeout_ms / 1000,
-    )
     app = create_app(settings)
     server = _Server(
         uvicorn.Config(
             app,
-            http=limited_protocol(limits),
+            http=limited_protocol(settings),
             # An upgraded connection would escape the limits.
             ws="none",
             log_config=None,

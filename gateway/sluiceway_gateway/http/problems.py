@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 from fastapi import Request
@@ -82,9 +83,7 @@ def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = 
         "retriable": error.retriable,
     }
     if error.violations:
-        body["errors"] = [
-            {"pointer": each.pointer, "message": each.message} for each in error.violations
-        ]
+        body["errors"] = [asdict(each) for each in error.violations]
     own = dict(headers)
     if isinstance(error, errors.Unauthenticated):
         own["WWW-Authenticate"] = 'Bearer realm="sluiceway"'
