@@ -47,15 +47,14 @@ __all__ = ["create_app"]
 
 
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
-    """Return the gateway's application for these settings.
+    """Return the gateway's application.
 
-    Nothing is asked of the database or of Kafka before it starts. Its start
-    raises WrongRevision for a database that is not migrated to this version, and
-    InvalidSettings where there are tokens and no key to check them with. Raises
-    InvalidSettings for a database or Kafka properties that cannot be.
+    Connects to the database and to Kafka only at its start, which raises WrongRevision for a
+    database of another version, and InvalidSettings for tokens without a key. Raises
+    InvalidSettings for an invalid database URL or invalid Kafka properties.
 
-    Whoever stops the server calls `app.state.parts.watch.close()` first, as the
-    server waits for requests, and these may wait for a minute.
+    Before stopping the server, call `app.state.parts.watch.close()`: the server waits for running
+    requests, and long polls last up to a minute.
     """
     database = Database(
         settings.database_url.get_secret_value(),

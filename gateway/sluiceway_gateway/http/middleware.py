@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.errors import SluicewayGatewayError
-from sluiceway_gateway.http.problems import problem_response, routing_response
+from sluiceway_gateway.http.problems import error_response, problem_response
 from sluiceway_gateway.metrics import Metrics
 
 _log = structlog.stdlib.get_logger("sluiceway_gateway.http")
@@ -47,7 +47,7 @@ class Observation:
         async def observed(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = status or message["status"]
+                status = message["status"]
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
@@ -56,7 +56,13 @@ class Observation:
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
-                await self._respond(scope, receive, observed)
+                try:
+                    await self._app(scope, receive, observed)
+                except (HTTPException, SluicewayGatewayError) as error:
+                    if status:
+                        raise
+                    response = await error_response(error, Request(scope), self._tokens)
+                    await response(scope, receive, observed)
             except Exception:
                 _log.exception("request failed", method=scope["method"])
                 if status:
@@ -65,15 +71,6 @@ class Observation:
                 await problem_response(_INTERNAL)(scope, receive, observed)
             finally:
                 self._tell(scope, status, time.perf_counter() - begun)
-
-    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._app(scope, receive, send)
-        except SluicewayGatewayError as error:
-            await problem_response(error)(scope, receive, send)
-        except HTTPException as error:
-            response = await routing_response(Request(scope, receive), error, self._tokens)
-            await response(scope, receive, send)
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")

@@ -150,10 +150,14 @@ def problems(
     return {**found, **(also or {})}
 
 
-async def routing_response(request: Request, error: HTTPException, tokens: Tokens) -> Response:
-    """Return the response to a request for an unknown path or method."""
+async def error_response(
+    error: HTTPException | SluicewayGatewayError, request: Request, tokens: Tokens
+) -> Response:
+    """Return the response for an error, or for an unknown path or method (HTTPException)."""
+    if isinstance(error, SluicewayGatewayError):
+        return problem_response(error)
     try:
-        # No route was found, and so none has authenticated the request.
+        # No route was found, so none has authenticated the request.
         await authenticate(request, tokens)
     except SluicewayGatewayError as refusal:
         return problem_response(refusal)
