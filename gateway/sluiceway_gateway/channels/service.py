@@ -9,8 +9,7 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import UNSET, Change, changed, deleted, require_changeable
 from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.etag import Precondition
-from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion, sources
-from sluiceway_gateway.channels.selector import Selector
+from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion, Selector, sources
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, WriteTransaction

@@ -16,9 +16,9 @@ from sluiceway_gateway.channels.model import (
     Heartbeat,
     Phase,
     Retention,
+    Selector,
     TopicRef,
 )
-from sluiceway_gateway.channels.selector import Selector
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, schemas
 from sluiceway_gateway.db.statements import PreparedSelect, by_dialect, chunks, matches, starts_with

@@ -4,13 +4,16 @@ import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import click
 
 from sluiceway.rest.channels import Control, watch_status, watch_summaries
 from sluiceway.rest.status import ChannelSummary, EndpointCounts, StatusReport
-from sluiceway_gateway.cli.options import format_time, open_control, print_table
+from sluiceway.rest.transport import Transport
+from sluiceway_gateway.cli import entry
+from sluiceway_gateway.cli.entry import format_time, print_table
 
 _UNKNOWN = "?"
 
@@ -36,6 +39,11 @@ def status(name: str | None, watch: bool, as_json: bool, url: str | None) -> Non
                 _print([report.document], watch=watch, as_json=as_json)
                 if not as_json:
                     _print_report(report)
+
+
+def open_control(url: str | None) -> closing[Control]:
+    """Return the client's calls to the gateway, closed at the end of a `with` block."""
+    return closing(Control(Transport(url, timeout_s=entry.TIMEOUT_S)))
 
 
 def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) -> None:

@@ -18,10 +18,10 @@ from sluiceway_gateway.channels.model import (
     Phase,
     Retention,
     SchemaVersion,
+    Selector,
     TopicRef,
     sources,
 )
-from sluiceway_gateway.channels.selector import Selector
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.lifecycle.store import save_status
 from sluiceway_gateway.provisioning.store import record_observation, remove
