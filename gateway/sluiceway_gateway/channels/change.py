@@ -31,7 +31,7 @@ from sluiceway_gateway.errors import (
     Violation,
 )
 from sluiceway_gateway.kafka.model import ObservedTopic
-from sluiceway_gateway.provisioning.topic_config import canonical, refusals
+from sluiceway_gateway.provisioning.topic import canonical, refusals
 
 
 class Unset(Enum):

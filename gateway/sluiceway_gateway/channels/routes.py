@@ -35,7 +35,7 @@ from sluiceway_gateway.http.params import (
 )
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import GatewayRoute
-from sluiceway_gateway.provisioning.topic_config import canonical, refusals
+from sluiceway_gateway.provisioning.topic import canonical, refusals
 from sluiceway_gateway.schemas.service import parse_schema
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)

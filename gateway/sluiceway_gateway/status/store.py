@@ -19,8 +19,7 @@ from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import LagSummary
 from sluiceway_gateway.status.progress import ReaderProgress
-from sluiceway_gateway.status.reading_store import reader_progress_of
-from sluiceway_gateway.status.sample_store import StoredSample
+from sluiceway_gateway.status.sample_store import StoredSample, reader_progress_of
 
 #: Parameters of one statement.
 _CHUNK = 500
