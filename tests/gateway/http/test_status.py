@@ -15,8 +15,8 @@ from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import GroupLag, Sample
 from sluiceway_gateway.status.progress import OffsetTrack, ProgressState
+from sluiceway_gateway.status.routes import ChannelView
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
-from sluiceway_gateway.status.views import ChannelView
 from waiting import until
 
 PATH = "/v1/channels/flights/status"
