@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
 from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.etag import etag
@@ -111,7 +112,7 @@ def connection_text(
     kept = gateway.rendered.get(key, tag)
     if kept is None:
         connection = _connection_json(channel, versions, kafka)
-        kept = json.dumps(connection, separators=(",", ":")).encode()
+        kept = to_json(connection)
         gateway.rendered.put(key, tag, kept)
     return kept.decode()
 
@@ -125,7 +126,7 @@ def _connection_json(
             "uid": channel.uid,
             "generation": channel.generation,
         },
-        "format": str(channel.spec.format),
+        "format": channel.spec.format,
         "schema": {
             "id": channel.schema_id,
             "version": channel.schema_version,

@@ -4,6 +4,7 @@ import uuid
 from dataclasses import replace
 from datetime import datetime
 
+from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import UNSET, Change, adopting, created
 from sluiceway_gateway.channels.model import Channel, Compatibility, Format, SchemaVersion
@@ -23,7 +24,7 @@ from sluiceway_gateway.errors import (
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopic
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.service import ParsedSchema, schema_for, version_of
+from sluiceway_gateway.schemas.service import schema_for, version_of
 from sluiceway_gateway.schemas.store import KeptTopic
 
 
@@ -32,7 +33,7 @@ def create(
     name: str,
     change: Change,
     *,
-    schema: ParsedSchema | None,
+    schema: Schema | None,
     observed: ObservedTopic | None,
     prefix: str,
     now: datetime,
@@ -70,7 +71,7 @@ def create(
 def _version(
     tx: WriteTransaction,
     name: str,
-    schema: ParsedSchema | None,
+    schema: Schema | None,
     *,
     kept: tuple[SchemaVersion, ...],
     change: Change,

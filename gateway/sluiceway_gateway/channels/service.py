@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from sluiceway.schema import Schema
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import UNSET, Change, changed, deleted, require_changeable
@@ -29,7 +30,7 @@ from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
 from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.service import ParsedSchema, is_same, schema_for, version_of
+from sluiceway_gateway.schemas.service import is_same, schema_for, version_of
 
 
 def require_channel(name: str, channel: Channel | None, uid: str | None) -> Channel:
@@ -99,7 +100,7 @@ class Channels:
         name: str,
         change: Change,
         *,
-        schema: ParsedSchema | None,
+        schema: Schema | None,
         uid: str | None,
         precondition: Precondition,
         request: Request | None,
@@ -271,7 +272,7 @@ class Channels:
         return answer
 
     def _version(
-        self, tx: WriteTransaction, channel: Channel, change: Change, schema: ParsedSchema
+        self, tx: WriteTransaction, channel: Channel, change: Change, schema: Schema
     ) -> SchemaVersion | None:
         """Return the new version after storing it; None for the present one."""
         if is_same(channel.spec.schema, schema):

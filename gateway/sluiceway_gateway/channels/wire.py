@@ -235,17 +235,6 @@ class ChannelPut(Asked):
     metadata: MetadataPut = Field(default_factory=MetadataPut)
     spec: SpecPut = Field(default_factory=SpecPut)
 
-    @property
-    def schema_given(self) -> dict[str, Any] | None:
-        """The schema, if given."""
-        given = self.spec.given("schema_")
-        return None if given is UNSET else given
-
-    @property
-    def adopts(self) -> bool:
-        """Whether the request names a topic to adopt."""
-        return self.spec.topic is not None
-
     def change(self, *, config: dict[str, str] | Unset) -> Change:
         """Return the requested change without the schema, with `config` in canonical form."""
         spec = self.spec
