@@ -10,7 +10,7 @@ from pydantic_core import to_json
 
 from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.etag import etag
-from sluiceway_gateway.channels.model import Channel, SchemaVersion
+from sluiceway_gateway.channels.model import Channel, Format, SchemaVersion
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.deps import Gateway, Services
 from sluiceway_gateway.http.params import Name
@@ -63,7 +63,7 @@ class Connection(BaseModel):
     """Everything that a client needs to access the records."""
 
     channel: ConnectionChannel
-    format: Literal["avro", "arrow", "bytes"]
+    format: Format
     schema_: ConnectionSchema = Field(alias="schema", description="The newest")
     schemas: list[ConnectionSchema] = Field(description="All that records may have, oldest first")
     topic: ConnectionTopic
@@ -121,11 +121,7 @@ def _connection_json(
     channel: Channel, versions: Sequence[SchemaVersion], kafka: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
-        "channel": {
-            "name": channel.name,
-            "uid": channel.uid,
-            "generation": channel.generation,
-        },
+        "channel": {"name": channel.name, "uid": channel.uid, "generation": channel.generation},
         "format": channel.spec.format,
         "schema": {
             "id": channel.schema_id,

@@ -111,8 +111,7 @@ class Channels:
         With `uid` only the channel of that uid is changed. A repeated `request` gets the stored
         answer. Raises Conflict, PreconditionFailed, ChannelNotFound and InvalidRequest.
         """
-        self._preflight.check_replication(name, change, request)
-        observed = self._preflight.topic(name, change, request)
+        observed = self._preflight.run(name, change, request)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = channels_store.hold(tx, name)

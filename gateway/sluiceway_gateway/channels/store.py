@@ -223,9 +223,13 @@ def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
     """Return the tags of the existing channels of these names."""
     found: dict[str, Tag] = {}
     for part in chunks(names):
-        for row in tx.execute(_TAGS, {"names": part}).mappings():
-            found[row["name"]] = Tag(**{each: row[each] for each in ("uid", *_REVISIONS)})
+        found |= {row.name: tag_of(row) for row in tx.execute(_TAGS, {"names": part})}
     return found
+
+
+def tag_of(row: Row[Any]) -> Tag:
+    """Return the tag of a channel's row."""
+    return Tag(**{each: getattr(row, each) for each in ("uid", *_REVISIONS)})
 
 
 def overall(tx: ReadTransaction) -> Tag:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import IO
+from typing import IO, Any
 
 import click
 
@@ -111,18 +111,13 @@ def create(
     name: str,
     schema: IO[str] | None,
     topic: str | None,
-    compatibility: str | None,
-    partitions: int | None,
     format_: str | None,
-    pinned: bool | None,
-    replication: int | None,
     retention_ms: int | None,
     retention_bytes: int | None,
-    mirrored: bool | None,
-    idle: timedelta | None,
     labels: tuple[str, ...],
     config: tuple[str, ...],
     url: str | None,
+    **spec: Any,
 ) -> None:
     """Create the channel NAME and wait until it is ready.
 
@@ -145,16 +140,11 @@ def create(
             name,
             None if schema is None else schema.read(),
             topic=topic,
-            compatibility=compatibility,
-            partitions=partitions,
             format=format_,
-            pinned=pinned,
-            replication=replication,
             retention=retention,
-            mirrored=mirrored,
-            idle=idle,
             labels=_pairs(labels, "--label"),
             config=_pairs(config, "--config"),
+            **spec,
         )
     for each in differences:
         click.echo(f"sluiceway: {each.message}", err=True)
@@ -184,26 +174,14 @@ def create(
 )
 @gateway_option
 def update(
-    name: str,
-    schema: IO[str] | None,
-    compatibility: str | None,
-    partitions: int | None,
-    pinned: bool | None,
-    mirrored: bool | None,
-    idle: timedelta | None,
-    labels: tuple[str, ...],
-    url: str | None,
+    name: str, schema: IO[str] | None, labels: tuple[str, ...], url: str | None, **spec: Any
 ) -> None:
     """Change the channel NAME; a new schema becomes its newest version."""
     with _open_channel(name, url) as channel:
         channel.update(
             schema=None if schema is None else schema.read(),
-            compatibility=compatibility,
-            partitions=partitions,
-            pinned=pinned,
-            mirrored=mirrored,
-            idle=idle,
             labels=_pairs(labels, "--label"),
+            **spec,
         )
         click.echo(f"channel {name} is at generation {channel.generation}")
 
@@ -248,8 +226,8 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
     all groups have read everything.
     """
     with _open_channel(name, url) as channel:
-        if not (yes or _confirm(f"Close the channel {name} to writers, for good?")):
-            raise click.ClickException("nothing was closed; --yes closes without asking")
+        if not yes:
+            _confirm(f"Close the channel {name} to writers, for good?", "close", "closed")
         channel.close(force=force)
         while wait and channel.status.phase != "closed":
             click.echo(f"sluiceway: {channel.status.explain()}", err=True)
@@ -268,8 +246,8 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
 def forget(name: str, yes: bool, url: str | None) -> None:
     """Delete the channel NAME, but not its topic and records in Kafka."""
     with _open_channel(name, url) as channel:
-        if not (yes or _confirm(f"Forget the channel {name} and keep its topic?")):
-            raise click.ClickException("nothing was forgotten; --yes forgets without asking")
+        if not yes:
+            _confirm(f"Forget the channel {name} and keep its topic?", "forget", "forgotten")
         topic = channel.status.topic.name
         channel.delete(keep_topic=True)
     click.echo(f"channel {name} is forgotten; `channels create --topic {topic}` adopts its topic")
@@ -285,8 +263,8 @@ def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None)
     """Delete the channel NAME with its topic and all records."""
     with _open_channel(name, url) as channel:
         topic = "keep its topic" if keep_topic else "all its records"
-        if not (yes or _confirm(f"Delete the channel {name} and {topic}?")):
-            raise click.ClickException("nothing was deleted; --yes deletes without asking")
+        if not yes:
+            _confirm(f"Delete the channel {name} and {topic}?", "delete", "deleted")
         channel.delete(keep_topic=keep_topic, force=force)
     click.echo(f"channel {name} is deleted")
 
@@ -367,12 +345,14 @@ def _open_channel(name: str, url: str | None) -> Iterator[Channel]:
         yield Channel(control, control.channel(name))
 
 
-def _confirm(question: str) -> bool:
+def _confirm(question: str, verb: str, done: str) -> None:
+    """Raise ClickException unless the answer is yes."""
     try:
-        return click.confirm(question, err=True)
+        if click.confirm(question, err=True):
+            return
     except click.Abort:
         click.echo(err=True)
-        return False
+    raise click.ClickException(f"nothing was {done}; --yes {verb}s without asking")
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str] | None:

@@ -5,7 +5,8 @@ Of older samples fewer and fewer are kept; they date offsets.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -47,7 +48,10 @@ _LIVING = (
 )
 # Built once, because the leading replica executes them all the time.
 _CHANNELS = select(
-    channels.c.uid, channels.c.topic_name, channels.c.topic_id, channels.c.topic_partitions
+    channels.c.uid,
+    channels.c.topic_name.label("topic"),
+    channels.c.topic_id,
+    channels.c.topic_partitions.label("partitions"),
 ).where(
     in_phases(READABLE),
     channels.c.topic_partitions.is_not(None),
@@ -120,18 +124,35 @@ def reader_snapshots(
     """Return the readers and positions of these channels, by uid."""
     found: dict[str, ReaderSnapshot] = {}
     for chunk in chunks(sampled):
-        readers: dict[str, list[ReaderProgress]] = {each.uid: [] for each in chunk}
-        counters: dict[str, list[object]] = {each.uid: [] for each in chunk}
-        committed: dict[str, list[CommittedOffset]] = {each.uid: [] for each in chunk}
-        _add_endpoints(tx, readers, counters)
-        _add_positions(tx, committed, {each.uid: each.topic_id for each in chunk})
+        uids = {"uids": [each.uid for each in chunk]}
+        attached = _by_channel(tx.execute(_ENDPOINTS, uids))
+        stored = _by_channel(tx.execute(_POSITIONS, uids))
         for each in chunk:
-            text = json.dumps(counters[each.uid], sort_keys=True)
+            rows = attached[each.uid]
+            counters = [[row.id, row.state, row.health, row.counters] for row in rows]
+            text = json.dumps(counters, sort_keys=True)
             found[each.uid] = ReaderSnapshot(
-                readers=tuple(readers[each.uid]),
-                committed=tuple(committed[each.uid]),
+                readers=tuple(reader_progress_of(row) for row in rows if row.role == Role.READER),
+                committed=tuple(
+                    CommittedOffset(
+                        group=row.group_name,
+                        member=None if row.member_index < 0 else row.member_index,
+                        partition=row.partition,
+                        offset=row.next_offset,
+                    )
+                    for row in stored[each.uid]
+                    # Positions in another topic have no meaning in this one.
+                    if row.topic_id == each.topic_id
+                ),
                 endpoints_digest=hashlib.sha256(text.encode()).hexdigest()[:16],
             )
+    return found
+
+
+def _by_channel(rows: Iterable[Row[Any]]) -> Mapping[str, list[Row[Any]]]:
+    found: dict[str, list[Row[Any]]] = defaultdict(list)
+    for row in rows:
+        found[row.channel_uid].append(row)
     return found
 
 
@@ -152,42 +173,8 @@ def reader_progress_of(row: Row[Any]) -> ReaderProgress:
 def _channels(
     tx: ReadTransaction, statement: Select[Any], uids: Sequence[str] = ()
 ) -> list[SampledChannel]:
-    return [
-        SampledChannel(
-            uid=row.uid,
-            topic=row.topic_name,
-            topic_id=row.topic_id,
-            partitions=row.topic_partitions,
-        )
-        for row in tx.execute(statement, {"uids": uids} if uids else None)
-    ]
-
-
-def _add_endpoints(
-    tx: ReadTransaction, readers: dict[str, list[ReaderProgress]], counters: dict[str, list[object]]
-) -> None:
-    for row in tx.execute(_ENDPOINTS, {"uids": list(readers)}):
-        counters[row.channel_uid].append([row.id, row.state, row.health, row.counters])
-        if row.role == str(Role.READER):
-            readers[row.channel_uid].append(reader_progress_of(row))
-
-
-def _add_positions(
-    tx: ReadTransaction,
-    committed: dict[str, list[CommittedOffset]],
-    topics: dict[str, str | None],
-) -> None:
-    for row in tx.execute(_POSITIONS, {"uids": list(committed)}):
-        # Positions in another topic have no meaning in this one.
-        if row.topic_id == topics[row.channel_uid]:
-            committed[row.channel_uid].append(
-                CommittedOffset(
-                    group=row.group_name,
-                    member=None if row.member_index < 0 else row.member_index,
-                    partition=row.partition,
-                    offset=row.next_offset,
-                )
-            )
+    rows = tx.execute(statement, {"uids": uids} if uids else None).mappings()
+    return [SampledChannel(**row) for row in rows]
 
 
 _PROGRESS = {str(each): each for each in ProgressState}
@@ -353,17 +340,15 @@ def summaries(
 ) -> dict[str, tuple[datetime, LagSummary]]:
     """Return the time and summary of the last sample of each channel that has one."""
     found: dict[str, tuple[datetime, LagSummary]] = {}
-    newest = select(samples.c.channel_uid, func.max(samples.c.number).label("number"))
+    latest = _NUMBERS.subquery()
+    statement = select(
+        samples.c.channel_uid, samples.c.at, samples.c.document["summary"].label("summary")
+    ).join(
+        latest,
+        (samples.c.channel_uid == latest.c.channel_uid) & (samples.c.number == latest.c.number),
+    )
     for chunk in chunks(channel_uids):
-        these = newest.where(samples.c.channel_uid.in_(chunk)).group_by(samples.c.channel_uid)
-        latest = these.subquery()
-        statement = select(
-            samples.c.channel_uid, samples.c.at, samples.c.document["summary"].label("summary")
-        ).join(
-            latest,
-            (samples.c.channel_uid == latest.c.channel_uid) & (samples.c.number == latest.c.number),
-        )
-        for row in tx.execute(statement):
+        for row in tx.execute(statement, {"uids": chunk}):
             found[row.channel_uid] = (row.at, _summary_of(row.summary))
     return found
 
