@@ -3,7 +3,7 @@
 import itertools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -29,7 +29,12 @@ def status(name: str | None, watch: bool, as_json: bool, url: str | None) -> Non
     """
     with open_control(url) as control:
         if name is None:
-            for lines in _lists(control, watch=watch):
+            lists: Iterable[tuple[ChannelSummary, ...]]
+            if watch:
+                lists = watch_summaries(control, sleep=time.sleep)
+            else:
+                lists = [tuple(control.statuses())]
+            for lines in lists:
                 _print([each.document for each in lines], watch=watch, as_json=as_json)
                 if not as_json:
                     _print_lines(lines)
@@ -53,12 +58,6 @@ def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) ->
             click.echo(json.dumps(each))
     elif watch:
         click.clear()
-
-
-def _lists(control: Control, *, watch: bool) -> Iterator[tuple[ChannelSummary, ...]]:
-    if watch:
-        return watch_summaries(control, sleep=time.sleep)
-    return iter([tuple(control.statuses())])
 
 
 def _print_lines(lines: Iterable[ChannelSummary]) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from sluiceway_gateway.channels.model import Phase, sources
+from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
@@ -275,7 +275,6 @@ class Reconciler:
                     tx,
                     result.channel,
                     was=each.channel,
-                    from_phases={each.channel.phase, *sources(result.channel.phase)},
                     due_at=now + timedelta(seconds=next_check_s),
                     refusals=result.refusals,
                 )

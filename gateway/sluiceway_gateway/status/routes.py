@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -51,8 +50,9 @@ class ChannelView:
 
         Raises ChannelNotFound, and Unauthenticated for a token that is not valid any more.
         """
-        read = partial(self._gateway.statuses.version, self._name, by=self._by)
-        self._version = await run_in_threadpool(read)
+        self._version = await run_in_threadpool(
+            self._gateway.statuses.version, self._name, by=self._by
+        )
         return _tag(self._version)
 
     async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
@@ -90,13 +90,18 @@ class ListView:
         self, gateway: Services, principal: Principal, *, limit: int, cursor: str | None
     ) -> None:
         self._gateway = gateway
-        prefixes = principal.prefixes(Action.VIEW)
-        self._asked = {"limit": limit, "after": name_before(cursor), "prefixes": prefixes}
+        self._limit, self._after = limit, name_before(cursor)
+        self._prefixes = principal.prefixes(Action.VIEW)
         self._page: StatusPage
 
     async def look(self) -> str:
         """Read the state and return its tag, quoted."""
-        self._page = await run_in_threadpool(partial(self._gateway.statuses.page, **self._asked))
+        self._page = await run_in_threadpool(
+            self._gateway.statuses.page,
+            limit=self._limit,
+            after=self._after,
+            prefixes=self._prefixes,
+        )
         tags = "".join(map(_tag, (each.version for each in self._page.channels)))
         digest = hashlib.sha256(f"{tags}/{self._page.next_after}".encode()).hexdigest()
         self._tag = f'"s{digest[:24]}"'
