@@ -13,7 +13,7 @@ from serving import serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef, sources
+from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.provisioning.store import record_observation
@@ -68,9 +68,7 @@ class Rig:
             if phase is Phase.READY:
                 topic = TopicRef(name=was.topic.name, id="dG9waWM", partitions=was.spec.partitions)
                 seen = replace(seen, topic=topic, observed_generation=was.generation)
-            following = record_observation(
-                tx, seen, was=was, from_phases={was.phase, *sources(phase)}, due_at=FAR, refusals=0
-            )
+            following = record_observation(tx, seen, was=was, due_at=FAR, refusals=0)
         assert following is not None
         return following
 

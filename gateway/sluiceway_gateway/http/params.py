@@ -9,8 +9,7 @@ from pydantic import AfterValidator, Field
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.etag import Precondition
-from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, check_name
-from sluiceway_gateway.channels.selector import Selector
+from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, Selector, check_name
 from sluiceway_gateway.db.idempotency import Request
 from sluiceway_gateway.endpoints.model import Place, Role
 from sluiceway_gateway.errors import InvalidRequest, Violation
