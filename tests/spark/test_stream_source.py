@@ -28,12 +28,12 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.rest.models import Connection
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import ChannelStreamReader, MicroBatchPlanner
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
+from sluiceway.spark.worker import RefreshableConnection
 from waiting import until
 
 Json = Mapping[str, Any]
@@ -292,7 +292,7 @@ def test_new_messages_are_read_with_the_querys_first_schema(
 def test_a_query_continues_without_the_gateway(
     channel: Channel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.connections._TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sluiceway.spark.worker._TIMEOUT_S", 0.3)
     fill(channel, range(3))
     source = RefreshableConnection(
         channel.connection("read"), "read", gateway_url="http://127.0.0.1:9"

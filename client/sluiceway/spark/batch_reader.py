@@ -18,7 +18,6 @@ from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, OwnStream
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
 from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.offsets import (
@@ -31,7 +30,7 @@ from sluiceway.spark.offsets import (
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.task_heartbeats import reporting
 from sluiceway.spark.types import select_columns, spark_transform
-from sluiceway.spark.worker import ClientPool, Shipped, prepare_worker
+from sluiceway.spark.worker import ClientPool, RefreshableConnection, Shipped, prepare_worker
 
 LOGGER = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
-from sluiceway.spark.internals import is_stopped
-from sluiceway.spark.queries import Queries
+from sluiceway.spark.queries import Queries, is_stopped
 
 __all__ = ["Application"]
 

@@ -16,10 +16,9 @@ from pyspark.sql.types import StructType
 from sluiceway.errors import OptionError
 from sluiceway.kafka.consumer import OwnStream
 from sluiceway.spark.batch_reader import InputSplit, input_splits, loss_handler, read_split
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.offsets import StreamOffset, ranges_between, resolve_bound
 from sluiceway.spark.options import ReadOptions
-from sluiceway.spark.worker import Shipped
+from sluiceway.spark.worker import RefreshableConnection, Shipped
 
 __all__ = ["ChannelStreamReader", "limit_batch", "stream_reader"]
 

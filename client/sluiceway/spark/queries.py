@@ -21,16 +21,16 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.errors import CheckpointMismatch, GatewayError
+from sluiceway.errors import CheckpointMismatch, GatewayError, OptionError
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import Role
 from sluiceway.rest.models import ChannelResource
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
-from sluiceway.spark.internals import QueryNotPlanned, sink_options
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import WriteOptions
 
-__all__ = ["Queries", "public_cause"]
+__all__ = ["Queries", "is_stopped", "public_cause"]
+
 
 LOGGER = logging.getLogger(__name__)
 
@@ -247,8 +247,8 @@ class Queries(StreamingQueryListener):
     def _find_sink(self, run: _QueryRun) -> None:
         if run.planned:
             return
-        with contextlib.suppress(QueryNotPlanned):
-            options = None if run.query is None else sink_options(run.query)
+        with contextlib.suppress(_QueryNotPlanned):
+            options = None if run.query is None else _sink_options(run.query)
             if options is not None:
                 run.sink = (self._control.channel(options.channel), options)
             run.planned = True
@@ -271,3 +271,51 @@ def public_cause(exception: str, error_class: str | None) -> str:
     type_ = "the query failed" if match is None else match[0]
     known = error_class is not None and _ERROR_CLASS.fullmatch(error_class)
     return f"{type_}: {error_class}" if known else type_
+
+
+# Below are facts about Spark that PySpark's public interface does not provide. They are read from
+# private attributes, which may change with any version of Spark; where one is missing, a job loses
+# its endpoint and nothing else.
+
+
+class _QueryNotPlanned(Exception):
+    """Spark has not planned the query yet."""
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Return whether the session was stopped. Only Spark Connect has a public property."""
+    session: Any = spark
+    context = getattr(session, "_sc", None)
+    if context is None:
+        return bool(getattr(session, "is_stopped", False))
+    return context._jsc is None  # noqa: SLF001
+
+
+def _sink_options(query: StreamingQuery) -> WriteOptions | None:
+    """Return the options of a query's write to a channel; None if it writes elsewhere.
+
+    They are in the query's logical plan in the JVM: a query's progress describes a Python sink
+    only by its object id. Always None over Spark Connect. Raises _QueryNotPlanned.
+    """
+    java_query = getattr(query, "_jsq", None)
+    if java_query is None:
+        return None
+    try:
+        plan = java_query.streamingQuery().logicalPlan()
+    except Exception as error:
+        raise _QueryNotPlanned from error
+    try:
+        is_data_source = plan.getClass().getSimpleName() == "WriteToMicroBatchDataSource"
+        if not is_data_source or plan.table().name() != "channel":
+            return None
+        options = {}
+        pairs = plan.writeOptions().iterator()
+        while pairs.hasNext():
+            pair = pairs.next()
+            options[str(pair._1())] = str(pair._2())  # noqa: SLF001 - Scala's names
+        return WriteOptions.parse(options, streaming=True)
+    except OptionError:
+        return None
+    except Exception:
+        LOGGER.warning("a query's write is not listed as an endpoint", exc_info=True)
+        return None
