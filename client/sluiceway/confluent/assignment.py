@@ -1,5 +1,6 @@
 """Assignment of a consumer: its partitions, by channel, and its endpoints there."""
 
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
@@ -16,7 +17,6 @@ from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
 from sluiceway.confluent.fetcher import MessageFetcher, Partition
 from sluiceway.confluent.members import ChannelMember, GroupMember, ManualConsumer, Subscription
-from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.errors import SluicewayError
 from sluiceway.rest.channels import Control
 
@@ -34,7 +34,7 @@ class Assignment:
     has the partitions that are being assigned, `started` those of them that the callback started.
     """
 
-    def __init__(self, settings: ConsumerSettings, *, wakeup: WakeupEvent) -> None:
+    def __init__(self, settings: ConsumerSettings, *, wakeup: threading.Event) -> None:
         self._settings = settings
         self._control = settings.control
         self._wakeup = wakeup
@@ -166,10 +166,6 @@ class Assignment:
         for channel, offsets in by_channel(self.fetcher.positions(self.partitions)).items():
             self.members[channel].note(offsets)
 
-    def commit(self, channel: str, offsets: Mapping[int, int]) -> None:
-        """Commit offsets of one channel. Raises SluicewayError."""
-        self.members[channel].commit(offsets)
-
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Ask for the group's committed offsets; OFFSET_INVALID if none. Raises GatewayError."""
         found = {}
@@ -195,7 +191,7 @@ class Assignment:
 
     def check(self, partition: Partition) -> None:
         """Raise GatewayError or KafkaException unless there is such a partition."""
-        if not self.fetcher.has_channel(partition[0]):
+        if partition[0] not in self.fetcher.connections:
             self.fetcher.add_channel(self._control.connection(partition[0], "read"))
         self.fetcher.check(partition)
 

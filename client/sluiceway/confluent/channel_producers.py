@@ -27,38 +27,26 @@ _TIMEOUT_S: Final = 30.0
 _GRACE_S: Final = 10.0
 
 
-class ChannelProducer:
+class ChannelProducer(WriterEndpoint):
     """A channel that is written to. Its fields are for `Producer.produce`, the hot path."""
 
     def __init__(self, settings: ProducerSettings, channel: str) -> None:
-        self.endpoint = WriterEndpoint(
+        super().__init__(
             settings.control,
             channel,
             uid=settings.control.channel(channel).uid,
             timeout_s=_TIMEOUT_S,
             config=settings.kafka,
         )
-        self.topic = self.endpoint.connection.topic_name
-        self.validates = not self.endpoint.validator.accepts_any
+        self.topic = self.connection.topic_name
+        self.validates = not self.validator.accepts_any
         # Keys go to these, also when the channel grows: so each key's messages stay in order.
-        self.partitions = self.partitions_used = self.endpoint.connection.partitions
-        self.records = 0
+        self.partitions = self.connection.partitions
         # The first callback, which mostly is that of all messages, and its wrapper. Both are set
         # once, as several threads may produce. Then the latest other callback and its wrapper.
         self.on_delivery: OnDelivery | None = None
         self.wrapper: OnDelivery | None = None
         self.latest: tuple[OnDelivery | None, OnDelivery | None] = (None, None)
-
-    def report(self) -> None:
-        """Let heartbeats report the count of messages."""
-        self.endpoint.records = self.records
-        self.endpoint.partitions_used = self.partitions_used
-        self.endpoint.report()
-
-    def close(self, error: BaseException | None) -> None:
-        """Report where the channel's messages end, or that the writer failed."""
-        self.report()
-        self.endpoint.close(error, timeout_s=_TIMEOUT_S)
 
 
 class ChannelProducers:
@@ -96,14 +84,14 @@ class ChannelProducers:
         """
         with kafka_exceptions():
             channel = ChannelProducer(self._settings, name)
-            connection = channel.endpoint.connection
+            connection = channel.connection
             try:
                 self._check_kafka(connection)
                 if self.producer is None:
                     self._connection = connection
                     self._create(reports_all=reports_all)
             except BaseException as error:
-                channel.endpoint.handle.fail(error)
+                channel.handle.fail(error)
                 raise
         self._names[channel.topic] = name
         return channel
@@ -125,7 +113,7 @@ class ChannelProducers:
         latest, wrapper = channel.latest
         if wrapper is not None and latest == on_delivery:
             return wrapper
-        name = channel.endpoint.handle.channel
+        name = channel.handle.channel
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -147,7 +135,7 @@ class ChannelProducers:
             return
         message.set_topic(name)
         if error is not None:
-            self.by_name[name].endpoint.add_failure(_reason(error))
+            self.by_name[name].add_failure(_reason(error))
 
     def report(self) -> None:
         """Let heartbeats report counts, unless another thread holds the lock."""
@@ -168,17 +156,18 @@ class ChannelProducers:
             left, caught = self._flush(producer)
             raised = raised or caught
             for channel in self.by_name.values() if left else ():
-                channel.endpoint.add_failure(_reason(KafkaError(TIMED_OUT)))
+                channel.add_failure(_reason(KafkaError(TIMED_OUT)))
         failure: SluicewayError | None = None
         with self.lock:
             for name in list(self.by_name):
                 channel = self.by_name.pop(name)
                 try:
-                    channel.close(error)
+                    channel.report()
+                    channel.close(error, timeout_s=_TIMEOUT_S)
                 except SluicewayError as unreported:
                     LOGGER.warning("the end of %s is not reported: %s", name, unreported)
                     if isinstance(unreported, KafkaFailure):
-                        channel.endpoint.handle.fail(unreported)
+                        channel.handle.fail(unreported)
                     failure = failure or unreported
         self._settings.control.close()
         if raised is not None:
