@@ -236,6 +236,25 @@ def test_the_cause_of_a_failed_query_contains_no_record(
     assert reader_endpoint.group == str(query.id)
 
 
+def test_a_query_without_its_channel_holds_up_no_other_query(
+    spark: SparkSession,
+    channel: Channel,
+    sink: Channel,
+    start: Callable[..., StreamingQuery],
+    tmp_path: Path,
+) -> None:
+    fill(channel, range(3))
+    frame = spark.readStream.format("channel").load(channel.name)
+    failing = frame.writeStream.format("channel")
+    failing = failing.option("checkpointLocation", str(tmp_path / "failing"))
+    with pytest.raises(PySparkException, match="there is no channel"):
+        failing.start(f"{sink.name}-missing").processAllAvailable()
+
+    start(frame, sink)
+
+    assert seen(sink, "writer", lambda each: each.counters.get("records") == 3).health == "healthy"
+
+
 @pytest.mark.parametrize(
     ("exception", "error_class", "cause"),
     [

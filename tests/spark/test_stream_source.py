@@ -159,6 +159,26 @@ def test_a_new_partition_is_read_from_its_beginning(
     assert query.batch(start, end) == {2: [0, 1]}
 
 
+def test_a_new_partition_that_appears_while_a_batch_is_planned_is_read(
+    channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
+    options = {"startingOffsets": "latest", "kafkaConsumer.pollTimeoutMs": "5000"}
+    query = queries(**options)
+    start = query.start()
+    fill(channel, range(1))
+    end = query.end()
+    channel.update(partitions=3)
+    # Planning requests the Connection again.
+    assert query.batch(start, end) == {0: [0]}
+    fill(channel, range(2), partition=2)
+
+    later = query.end()
+
+    assert offsets(later) == {0: 1, 1: 0, 2: 2}
+    assert query.batch(end, later) == {2: [0, 1]}
+
+
 def test_a_batch_is_split_on_request(channel: Channel, queries: Any) -> None:
     fill(channel, range(6))
     query = queries(minPartitions="3")

@@ -1,6 +1,5 @@
 """Streaming queries as endpoints: Spark's listener for start, progress and end."""
 
-import contextlib
 import json
 import logging
 import re
@@ -21,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.errors import CheckpointMismatch, GatewayError, OptionError
+from sluiceway.errors import CheckpointMismatch, GatewayError, GatewayUnavailable, OptionError
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import Role
 from sluiceway.rest.models import ChannelResource
@@ -186,7 +185,7 @@ class Queries(StreamingQueryListener):
             for run_id, run in runs.items():
                 try:
                     ended = self._advance(run)
-                except GatewayError as error:
+                except GatewayUnavailable as error:
                     level = logging.DEBUG if self._failing else logging.WARNING
                     LOGGER.log(level, "the query %s is not reported: %s", run.default_group, error)
                     self._failing = True
@@ -247,11 +246,18 @@ class Queries(StreamingQueryListener):
     def _find_sink(self, run: _QueryRun) -> None:
         if run.planned:
             return
-        with contextlib.suppress(_QueryNotPlanned):
+        try:
             options = None if run.query is None else _sink_options(run.query)
             if options is not None:
                 run.sink = (self._control.channel(options.channel), options)
             run.planned = True
+        except _QueryNotPlanned:
+            pass
+        except GatewayUnavailable:
+            raise
+        except GatewayError as error:
+            # The query may yet create its channel. It must not hold up the reports of others.
+            LOGGER.debug("the sink of the query %s is not listed: %s", run.default_group, error)
 
 
 def _last_progress(query: StreamingQuery | None) -> Mapping[str, Any] | None:
