@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,7 +23,6 @@ OnDelivery = Callable[[KafkaError | None, Message], object]
 LOGGER = logging.getLogger("sluiceway.confluent")
 
 _TIMEOUT_S: Final = 30.0
-_GRACE_S: Final = 10.0
 
 
 class ChannelProducer(WriterEndpoint):
@@ -58,13 +56,15 @@ class ChannelProducers:
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
+        self._flush_timeout_s = settings.delivery_timeout_ms / 1000 + 10
         self._fork_guard = ForkGuard()
         self._names: dict[str, str] = {}
         self._connection: Connection | None = None
-        self._replaced: list[Any] = []
         self.lock = threading.RLock()
         self.created = threading.Event()
+        # The current one, and all: another thread may be in a call of one that was replaced.
         self.producer: Any = None
+        self.producers: list[Any] = []
         self.reports_all = False
         self.by_name: dict[str, ChannelProducer] = {}
 
@@ -97,13 +97,10 @@ class ChannelProducers:
         return channel
 
     def report_all(self) -> None:
-        """Have all deliveries reported from now on; waits for messages under way."""
-        with self.lock:
-            if not self.reports_all:
-                self.producer.flush(self._timeout_s)
-                # Another thread may be in a call of it.
-                self._replaced.append(self.producer)
-                self._create(reports_all=True)
+        """Report all deliveries from now on, after messages under way. The caller holds `lock`."""
+        if not self.reports_all:
+            self.producer.flush(self._flush_timeout_s)
+            self._create(reports_all=True)
 
     def wrapped(self, channel: ChannelProducer, on_delivery: OnDelivery) -> OnDelivery:
         """Return a delivery callback that counts failures and sets the channel's name.
@@ -152,7 +149,7 @@ class ChannelProducers:
         Raises the exception of a callback after all of that.
         """
         raised: Exception | None = None
-        for producer in [*self._replaced, *([] if self.producer is None else [self.producer])]:
+        for producer in self.producers:
             left, caught = self._flush(producer)
             raised = raised or caught
             for channel in self.by_name.values() if left else ():
@@ -176,26 +173,20 @@ class ChannelProducers:
 
     def close_abandoned(self) -> None:
         """Close, for a producer that was not closed."""
-        began_s = time.monotonic()
         try:
             self.close()
         except Exception:
             LOGGER.exception("a callback failed at the end of a producer that was not closed")
-        LOGGER.debug("closed an abandoned producer in %.1f s", time.monotonic() - began_s)
 
     def _flush(self, producer: Any) -> tuple[int, Exception | None]:
         """Flush; return the number of messages left, and the exception of a callback."""
         raised: Exception | None = None
         while True:
             try:
-                return producer.flush(self._timeout_s), raised
+                return producer.flush(self._flush_timeout_s), raised
             except Exception as error:
                 # The other callbacks run as well, and the ends are reported.
                 raised = raised or error
-
-    @property
-    def _timeout_s(self) -> float:
-        return self._settings.delivery_timeout_ms / 1000 + _GRACE_S
 
     def _check_kafka(self, connection: Connection) -> None:
         if self._connection and dict(self._connection.kafka) != dict(connection.kafka):
@@ -220,6 +211,7 @@ class ChannelProducers:
         }
         self.reports_all = reports_all
         self.producer = create_client(Producer, config.over({**settings.callbacks, **own}))
+        self.producers.append(self.producer)
         self.created.set()
 
 

@@ -205,7 +205,7 @@ class Consumer:
             raise TypeError(f"commit() has no argument {next(iter(named))!r}")
         wanted = _requested(message, offsets)
         if wanted is None:
-            wanted = self._coordinator.consumed()
+            wanted = self._coordinator.consumed(self._assignment.partitions)
         if not wanted:
             raise refused(NO_OFFSET, "nothing to commit: no assigned partition was read yet")
         self._assignment.require(wanted)

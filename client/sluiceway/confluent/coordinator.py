@@ -146,14 +146,12 @@ class ConsumerCoordinator:
         if any(isinstance(each, ManualConsumer) for each in members):
             self.assign_manually({})
 
-    def consumed(self, partitions: Collection[Partition] | None = None) -> dict[Partition, int]:
-        """Return what a commit without arguments commits, of these partitions or all."""
-        assigned = self.assignment.partitions
-        chosen = set(assigned if partitions is None else partitions)
-        asked = [each for each in assigned if each in chosen]
-        if not self._settings.auto_store:
-            return {each: at for each, at in self.stored.items() if each in asked}
-        return self.assignment.fetcher.consumed(asked)
+    def consumed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Return what a commit without arguments commits of these partitions."""
+        if self._settings.auto_store:
+            return self.assignment.fetcher.consumed(partitions)
+        chosen = self.assignment.fetcher.starts.keys() & set(partitions)
+        return {each: at for each, at in self.stored.items() if each in chosen}
 
     def close(self) -> None:
         """Commit if automatic, leave the group, and disconnect.
@@ -225,7 +223,7 @@ class ConsumerCoordinator:
                 # Also where `on_assign` raises, as in librdkafka.
                 started = self.assignment.started
                 rest = {each: at for each, at in partitions.items() if each not in started}
-                starts, events = self.assignment.starts(member, rest)
+                starts, events = self.assignment.starts(rest)
                 self.assignment.add(starts)
                 member.held = tuple(sorted({*member.held, *new}))
                 self.events.extend(events)

@@ -8,6 +8,7 @@ partition, so there is nothing to buffer here.
 import collections
 import itertools
 import math
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -62,6 +63,8 @@ class MessageFetcher:
         self._only_name: str | None = None
         self._poll: Callable[[float], Message | None] = _no_message
         self._closed = False
+        # Threads that look at a partition do not hold the consumer's lock.
+        self._lock = threading.Lock()
         self.starts: dict[Partition, int] = {}
 
     @property
@@ -70,22 +73,26 @@ class MessageFetcher:
         return self._consumer is not None
 
     def add_channel(self, connection: Connection) -> None:
-        """Add a channel. Raises KafkaException _CONFLICT if its Kafka properties differ."""
-        if self._kafka is not None and dict(self._kafka) != dict(connection.kafka):
-            raise refused(
-                CONFLICT,
-                f"the channel {connection.channel_name!r} has other Kafka connection properties "
-                "than the channels of this consumer: use another consumer for it",
-            )
-        if self._consumer is None:
-            with kafka_exceptions():
-                config = consumer_config(connection.kafka, self._config)
-                self._consumer = create_client(Consumer, config.over(self._own))
-            self._poll = self._consumer.poll
-            self._kafka = connection.kafka
-        self.connections[connection.channel_name] = connection
-        self._names[connection.topic_name] = connection.channel_name
-        self._only_name = connection.channel_name if len(self._names) == 1 else None
+        """Add a channel, from any thread.
+
+        Raises KafkaException _CONFLICT if its Kafka properties differ.
+        """
+        with self._lock:
+            if self._kafka is not None and dict(self._kafka) != dict(connection.kafka):
+                raise refused(
+                    CONFLICT,
+                    f"the channel {connection.channel_name!r} has other Kafka connection "
+                    "properties than the channels of this consumer: use another consumer for it",
+                )
+            if self._consumer is None:
+                with kafka_exceptions():
+                    config = consumer_config(connection.kafka, self._config)
+                    self._consumer = create_client(Consumer, config.over(self._own))
+                self._poll = self._consumer.poll
+                self._kafka = connection.kafka
+            self.connections[connection.channel_name] = connection
+            self._names[connection.topic_name] = connection.channel_name
+            self._only_name = connection.channel_name if len(self._names) == 1 else None
 
     def poll(self, timeout_s: float) -> Message | None:
         """Return a message or an event, or None after `timeout_s`."""

@@ -99,9 +99,7 @@ class Producer:
         """Wait until all messages are delivered, or have failed; return how many are left."""
         self._require_open()
         self._call_refused()
-        if self._channels.producer is None:
-            return 0
-        left: int = self._channels.producer.flush(timeout)
+        left: int = sum(each.flush(timeout) for each in self._channels.producers)
         self._channels.report()
         return left
 
@@ -137,8 +135,7 @@ class Producer:
 
     def __len__(self) -> int:
         """Return how many messages and delivery reports are under way."""
-        waiting = 0 if self._channels.producer is None else len(self._channels.producer)
-        return waiting + len(self._refused)
+        return sum(map(len, self._channels.producers)) + len(self._refused)
 
     def __bool__(self) -> bool:
         return True

@@ -21,7 +21,6 @@ LOGGER = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 5.0
 _MAX_FINAL_HEARTBEATS: Final = 3
-_MAX_TITLE_CHARACTERS: Final = 200
 _ENDED: Final = "the Spark application ended"
 _SILENT: Final = "no task reports any more"
 
@@ -58,7 +57,7 @@ class Application:
         self._final_heartbeats = 0
         self._fork_guard = ForkGuard()
         name, id_ = spark.conf.get("spark.app.name", "Spark"), spark.conf.get("spark.app.id", "")
-        self.job = Job(session=self.session.id, title=f"{name} ({id_})"[:_MAX_TITLE_CHARACTERS])
+        self.job = Job(session=self.session.id, title=f"{name} ({id_})"[:200])
         self.queries = Queries(spark, self.session, self._control)
 
     @property

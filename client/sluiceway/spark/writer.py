@@ -115,12 +115,8 @@ class PooledProducer:
     producer: IdempotentProducer
     identity: TopicIdentity
 
-    def close(self) -> None:
-        """Discard unsent messages."""
-        self.producer.discard()
 
-
-PRODUCERS: ClientPool[PooledProducer] = ClientPool(close=PooledProducer.close)
+PRODUCERS: ClientPool[PooledProducer] = ClientPool(close=lambda pooled: pooled.producer.discard())
 
 
 class TaskWriter:
