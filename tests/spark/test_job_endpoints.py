@@ -17,9 +17,11 @@ from spark_tasks import SCHEMA, fill
 
 from sluiceway import Gateway, Heartbeat
 from sluiceway.channel import Channel
+from sluiceway.errors import GatewayError
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.spark.driver import Application
-from sluiceway.spark.queries import public_cause
+from sluiceway.spark.endpoints import EndpointSpec, QueryEndpoint
+from sluiceway.spark.queries import _QueryRun, public_cause
 from views import views
 
 SHORT = Heartbeat(interval_ms=100, timeout_ms=30_000)
@@ -269,6 +271,25 @@ def test_a_public_cause_is_the_exceptions_type_and_error_class(
     exception: str, error_class: str | None, cause: str
 ) -> None:
     assert public_cause(exception, error_class) == cause.replace("…", "org.apache.spark.")
+
+
+def test_an_application_that_the_gateway_rejects_keeps_no_query_alive(
+    spark_session: SparkSession, gateway_url: str, channel: Channel
+) -> None:
+    application = Application(spark_session, gateway_url)
+    spec = EndpointSpec(
+        channel=channel.name, uid=channel.uid, role="writer", group="g", job=application.job
+    )
+    endpoint = QueryEndpoint(spec, application.session, application._control.endpoints)
+    endpoint.attach()
+    run = _QueryRun(id="query", name=None, query=None, endpoints={spec: endpoint})
+    application.queries._runs["run"] = run
+    assert endpoint.id in application.session.ids
+
+    application.on_rejected(GatewayError("it is refused", status=403))
+
+    assert endpoint.id not in application.session.ids
+    assert application.queries.all_ended
 
 
 def test_an_ended_application_has_no_connection(

@@ -130,6 +130,7 @@ class Application:
         """End: the gateway has an older version, or rejects the token."""
         LOGGER.warning("jobs of this application are not listed as endpoints: %s", error)
         self.retire()
+        self.queries.drop()
         self._close()
 
     def _detach(self, kept: _KeptEndpoint, state: str, cause: str) -> None:

@@ -175,6 +175,14 @@ class Queries(StreamingQueryListener):
         self._retry_at_s = float("-inf")
         self.advance()
 
+    def drop(self) -> None:
+        """Send no more heartbeats for queries, so that the gateway finds them lost."""
+        with self._lock:
+            runs, self._runs = self._runs, {}
+        for run in runs.values():
+            for endpoint in run.endpoints.values():
+                endpoint.end()
+
     def advance(self) -> None:
         """Report all changes to the gateway; retries 10 s after a failure."""
         with self._advancing:
