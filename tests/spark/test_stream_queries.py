@@ -19,7 +19,7 @@ from serving import serving
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.spark import microbatch
-from sluiceway.spark.provenance import HEADER
+from sluiceway.spark.writer import HEADER
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 
