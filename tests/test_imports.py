@@ -20,17 +20,17 @@ GATEWAY_LAYERS = (
 )
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
-    *("model", "plan", "topic_config", "change", "etag", "selector", "lag", "progress", "bind"),
+    *("model", "topic", "change", "etag", "lag", "progress"),
     "provisioning.status",
 }
 #: Modules of the layer `http` outside of the package of that name.
-VIEWS = {"wire", "views", "connection"}
+VIEWS = {"wire", "connection"}
 #: Routes and JSON that take values of a store's rows; their statements stay in the store.
 ROWS_IN_HTTP = {
     ("endpoints/heartbeat_routes.py", "endpoints.session_store"),
     ("endpoints/routes.py", "endpoints.store"),
     ("offsets/routes.py", "offsets.store"),
-    ("status/views.py", "status.store"),
+    ("status/routes.py", "status.store"),
     ("status/wire.py", "status.sample_store"),
     ("status/wire.py", "status.store"),
 }

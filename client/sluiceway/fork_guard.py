@@ -1,6 +1,7 @@
 """Fork guard: keeps objects of a parent process from being used in its forked children."""
 
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -45,6 +46,20 @@ class ForkGuard:
         """
         return weakref.finalize(owner, self._run, callback, args)
 
+    def finalize_in_thread(
+        self, owner: object, callback: Callable[..., object], *args: Any
+    ) -> "weakref.finalize[..., Any]":
+        """Do as `finalize` in a thread that the process waits for: `callback` may take locks."""
+        return self.finalize(owner, _run_in_thread, callback, *args)
+
     def _run(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         if not self.forked:
             callback(*args)
+
+
+def _run_in_thread(callback: Callable[..., object], *args: Any) -> None:
+    # At exit no other thread runs, so none holds a lock, and new threads would not be waited for.
+    if threading.main_thread().is_alive():
+        threading.Thread(target=callback, args=args, name="sluiceway-abandoned").start()
+    else:
+        callback(*args)

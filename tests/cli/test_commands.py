@@ -76,7 +76,7 @@ def schema_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_an_unreachable_gateway_is_named(
     sluiceway: Sluiceway, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway_gateway.cli.options.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("sluiceway_gateway.cli.entry.TIMEOUT_S", 0.1)
     run = sluiceway(*command, "--url", "http://127.0.0.1:1")
     run.failed("http://127.0.0.1:1 does not answer")
 

@@ -11,15 +11,17 @@ import psutil
 import pytest
 from rich.console import Console
 
-from sluiceway_gateway.demo import command, report
+from sluiceway_gateway.demo import command
+from sluiceway_gateway.demo.command import ChannelCount, StepBars, Summary
 from sluiceway_gateway.demo.environment import (
     DemoEnvironment,
     DemoPackageMissing,
+    JobFailed,
     extract_flights,
+    jobs_path,
+    run_job,
     spark_home,
 )
-from sluiceway_gateway.demo.jobs import JobFailed, jobs_path, run_job
-from sluiceway_gateway.demo.report import ChannelCount, StepBars, Summary
 
 COUNT = ChannelCount(
     format="avro", partitions=1, rows_written=2, rows_read=2, checksum_in="7", checksum_out="7"
@@ -40,7 +42,7 @@ SUMMARY = Summary(
 def printed(summary: Summary) -> str:
     console = Console(width=120, highlight=False)
     with console.capture() as capture:
-        report.show(summary, console)
+        command.show(summary, console)
     return capture.get()
 
 
@@ -116,7 +118,7 @@ def test_hashes_of_different_records_differ_also_without_a_mean() -> None:
 def run_script(script: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
     """Run a script as a job; return its result, its steps and its progress."""
     (directory / "job.py").write_text(script)
-    monkeypatch.setattr("sluiceway_gateway.demo.jobs.jobs_path", lambda: directory)
+    monkeypatch.setattr("sluiceway_gateway.demo.environment.jobs_path", lambda: directory)
     steps: list[str] = []
     progress: list[tuple[int, int]] = []
     result = run_job(
@@ -167,7 +169,7 @@ print(child.pid, flush=True)
 child.wait()
 """
     (tmp_path / "job.py").write_text(script)
-    monkeypatch.setattr("sluiceway_gateway.demo.jobs.jobs_path", lambda: tmp_path)
+    monkeypatch.setattr("sluiceway_gateway.demo.environment.jobs_path", lambda: tmp_path)
     pids: list[int] = []
 
     def interrupt(step: str) -> None:

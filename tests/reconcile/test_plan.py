@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway_gateway.kafka.model import DesiredTopic, ObservedTopic
-from sluiceway_gateway.provisioning.plan import (
+from sluiceway_gateway.provisioning.reconciler import actions
+from sluiceway_gateway.provisioning.topic import (
     PARTITIONS_AT_CREATION,
     Action,
     AlterConfig,
@@ -14,7 +15,6 @@ from sluiceway_gateway.provisioning.plan import (
     TopicMatch,
     plan,
 )
-from sluiceway_gateway.provisioning.reconciler import actions
 
 NAME = "sluiceway.flights-0123abcd"
 DEFAULT_REPLICATION = 3

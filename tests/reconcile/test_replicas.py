@@ -21,8 +21,8 @@ from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopics
 from sluiceway_gateway.loops import Leader, Loop, Loops
-from sluiceway_gateway.provisioning.plan import CreateTopic
 from sluiceway_gateway.provisioning.reconciler import Counts
+from sluiceway_gateway.provisioning.topic import CreateTopic
 from sluiceway_gateway.settings import Settings
 from topics import Topics
 
@@ -114,9 +114,9 @@ def test_a_late_deletion_hits_no_newer_channel(rig: Rig, operator: Topics) -> No
     younger = rig.ready()
     assert younger.topic.name != channel.topic.name
     # The late replica still has the deleted one's former row.
-    from sluiceway_gateway.provisioning.plan import plan
     from sluiceway_gateway.provisioning.reconciler import apply
     from sluiceway_gateway.provisioning.status import desired_topic
+    from sluiceway_gateway.provisioning.topic import plan
 
     late = desired_topic(replace(channel, phase=Phase.DELETING))
     operator.create(channel.topic.name)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.provisioning.topic_config import (
+from sluiceway_gateway.provisioning.topic import (
     ALLOWED,
     canonical,
     refusals,

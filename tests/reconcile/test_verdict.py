@@ -12,13 +12,13 @@ from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicR
 from sluiceway_gateway.errors import AccessFailure, Misfit
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, ObservedTopic, ObservedTopics, Rejection
-from sluiceway_gateway.provisioning.plan import plan
 from sluiceway_gateway.provisioning.status import (
     compute_status,
     desired_topic,
     unavailable_reason,
     unreachable,
 )
+from sluiceway_gateway.provisioning.topic import plan
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAME = "rig.one-00000000"

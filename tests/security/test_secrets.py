@@ -38,9 +38,9 @@ from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
+from sluiceway.spark.worker import RefreshableConnection
 from sluiceway.writer import ChannelWriter
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}

@@ -18,11 +18,11 @@ from fastapi import FastAPI
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef, sources
+from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef
 from sluiceway_gateway.cli.serve import bound_socket
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.http.server import ConnectionLimits, limited_protocol
+from sluiceway_gateway.http.server import limited_protocol
 from sluiceway_gateway.provisioning.store import record_observation
 from sluiceway_gateway.settings import Settings
 
@@ -58,11 +58,7 @@ class _Server(uvicorn.Server):
 def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
     """Serve on a loopback port (0: a free one), in a thread, while the block runs; give the URL."""
     bound = bound_socket("127.0.0.1", port)
-    settings = app.state.parts.settings
-    limits = ConnectionLimits(
-        connections=settings.max_connections, client_timeout_s=settings.client_timeout_ms / 1000
-    )
-    protocol = limited_protocol(limits)
+    protocol = limited_protocol(app.state.parts.settings)
     server = _Server(uvicorn.Config(app, log_config=None, lifespan="on", http=protocol, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
@@ -130,9 +126,7 @@ class Rig:
             if phase is Phase.READY:
                 topic = TopicRef(name=was.topic.name, id="dG9waWM", partitions=was.spec.partitions)
                 seen = replace(seen, topic=topic, observed_generation=was.generation)
-            following = record_observation(
-                tx, seen, was=was, from_phases={was.phase, *sources(phase)}, due_at=FAR, refusals=0
-            )
+            following = record_observation(tx, seen, was=was, due_at=FAR, refusals=0)
         assert following is not None
         return following
 

@@ -1,5 +1,7 @@
 """Assignment of a consumer: its partitions, by channel, and its endpoints there."""
 
+import contextlib
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
@@ -16,7 +18,6 @@ from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
 from sluiceway.confluent.fetcher import MessageFetcher, Partition
 from sluiceway.confluent.members import ChannelMember, GroupMember, ManualConsumer, Subscription
-from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.errors import SluicewayError
 from sluiceway.rest.channels import Control
 
@@ -34,7 +35,7 @@ class Assignment:
     has the partitions that are being assigned, `started` those of them that the callback started.
     """
 
-    def __init__(self, settings: ConsumerSettings, *, wakeup: WakeupEvent) -> None:
+    def __init__(self, settings: ConsumerSettings, *, wakeup: threading.Event) -> None:
         self._settings = settings
         self._control = settings.control
         self._wakeup = wakeup
@@ -68,9 +69,9 @@ class Assignment:
         return self.subscription.join(self.members, self._join, reading=bool(self.fetcher.starts))
 
     def starts(
-        self, member: ChannelMember, offsets: Mapping[Partition, int]
+        self, offsets: Mapping[Partition, int]
     ) -> tuple[dict[Partition, int], list[Message]]:
-        """Return where partitions begin, and events for those without an offset.
+        """Return where partitions of joined channels begin, and events for those without an offset.
 
         The order is: the given offset, the group's committed offset, auto.offset.reset.
         """
@@ -78,6 +79,7 @@ class Assignment:
         events: list[Message] = []
         for partition, given in offsets.items():
             channel, number = partition
+            member = self.members[channel]
             committed = member.committed(number)
             if given >= 0 or given in (OFFSET_BEGINNING, OFFSET_END):
                 starts[partition] = given
@@ -106,16 +108,12 @@ class Assignment:
         for channel, number in offsets:
             if not channel or number < 0:
                 raise refused(INVALID_ARG, f"{channel!r} [{number}] is not a partition")
-        starts: dict[Partition, int] = {}
-        events: list[Message] = []
         try:
             for channel, places in by_channel(offsets).items():
-                member = self._manual_consumer(channel, places)
-                for number, given in places.items():
-                    self.fetcher.check((channel, number))
-                    found, more_events = self.starts(member, {(channel, number): given})
-                    starts |= found
-                    events += more_events
+                self._require_manual_consumer(channel, places)
+            for partition in offsets:
+                self.fetcher.check(partition)
+            starts, events = self.starts(offsets)
             starts = self.fetcher.resolve(starts)
         except BaseException:
             leave_all({each.channel: self.members.pop(each.channel) for each in self._idle()})
@@ -128,13 +126,9 @@ class Assignment:
     def start_assigning(self, offsets: Mapping[Partition, int]) -> list[Message]:
         """Start partitions that are being assigned; return events as `starts` does."""
         chosen = {each: at for each, at in offsets.items() if each in self.assigning}
-        events: list[Message] = []
-        for channel in by_channel(chosen):
-            places = {each: at for each, at in chosen.items() if each[0] == channel}
-            starts, more_events = self.starts(self.members[channel], places)
-            self.fetcher.unassign(starts)
-            self.add(starts)
-            events += more_events
+        starts, events = self.starts(chosen)
+        self.fetcher.unassign(starts)
+        self.add(starts)
         self.started |= chosen.keys()
         return events
 
@@ -166,10 +160,6 @@ class Assignment:
         for channel, offsets in by_channel(self.fetcher.positions(self.partitions)).items():
             self.members[channel].note(offsets)
 
-    def commit(self, channel: str, offsets: Mapping[int, int]) -> None:
-        """Commit offsets of one channel. Raises SluicewayError."""
-        self.members[channel].commit(offsets)
-
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Ask for the group's committed offsets; OFFSET_INVALID if none. Raises GatewayError."""
         found = {}
@@ -195,7 +185,7 @@ class Assignment:
 
     def check(self, partition: Partition) -> None:
         """Raise GatewayError or KafkaException unless there is such a partition."""
-        if not self.fetcher.has_channel(partition[0]):
+        if partition[0] not in self.fetcher.connections:
             self.fetcher.add_channel(self._control.connection(partition[0], "read"))
         self.fetcher.check(partition)
 
@@ -208,10 +198,9 @@ class Assignment:
 
     def exclude(self, member: GroupMember) -> None:
         """Drop a membership that the gateway ended; its channel is not joined again."""
-        self.remove([at for at in self.partitions if at[0] == member.channel])
-        del self.members[member.channel]
         self.subscription.exclude(member.channel)
-        leave_all({member.channel: member})
+        with contextlib.suppress(SluicewayError):
+            self.leave([member])
 
     def close(self) -> None:
         """Disconnect from Kafka and from the gateway."""
@@ -222,29 +211,28 @@ class Assignment:
         busy = {channel for channel, _ in self.fetcher.starts}
         return [each for name, each in self.members.items() if name not in busy]
 
-    def _manual_consumer(self, channel: str, offsets: Mapping[int, int]) -> ChannelMember:
-        """Return the manual consumer of a channel, with the offsets the group has committed."""
+    def _require_manual_consumer(self, channel: str, offsets: Mapping[int, int]) -> None:
+        """Have a manual consumer of a channel that knows the group's committed offsets."""
         member = self.members.get(channel)
         if not isinstance(member, ManualConsumer):
-            return self._add_member(ManualConsumer(self._control, channel, self._settings.group))
+            self._add_member(ManualConsumer(self._control, channel, self._settings.group))
+            return
         stored = [p for p, given in offsets.items() if given in (OFFSET_INVALID, OFFSET_STORED)]
         if stored:
             member.learn(stored)
-        return member
 
     def _join(self, channel: str) -> None:
         self._add_member(
             GroupMember(self._control, channel, self._settings.group, wakeup=self._wakeup)
         )
 
-    def _add_member(self, member: ChannelMember) -> ChannelMember:
+    def _add_member(self, member: ChannelMember) -> None:
         try:
             self.fetcher.add_channel(member.connection)
         except BaseException as error:
             member.handle.fail(error)
             raise
         self.members[member.channel] = member
-        return member
 
 
 def by_channel(values: Mapping[Partition, V]) -> dict[str, dict[int, V]]:

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,41 +23,28 @@ OnDelivery = Callable[[KafkaError | None, Message], object]
 LOGGER = logging.getLogger("sluiceway.confluent")
 
 _TIMEOUT_S: Final = 30.0
-_GRACE_S: Final = 10.0
 
 
-class ChannelProducer:
+class ChannelProducer(WriterEndpoint):
     """A channel that is written to. Its fields are for `Producer.produce`, the hot path."""
 
     def __init__(self, settings: ProducerSettings, channel: str) -> None:
-        self.endpoint = WriterEndpoint(
+        super().__init__(
             settings.control,
             channel,
             uid=settings.control.channel(channel).uid,
             timeout_s=_TIMEOUT_S,
             config=settings.kafka,
         )
-        self.topic = self.endpoint.connection.topic_name
-        self.validates = not self.endpoint.validator.accepts_any
+        self.topic = self.connection.topic_name
+        self.validates = not self.validator.accepts_any
         # Keys go to these, also when the channel grows: so each key's messages stay in order.
-        self.partitions = self.partitions_used = self.endpoint.connection.partitions
-        self.records = 0
+        self.partitions = self.connection.partitions
         # The first callback, which mostly is that of all messages, and its wrapper. Both are set
         # once, as several threads may produce. Then the latest other callback and its wrapper.
         self.on_delivery: OnDelivery | None = None
         self.wrapper: OnDelivery | None = None
         self.latest: tuple[OnDelivery | None, OnDelivery | None] = (None, None)
-
-    def report(self) -> None:
-        """Let heartbeats report the count of messages."""
-        self.endpoint.records = self.records
-        self.endpoint.partitions_used = self.partitions_used
-        self.endpoint.report()
-
-    def close(self, error: BaseException | None) -> None:
-        """Report where the channel's messages end, or that the writer failed."""
-        self.report()
-        self.endpoint.close(error, timeout_s=_TIMEOUT_S)
 
 
 class ChannelProducers:
@@ -70,13 +56,15 @@ class ChannelProducers:
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
+        self._flush_timeout_s = settings.delivery_timeout_ms / 1000 + 10
         self._fork_guard = ForkGuard()
         self._names: dict[str, str] = {}
         self._connection: Connection | None = None
-        self._replaced: list[Any] = []
         self.lock = threading.RLock()
         self.created = threading.Event()
+        # The current one, and all: another thread may be in a call of one that was replaced.
         self.producer: Any = None
+        self.producers: list[Any] = []
         self.reports_all = False
         self.by_name: dict[str, ChannelProducer] = {}
 
@@ -96,26 +84,23 @@ class ChannelProducers:
         """
         with kafka_exceptions():
             channel = ChannelProducer(self._settings, name)
-            connection = channel.endpoint.connection
+            connection = channel.connection
             try:
                 self._check_kafka(connection)
                 if self.producer is None:
                     self._connection = connection
                     self._create(reports_all=reports_all)
             except BaseException as error:
-                channel.endpoint.handle.fail(error)
+                channel.handle.fail(error)
                 raise
         self._names[channel.topic] = name
         return channel
 
     def report_all(self) -> None:
-        """Have all deliveries reported from now on; waits for messages under way."""
-        with self.lock:
-            if not self.reports_all:
-                self.producer.flush(self._timeout_s)
-                # Another thread may be in a call of it.
-                self._replaced.append(self.producer)
-                self._create(reports_all=True)
+        """Report all deliveries from now on, after messages under way. The caller holds `lock`."""
+        if not self.reports_all:
+            self.producer.flush(self._flush_timeout_s)
+            self._create(reports_all=True)
 
     def wrapped(self, channel: ChannelProducer, on_delivery: OnDelivery) -> OnDelivery:
         """Return a delivery callback that counts failures and sets the channel's name.
@@ -125,7 +110,7 @@ class ChannelProducers:
         latest, wrapper = channel.latest
         if wrapper is not None and latest == on_delivery:
             return wrapper
-        name = channel.endpoint.handle.channel
+        name = channel.handle.channel
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -147,7 +132,7 @@ class ChannelProducers:
             return
         message.set_topic(name)
         if error is not None:
-            self.by_name[name].endpoint.add_failure(_reason(error))
+            self.by_name[name].add_failure(_reason(error))
 
     def report(self) -> None:
         """Let heartbeats report counts, unless another thread holds the lock."""
@@ -164,21 +149,22 @@ class ChannelProducers:
         Raises the exception of a callback after all of that.
         """
         raised: Exception | None = None
-        for producer in [*self._replaced, *([] if self.producer is None else [self.producer])]:
+        for producer in self.producers:
             left, caught = self._flush(producer)
             raised = raised or caught
             for channel in self.by_name.values() if left else ():
-                channel.endpoint.add_failure(_reason(KafkaError(TIMED_OUT)))
+                channel.add_failure(_reason(KafkaError(TIMED_OUT)))
         failure: SluicewayError | None = None
         with self.lock:
             for name in list(self.by_name):
                 channel = self.by_name.pop(name)
                 try:
-                    channel.close(error)
+                    channel.report()
+                    channel.close(error, timeout_s=_TIMEOUT_S)
                 except SluicewayError as unreported:
                     LOGGER.warning("the end of %s is not reported: %s", name, unreported)
                     if isinstance(unreported, KafkaFailure):
-                        channel.endpoint.handle.fail(unreported)
+                        channel.handle.fail(unreported)
                     failure = failure or unreported
         self._settings.control.close()
         if raised is not None:
@@ -187,26 +173,20 @@ class ChannelProducers:
 
     def close_abandoned(self) -> None:
         """Close, for a producer that was not closed."""
-        began_s = time.monotonic()
         try:
             self.close()
         except Exception:
             LOGGER.exception("a callback failed at the end of a producer that was not closed")
-        LOGGER.debug("closed an abandoned producer in %.1f s", time.monotonic() - began_s)
 
     def _flush(self, producer: Any) -> tuple[int, Exception | None]:
         """Flush; return the number of messages left, and the exception of a callback."""
         raised: Exception | None = None
         while True:
             try:
-                return producer.flush(self._timeout_s), raised
+                return producer.flush(self._flush_timeout_s), raised
             except Exception as error:
                 # The other callbacks run as well, and the ends are reported.
                 raised = raised or error
-
-    @property
-    def _timeout_s(self) -> float:
-        return self._settings.delivery_timeout_ms / 1000 + _GRACE_S
 
     def _check_kafka(self, connection: Connection) -> None:
         if self._connection and dict(self._connection.kafka) != dict(connection.kafka):
@@ -231,6 +211,7 @@ class ChannelProducers:
         }
         self.reports_all = reports_all
         self.producer = create_client(Producer, config.over({**settings.callbacks, **own}))
+        self.producers.append(self.producer)
         self.created.set()
 
 

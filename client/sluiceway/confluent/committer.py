@@ -1,4 +1,4 @@
-"""Asynchronous commits of a consumer: a thread of their own, and reports for `on_commit`."""
+"""Asynchronous commits of a consumer, and their reports for `on_commit`."""
 
 import collections
 import logging
@@ -10,7 +10,6 @@ from confluent_kafka import KafkaError, TopicPartition
 from sluiceway.confluent.assignment import by_channel
 from sluiceway.confluent.errors import FAIL, kafka_error
 from sluiceway.confluent.fetcher import Partition, topic_partitions
-from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 
 __all__ = ["AsyncCommitter"]
@@ -23,27 +22,22 @@ Report = tuple[KafkaError | None, list[TopicPartition]]
 class AsyncCommitter:
     """Commits by `commit`, which takes offsets of one channel; calls of it never overlap.
 
-    Requests that wait for the thread are committed together, the highest offset of each partition.
-    Every request gets its own report; `reports` are handed out by polls.
+    A thread runs while there are requests. Those that wait for it are committed together, the
+    highest offset of each partition. Every request gets its own report; `reports` are handed out
+    by polls, which `wakeup` wakes.
     """
 
     def __init__(
-        self, commit: Callable[[str, Mapping[int, int]], None], *, wakeup: WakeupEvent
+        self, commit: Callable[[str, Mapping[int, int]], None], *, wakeup: threading.Event
     ) -> None:
         self._commit_channel = commit
         self._wakeup = wakeup
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._waiting: list[dict[Partition, int]] = []
-        self._busy = False
-        self._thread: threading.Thread | None = None
-        self._closed = False
-        self.reports: collections.deque[Report] = collections.deque()
-
-    @property
-    def idle(self) -> bool:
+        self.idle = True
         """Whether no commit waits or is under way."""
-        return not (self._waiting or self._busy)
+        self.reports: collections.deque[Report] = collections.deque()
 
     def commit(self, offsets: Mapping[Partition, int]) -> dict[str, SluicewayError]:
         """Commit, and return the failures by channel."""
@@ -60,12 +54,10 @@ class AsyncCommitter:
         """Commit in the background, and report."""
         with self._changed:
             self._waiting.append(dict(offsets))
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="sluiceway-commit", daemon=True
-                )
-                self._thread.start()
-            self._changed.notify_all()
+            if self.idle:
+                # Ends with its work: a thread that waits would keep an abandoned consumer alive.
+                threading.Thread(target=self._run, name="sluiceway-commit", daemon=True).start()
+                self.idle = False
 
     def report(
         self, offsets: Mapping[Partition, int], failures: Mapping[str, SluicewayError]
@@ -79,21 +71,14 @@ class AsyncCommitter:
         with self._changed:
             self._changed.wait_for(lambda: self.idle)
 
-    def close(self) -> None:
-        """Flush, and end the thread."""
-        self.flush()
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
                 requests, self._waiting = self._waiting, []
                 if not requests:
+                    self.idle = True
+                    self._changed.notify_all()
                     return
-                self._busy = True
             try:
                 self._commit_together(requests)
             except Exception as error:
@@ -101,10 +86,6 @@ class AsyncCommitter:
                 LOGGER.exception("commits failed")
                 for each in requests:
                     self._add_report(KafkaError(FAIL, repr(error)), each)
-            finally:
-                with self._changed:
-                    self._busy = False
-                    self._changed.notify_all()
 
     def _commit_together(self, requests: Sequence[dict[Partition, int]]) -> None:
         together: dict[Partition, int] = {}

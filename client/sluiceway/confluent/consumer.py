@@ -74,9 +74,7 @@ class Consumer:
 
         `poll` and `consume` call the callbacks with partitions that are assigned or revoked.
         """
-        if not isinstance(topics, list | tuple):
-            raise TypeError("expected list of topic unicode strings")
-        if not all(isinstance(each, str) for each in topics):
+        if not isinstance(topics, list | tuple) or not all(isinstance(t, str) for t in topics):
             raise TypeError("expected list of topic unicode strings")
         callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         if not all(each is None or callable(each) for each in callbacks.values()):
@@ -207,7 +205,7 @@ class Consumer:
             raise TypeError(f"commit() has no argument {next(iter(named))!r}")
         wanted = _requested(message, offsets)
         if wanted is None:
-            wanted = self._coordinator.consumed()
+            wanted = self._coordinator.consumed(self._assignment.partitions)
         if not wanted:
             raise refused(NO_OFFSET, "nothing to commit: no assigned partition was read yet")
         self._assignment.require(wanted)

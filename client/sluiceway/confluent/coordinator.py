@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
@@ -16,18 +17,41 @@ from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import CONFLICT, STATE, kafka_error, kafka_exceptions, refused
 from sluiceway.confluent.fetcher import Partition, topic_partitions
 from sluiceway.confluent.members import GroupMember, ManualConsumer
-from sluiceway.confluent.wakeup import WakeupEvent, run_detached
 from sluiceway.errors import SluicewayError
 from sluiceway.fair_lock import FairLock
 from sluiceway.fork_guard import ForkGuard
 
-__all__ = ["ConsumerCoordinator", "OnPartitions"]
+__all__ = ["ConsumerCoordinator", "OnPartitions", "WakeupEvent"]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
 OnPartitions = Callable[[Any, list[TopicPartition]], object]
 
 _SERVE_INTERVAL_S = 0.5
+
+
+class WakeupEvent(threading.Event):
+    """Wakes a poll that waits. `due_s` (monotonic) is when a poll serves in any case.
+
+    A poll compares one number per message: `due_s` is 0 while the event is set.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self.due_s = 0.0
+
+    def set(self) -> None:
+        """Make the next poll serve."""
+        with self._lock:
+            self.due_s = 0.0
+            super().set()
+
+    def postpone(self, due_s: float) -> None:
+        """Serve at `due_s`, or earlier if the event is set."""
+        with self._lock:
+            self.clear()
+            self.due_s = due_s
 
 
 class ConsumerCoordinator:
@@ -45,14 +69,17 @@ class ConsumerCoordinator:
         self.lock = FairLock()
         self.wakeup = WakeupEvent()
         self.assignment = Assignment(settings, wakeup=self.wakeup)
-        self.committer = AsyncCommitter(self.assignment.commit, wakeup=self.wakeup)
+        members = self.assignment.members
+        self.committer = AsyncCommitter(
+            lambda channel, offsets: members[channel].commit(offsets), wakeup=self.wakeup
+        )
         self.events: collections.deque[Message] = collections.deque()
         self.stored: dict[Partition, int] = {}
         self.callbacks: dict[str, OnPartitions | None] = {}
         self.closed = False
         self._commit_due_s = time.monotonic() + settings.auto_commit_s
-        self.finalizer = self._fork_guard.finalize(
-            consumer, run_detached, leave_all, self.assignment.members, settings.control
+        self.finalizer = self._fork_guard.finalize_in_thread(
+            consumer, leave_all, members, settings.control
         )
 
     @property
@@ -119,14 +146,12 @@ class ConsumerCoordinator:
         if any(isinstance(each, ManualConsumer) for each in members):
             self.assign_manually({})
 
-    def consumed(self, partitions: Collection[Partition] | None = None) -> dict[Partition, int]:
-        """Return what a commit without arguments commits, of these partitions or all."""
-        assigned = self.assignment.partitions
-        chosen = set(assigned if partitions is None else partitions)
-        asked = [each for each in assigned if each in chosen]
-        if not self._settings.auto_store:
-            return {each: at for each, at in self.stored.items() if each in asked}
-        return self.assignment.fetcher.consumed(asked)
+    def consumed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Return what a commit without arguments commits of these partitions."""
+        if self._settings.auto_store:
+            return self.assignment.fetcher.consumed(partitions)
+        chosen = self.assignment.fetcher.starts.keys() & set(partitions)
+        return {each: at for each, at in self.stored.items() if each in chosen}
 
     def close(self) -> None:
         """Commit if automatic, leave the group, and disconnect.
@@ -145,7 +170,7 @@ class ConsumerCoordinator:
             stack.callback(self.assignment.close)
             stack.callback(self._end)
             stack.callback(self._deliver_reports)
-            stack.callback(self.committer.close)
+            stack.callback(self.committer.flush)
             stack.callback(self.unassign_manually)
             stack.callback(self.unsubscribe)
 
@@ -198,7 +223,7 @@ class ConsumerCoordinator:
                 # Also where `on_assign` raises, as in librdkafka.
                 started = self.assignment.started
                 rest = {each: at for each, at in partitions.items() if each not in started}
-                starts, events = self.assignment.starts(member, rest)
+                starts, events = self.assignment.starts(rest)
                 self.assignment.add(starts)
                 member.held = tuple(sorted({*member.held, *new}))
                 self.events.extend(events)

@@ -8,8 +8,9 @@ partition, so there is nothing to buffer here.
 import collections
 import itertools
 import math
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -31,6 +32,8 @@ __all__ = ["MessageFetcher", "Partition", "partitions_of", "topic_partitions"]
 
 Partition: TypeAlias = tuple[str, int]
 """A channel and the number of a partition."""
+
+T = TypeVar("T")
 
 _METADATA_TIMEOUT_S: Final = 30.0
 _LARGE_BATCH: Final = 64
@@ -54,12 +57,14 @@ class MessageFetcher:
         self._own = {**callbacks, "auto.offset.reset": reset, "enable.partition.eof": eof}
         self._consumer: Any = None
         self._kafka: Mapping[str, str] | None = None
-        self._connections: dict[str, Connection] = {}
+        self.connections: dict[str, Connection] = {}
         self._names: dict[str, str] = {}
         # The channel's name if there is one channel; and the most frequent call.
         self._only_name: str | None = None
         self._poll: Callable[[float], Message | None] = _no_message
         self._closed = False
+        # Threads that look at a partition do not hold the consumer's lock.
+        self._lock = threading.Lock()
         self.starts: dict[Partition, int] = {}
 
     @property
@@ -68,26 +73,26 @@ class MessageFetcher:
         return self._consumer is not None
 
     def add_channel(self, connection: Connection) -> None:
-        """Add a channel. Raises KafkaException _CONFLICT if its Kafka properties differ."""
-        if self._kafka is not None and dict(self._kafka) != dict(connection.kafka):
-            raise refused(
-                CONFLICT,
-                f"the channel {connection.channel_name!r} has other Kafka connection properties "
-                "than the channels of this consumer: use another consumer for it",
-            )
-        if self._consumer is None:
-            with kafka_exceptions():
-                config = consumer_config(connection.kafka, self._config)
-                self._consumer = create_client(Consumer, config.over(self._own))
-            self._poll = self._consumer.poll
-            self._kafka = connection.kafka
-        self._connections[connection.channel_name] = connection
-        self._names[connection.topic_name] = connection.channel_name
-        self._only_name = connection.channel_name if len(self._names) == 1 else None
+        """Add a channel, from any thread.
 
-    def has_channel(self, channel: str) -> bool:
-        """Whether a channel was added."""
-        return channel in self._connections
+        Raises KafkaException _CONFLICT if its Kafka properties differ.
+        """
+        with self._lock:
+            if self._kafka is not None and dict(self._kafka) != dict(connection.kafka):
+                raise refused(
+                    CONFLICT,
+                    f"the channel {connection.channel_name!r} has other Kafka connection "
+                    "properties than the channels of this consumer: use another consumer for it",
+                )
+            if self._consumer is None:
+                with kafka_exceptions():
+                    config = consumer_config(connection.kafka, self._config)
+                    self._consumer = create_client(Consumer, config.over(self._own))
+                self._poll = self._consumer.poll
+                self._kafka = connection.kafka
+            self.connections[connection.channel_name] = connection
+            self._names[connection.topic_name] = connection.channel_name
+            self._only_name = connection.channel_name if len(self._names) == 1 else None
 
     def poll(self, timeout_s: float) -> Message | None:
         """Return a message or an event, or None after `timeout_s`."""
@@ -137,20 +142,18 @@ class MessageFetcher:
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Continue at an offset. Raises KafkaException _UNKNOWN_PARTITION if not assigned."""
-        self._require([partition])
+        self._assigned([partition])
         start = self.resolve({partition: offset})[partition]
         self._consumer.seek(self._place(partition, start))
         self.starts[partition] = start
 
     def pause(self, partitions: Collection[Partition]) -> None:
         """Hand out nothing of these until `resume`."""
-        self._require(partitions)
-        self._consumer.pause([self._place(each) for each in partitions])
+        self._consumer.pause(self._assigned(partitions))
 
     def resume(self, partitions: Collection[Partition]) -> None:
         """Hand out messages of these again."""
-        self._require(partitions)
-        self._consumer.resume([self._place(each) for each in partitions])
+        self._consumer.resume(self._assigned(partitions))
 
     def consumed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset after the last message handed out, of partitions with any."""
@@ -172,27 +175,27 @@ class MessageFetcher:
     ) -> tuple[int, int] | None:
         """Return the first offset of a partition and the one after its last message."""
         place = self._place(partition)
-        found: tuple[int, int] | None = with_retries(
-            lambda left_s: self._consumer.get_watermark_offsets(
-                place, timeout=_librdkafka_timeout(left_s), cached=cached
-            ),
-            timeout_s=_seconds(timeout_s),
-        )
-        return found
+
+        def ask(left_s: float) -> tuple[int, int] | None:
+            found: tuple[int, int] | None = self._consumer.get_watermark_offsets(
+                place, timeout=left_s, cached=cached
+            )
+            return found
+
+        return _with_retries(ask, timeout_s)
 
     def offsets_at(self, times: Mapping[Partition, int], timeout_s: float) -> dict[Partition, int]:
         """Return the first offset not older than each time (Unix, in ms)."""
         asked = [self._place(*each) for each in times.items()]
 
         def ask(left_s: float) -> dict[Partition, int]:
-            timeout = _librdkafka_timeout(left_s)
-            found: list[Any] = self._consumer.offsets_for_times(asked, timeout=timeout)
+            found: list[Any] = self._consumer.offsets_for_times(asked, timeout=left_s)
             for each in found:
                 if each.error is not None:
                     raise KafkaException(each.error)
             return {key: each.offset for key, each in zip(times, found, strict=True)}
 
-        return with_retries(ask, timeout_s=_seconds(timeout_s)) if asked else {}
+        return _with_retries(ask, timeout_s) if asked else {}
 
     def resolve(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return offsets as numbers: OFFSET_BEGINNING and OFFSET_END as of now."""
@@ -206,7 +209,7 @@ class MessageFetcher:
         Also tells librdkafka about partitions that are new.
         """
         channel, number = partition
-        connection = self._connections[channel]
+        connection = self.connections[channel]
         if 0 <= number < connection.partitions:
             return
         if number >= 0:
@@ -227,17 +230,18 @@ class MessageFetcher:
             # reference closes it, which is held by that call.
             self._consumer, self._poll = None, _no_message
 
-    def _require(self, partitions: Collection[Partition]) -> None:
+    def _assigned(self, partitions: Collection[Partition]) -> list[TopicPartition]:
         for channel, number in partitions:
             if (channel, number) not in self.starts:
                 raise refused(
                     UNKNOWN_PARTITION,
                     f"partition {number} of {channel!r} is not assigned to this consumer",
                 )
+        return [self._place(each) for each in partitions]
 
     def _place(self, partition: Partition, offset: int = OFFSET_INVALID) -> TopicPartition:
         channel, number = partition
-        return TopicPartition(self._connections[channel].topic_name, number, offset)
+        return TopicPartition(self.connections[channel].topic_name, number, offset)
 
 
 def _no_message(timeout_s: float) -> None:
@@ -245,13 +249,11 @@ def _no_message(timeout_s: float) -> None:
     del timeout_s
 
 
-def _seconds(timeout_s: float) -> float:
-    """Return a timeout of confluent-kafka, where negative means none."""
-    return timeout_s if timeout_s >= 0 else math.inf
-
-
-def _librdkafka_timeout(left_s: float) -> float:
-    return -1 if left_s == math.inf else left_s
+def _with_retries(call: Callable[[float], T], timeout_s: float) -> T:
+    """Retry `call`, which is given the seconds that are left; -1 if the timeout is negative."""
+    if timeout_s < 0:
+        return with_retries(lambda _: call(-1), timeout_s=math.inf)
+    return with_retries(call, timeout_s=timeout_s)
 
 
 def topic_partitions(offsets: Mapping[Partition, int]) -> list[TopicPartition]:

@@ -2,12 +2,12 @@
 
 import math
 import re
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from sluiceway.confluent.errors import INVALID_ARG, refused
-from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.endpoint.committer import OffsetCommitter, StandaloneCommitter
 from sluiceway.endpoint.handle import EndpointHandle
@@ -15,7 +15,6 @@ from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CommitBeyondRead, GatewayUnavailable, SluicewayError, StaleGeneration
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import HeartbeatResult, Membership, Position
-from sluiceway.rest.models import Connection
 
 __all__ = ["ChannelMember", "GroupMember", "ManualConsumer", "Subscription"]
 
@@ -29,9 +28,9 @@ class ChannelMember(ABC):
     Offsets mean that messages are done as a whole: librdkafka hands out messages, not records.
     """
 
-    def __init__(
-        self, control: Control, channel: str, group: str, membership: Membership | None
-    ) -> None:
+    _commits: OffsetCommitter | StandaloneCommitter
+
+    def __init__(self, control: Control, channel: str, membership: Membership | None) -> None:
         self.handle = EndpointHandle(
             HeartbeatSession.of(control.endpoints, grace_s=control.grace_s),
             channel=channel,
@@ -41,9 +40,8 @@ class ChannelMember(ABC):
             timeout_s=_TIMEOUT_S,
             close_timeout_s=_TIMEOUT_S,
         )
-        self.connection: Connection = self.handle.attached.connection
+        self.connection = self.handle.attached.connection
         self.held: tuple[int, ...] = ()
-        self._group = group
         self._done = 0
         self._starts: dict[int, int] = {}
         self._progress: tuple[int, Mapping[int, Position]] = (0, {})
@@ -89,9 +87,10 @@ class ChannelMember(ABC):
     def commit(self, offsets: Mapping[int, int]) -> None:
         """Commit offsets, all or none; from any thread, one at a time. Raises SluicewayError."""
 
-    @abstractmethod
     def committed(self, partition: int) -> int | None:
         """Return the committed offset as last seen, without asking."""
+        found = self._commits.last_known(partition)
+        return None if found is None else found.offset
 
 
 class GroupMember(ChannelMember):
@@ -100,8 +99,12 @@ class GroupMember(ChannelMember):
     `wakeup` is set by every heartbeat's answer.
     """
 
-    def __init__(self, control: Control, channel: str, group: str, *, wakeup: WakeupEvent) -> None:
-        super().__init__(control, channel, group, Membership(group=group, index=None, size=None))
+    _commits: OffsetCommitter
+
+    def __init__(
+        self, control: Control, channel: str, group: str, *, wakeup: threading.Event
+    ) -> None:
+        super().__init__(control, channel, Membership(group=group, index=None, size=None))
         handle = self.handle
         try:
             self._commits = OffsetCommitter(handle, topic_id=self.connection.topic_id)
@@ -118,24 +121,22 @@ class GroupMember(ChannelMember):
             handle.fail(error)
             raise
         self.initial_total = self.share.total
-        self._committed: dict[int, Position] = {}
 
     def learn(self, partitions: Collection[int]) -> None:
         """Take the committed positions of new partitions from the assignment."""
-        self._committed |= {p: at for p, at in self.share.positions.items() if p in partitions}
+        self._commits.revoke(partitions)
+        committed = {p: at for p, at in self.share.positions.items() if p in partitions}
+        self._commits.assign({}, committed)
 
     def add(self, offsets: Mapping[int, int]) -> None:
         """Add partitions with the offsets at which they begin."""
         super().add(offsets)
-        committed = {p: at for p, at in self._committed.items() if p in offsets}
-        self._commits.assign(positions_at(offsets), committed)
+        self._commits.assign(positions_at(offsets), {})
 
     def remove(self, offsets: Mapping[int, int]) -> None:
         """Remove partitions, with the next offset of each."""
         super().remove(offsets)
         self._commits.revoke(offsets)
-        for partition in offsets:
-            self._committed.pop(partition, None)
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
         """Note that messages before these offsets were handed out, so may be committed."""
@@ -148,28 +149,23 @@ class GroupMember(ChannelMember):
         except StaleGeneration:
             self.share.request_rebalance()
             raise
-        self._committed |= positions_at(offsets)
-
-    def committed(self, partition: int) -> int | None:
-        """Return the committed offset as last seen, without asking."""
-        found = self._committed.get(partition)
-        return None if found is None else found.offset
 
 
 class ManualConsumer(ChannelMember):
     """A reader of partitions that the caller assigns, which commits for a group without joining."""
 
+    _commits: StandaloneCommitter
+
     def __init__(self, control: Control, channel: str, group: str) -> None:
-        super().__init__(control, channel, group, None)
-        handle = self.handle
+        super().__init__(control, channel, None)
         self._furthest: dict[int, int] = {}
         self._commits = StandaloneCommitter(
-            channel, group, uid=handle.uid, topic_id=self.connection.topic_id
+            channel, group, uid=self.handle.uid, topic_id=self.connection.topic_id
         )
         try:
             self._commits.fetch(control.endpoints)
         except BaseException as error:
-            handle.fail(error)
+            self.handle.fail(error)
             raise
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
@@ -192,11 +188,6 @@ class ManualConsumer(ChannelMember):
     def learn(self, partitions: Collection[int]) -> None:
         """Ask for the group's committed offsets of partitions that are assigned again."""
         self._commits.fetch(self.handle.session.calls, partitions)
-
-    def committed(self, partition: int) -> int | None:
-        """Return the committed offset as last seen, without asking."""
-        found = self._commits.last_known(partition)
-        return None if found is None else found.offset
 
 
 def positions_at(offsets: Mapping[int, int]) -> dict[int, Position]:

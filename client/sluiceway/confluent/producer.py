@@ -13,7 +13,6 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from sluiceway.confluent.channel_producers import ChannelProducer, ChannelProducers, OnDelivery
 from sluiceway.confluent.config import producer_settings
 from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafka_exceptions, refused
-from sluiceway.confluent.wakeup import run_detached
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.partitioner import partition_of
 
@@ -43,7 +42,7 @@ class Producer:
         self._closed = False
         self._failure: KafkaError | None = None
         self._report_due_s = 0.0
-        self._finalizer = ForkGuard().finalize(self, run_detached, self._channels.close_abandoned)
+        self._finalizer = ForkGuard().finalize_in_thread(self, self._channels.close_abandoned)
 
     def produce(
         self,
@@ -100,9 +99,7 @@ class Producer:
         """Wait until all messages are delivered, or have failed; return how many are left."""
         self._require_open()
         self._call_refused()
-        if self._channels.producer is None:
-            return 0
-        left: int = self._channels.producer.flush(timeout)
+        left: int = sum(each.flush(timeout) for each in self._channels.producers)
         self._channels.report()
         return left
 
@@ -127,7 +124,6 @@ class Producer:
             raise KafkaException(self._failure)
         if not self._end():
             return True
-        self._channels.require_same_process()
         try:
             self._call_refused()
         finally:
@@ -139,8 +135,7 @@ class Producer:
 
     def __len__(self) -> int:
         """Return how many messages and delivery reports are under way."""
-        waiting = 0 if self._channels.producer is None else len(self._channels.producer)
-        return waiting + len(self._refused)
+        return sum(map(len, self._channels.producers)) + len(self._refused)
 
     def __bool__(self) -> bool:
         return True
@@ -157,7 +152,6 @@ class Producer:
     ) -> None:
         """Close; after an exception flush, and report that the writer failed."""
         if error is not None and self._end():
-            self._channels.require_same_process()
             self._channels.close(error)
             return
         self.close()
@@ -172,6 +166,7 @@ class Producer:
             # it, a thread runs nothing that lets other threads run.
             self._produce = _closed
         self._finalizer.detach()
+        self._channels.require_same_process()
         return True
 
     def _open(self, topic: str, *, reports_all: bool) -> ChannelProducer:
@@ -235,7 +230,7 @@ class Producer:
                 given = value.encode() if isinstance(value, str) else value
                 if given is not None and not isinstance(given, bytes):
                     raise TypeError(f"a value is str or bytes, not {type(value).__name__}")
-                reason = channel.endpoint.validator.error(given)
+                reason = channel.validator.error(given)
             if reason is not None:
                 raise refused(INVALID_ARG, reason)
         return True

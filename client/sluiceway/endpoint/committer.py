@@ -97,6 +97,10 @@ class OffsetCommitter:
         found = handle.session.calls.committed(handle.channel, group, index=index)
         return {p: position for p, position in found.items() if handle.owns(p)}
 
+    def last_known(self, partition: int) -> Position | None:
+        """Return a partition's committed position as last seen, without asking."""
+        return self._committed.get(partition)
+
     def _require_group(self) -> tuple[EndpointHandle, str]:
         handle = self._handle
         if handle is None or handle.membership is None:

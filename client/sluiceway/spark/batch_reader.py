@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,7 +19,6 @@ from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, OwnStream
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
 from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.offsets import (
@@ -31,11 +31,9 @@ from sluiceway.spark.offsets import (
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.task_heartbeats import reporting
 from sluiceway.spark.types import select_columns, spark_transform
-from sluiceway.spark.worker import ClientPool, Shipped, prepare_worker
+from sluiceway.spark.worker import ClientPool, RefreshableConnection, Shipped, prepare_worker
 
 LOGGER = logging.getLogger(__name__)
-
-_REQUEST_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,24 +57,19 @@ def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[Inp
     Raises TopicGone, KafkaUnavailable, OffsetOutOfRange, OptionError.
     """
     connection = source.connection
-    timeout_s = min(_REQUEST_TIMEOUT_S, options.poll_timeout_ms / 1000)
-    stream = OwnStream(connection, options.kafka, timeout_s=timeout_s)
-    try:
-        stream.verify()
-        partitions = range(connection.partitions)
-        ranges = resolve_ranges(
-            options.starting,
-            options.ending,
-            stream.watermarks(partitions),
-            lambda timestamp_ms: stream.offsets_at(timestamp_ms, partitions),
-            loss_handler(options),
-        )
-    finally:
-        stream.close()
-    try:
+    partitions = range(connection.partitions)
+    timeout_s = _request_timeout_s(options)
+    with closing(source):
+        with closing(OwnStream(connection, options.kafka, timeout_s=timeout_s)) as stream:
+            stream.verify()
+            ranges = resolve_ranges(
+                options.starting,
+                options.ending,
+                stream.watermarks(partitions),
+                lambda timestamp_ms: stream.offsets_at(timestamp_ms, partitions),
+                loss_handler(options),
+            )
         return input_splits(source, ranges, options)
-    finally:
-        source.close()
 
 
 def input_splits(
@@ -92,6 +85,10 @@ def input_splits(
             ranges, max_messages=max_messages, min_splits=options.min_splits
         )
     ]
+
+
+def _request_timeout_s(options: ReadOptions) -> float:
+    return min(30.0, options.poll_timeout_ms / 1000)
 
 
 def loss_handler(options: ReadOptions) -> LossHandler:
@@ -122,26 +119,20 @@ class RangeFetcher:
     """Fetches the messages of an offset range in chunks of about 8 MB at most.
 
     Skips offsets without a message, such as compacted ones and transaction markers. Raises
-    KafkaUnavailable when nothing arrives for `timeout_s`, and TopicGone. Offsets that Kafka no
-    longer holds raise OffsetOutOfRange; without `fail_on_data_loss` they are skipped and logged.
+    TopicGone, and KafkaUnavailable when nothing arrives for `poll_timeout_ms`. Offsets that Kafka
+    no longer holds raise OffsetOutOfRange; without `fail_on_data_loss` they are skipped and logged.
     """
 
-    def __init__(
-        self,
-        stream: MessageStream,
-        offsets: OffsetRange,
-        connection: Connection,
-        *,
-        timeout_s: float,
-        fail_on_data_loss: bool,
-    ) -> None:
+    def __init__(self, stream: MessageStream, split: InputSplit, options: ReadOptions) -> None:
         self._stream = stream
-        self._offsets = offsets
-        self._topic = connection.topic_name
-        self._timeout_s = timeout_s
-        self._fail_on_data_loss = fail_on_data_loss
-        self._next = offsets.start
-        self._limit = max(1, min(_CHUNK_MESSAGES, _CHUNK_BYTES // connection.max_message_bytes))
+        self._offsets = split.offsets
+        self._topic = split.connection.topic_name
+        self._timeout_s = options.poll_timeout_ms / 1000
+        self._fail_on_data_loss = options.fail_on_data_loss
+        self._next = split.offsets.start
+        self._limit = max(
+            1, min(_CHUNK_MESSAGES, _CHUNK_BYTES // split.connection.max_message_bytes)
+        )
 
     def __iter__(self) -> Iterator[list[Message]]:
         offsets, stream = self._offsets, self._stream
@@ -291,19 +282,9 @@ def read_split(
     config = {**_TUNING, **options.kafka}
     properties = MaskedProperties(connection.kafka).over(config)
     key = (connection.topic_name, connection.topic_id, properties)
-    timeout_s = options.poll_timeout_ms / 1000
-    stream_timeout_s = min(_REQUEST_TIMEOUT_S, timeout_s)
-    with STREAMS.borrow(
-        key, lambda: OwnStream(connection, config, timeout_s=stream_timeout_s)
-    ) as stream:
-        chunks = RangeFetcher(
-            stream,
-            split.offsets,
-            connection,
-            timeout_s=timeout_s,
-            fail_on_data_loss=options.fail_on_data_loss,
-        )
-        for messages in chunks:
+    timeout_s = _request_timeout_s(options)
+    with STREAMS.borrow(key, lambda: OwnStream(connection, config, timeout_s=timeout_s)) as stream:
+        for messages in RangeFetcher(stream, split, options):
             decoded = decoder.decode([message.value() for message in messages])
             if decoded.corrupt:
                 _handle_corrupt(decoded.corrupt, messages, connection.channel_name, options)

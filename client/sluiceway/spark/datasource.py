@@ -18,14 +18,13 @@ from sluiceway.fork_guard import ForkGuard
 from sluiceway.gateway import Gateway
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import Job, JobEndpoint
 from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.microbatch import stream_reader
 from sluiceway.spark.options import ReadOptions, WriteOptions
 from sluiceway.spark.types import require_readable, require_writable, struct_of
-from sluiceway.spark.worker import Shipped, prepare_worker
+from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
 
 _REFRESH_EVERY_S: Final = 5.0

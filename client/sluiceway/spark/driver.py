@@ -13,8 +13,7 @@ from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
-from sluiceway.spark.internals import is_stopped
-from sluiceway.spark.queries import Queries
+from sluiceway.spark.queries import Queries, is_stopped
 
 __all__ = ["Application"]
 
@@ -22,7 +21,6 @@ LOGGER = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 5.0
 _MAX_FINAL_HEARTBEATS: Final = 3
-_MAX_TITLE_CHARACTERS: Final = 200
 _ENDED: Final = "the Spark application ended"
 _SILENT: Final = "no task reports any more"
 
@@ -59,7 +57,7 @@ class Application:
         self._final_heartbeats = 0
         self._fork_guard = ForkGuard()
         name, id_ = spark.conf.get("spark.app.name", "Spark"), spark.conf.get("spark.app.id", "")
-        self.job = Job(session=self.session.id, title=f"{name} ({id_})"[:_MAX_TITLE_CHARACTERS])
+        self.job = Job(session=self.session.id, title=f"{name} ({id_})"[:200])
         self.queries = Queries(spark, self.session, self._control)
 
     @property
@@ -132,6 +130,7 @@ class Application:
         """End: the gateway has an older version, or rejects the token."""
         LOGGER.warning("jobs of this application are not listed as endpoints: %s", error)
         self.retire()
+        self.queries.drop()
         self._close()
 
     def _detach(self, kept: _KeptEndpoint, state: str, cause: str) -> None:

@@ -214,7 +214,7 @@ class QueryEndpoint:
                 "%s in the group %r is no longer listed as an endpoint: %s",
                 *(self._spec, self._spec.group, result.reason),
             )
-            self._end()
+            self.end()
         else:
             self._acknowledged = self._reporting
 
@@ -245,9 +245,10 @@ class QueryEndpoint:
             raise
         except GatewayError as error:
             LOGGER.warning("the gateway rejected the end of %s: %s", self._spec, error)
-        self._end()
+        self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Stop reporting."""
         self._ended = True
         self._session.unregister(self)
 

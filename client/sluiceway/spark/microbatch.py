@@ -16,10 +16,9 @@ from pyspark.sql.types import StructType
 from sluiceway.errors import OptionError
 from sluiceway.kafka.consumer import OwnStream
 from sluiceway.spark.batch_reader import InputSplit, input_splits, loss_handler, read_split
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.offsets import StreamOffset, ranges_between, resolve_bound
 from sluiceway.spark.options import ReadOptions
-from sluiceway.spark.worker import Shipped
+from sluiceway.spark.worker import RefreshableConnection, Shipped
 
 __all__ = ["ChannelStreamReader", "limit_batch", "stream_reader"]
 
@@ -46,6 +45,7 @@ class MicroBatchPlanner:
         config = {**_TUNING, **options.kafka}
         timeout_s = options.poll_timeout_ms / 1000
         self._stream = OwnStream(source.connection, config, timeout_s=timeout_s)
+        self._discovered = source.connection.partitions
 
     def start(self) -> StreamOffset:
         """Return the start offset of a query without a checkpoint.
@@ -69,11 +69,10 @@ class MicroBatchPlanner:
 
     def end(self) -> StreamOffset:
         """Return the end of every partition. Raises TopicGone, KafkaUnavailable, Conflict."""
-        known = self._source.connection.partitions
         self._source.refresh(max_age_s=_REFRESH_EVERY_S)
         connection = self._source.connection
-        if connection.partitions > known:
-            self._stream.discover_partitions()
+        if connection.partitions > self._discovered:
+            self._discovered = self._stream.discover_partitions()
         self._stream.verify(max_age_s=_VERIFY_EVERY_S)
         ends = self._stream.ends(range(connection.partitions))
         return StreamOffset.of(connection, ends, self._options.group)

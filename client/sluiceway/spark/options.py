@@ -47,11 +47,8 @@ _REASONS: Final = {
         "and the executors' environment",
     ),
 }
-_POLL_TIMEOUT_MS: Final = 60_000
-_DELIVERY_TIMEOUT_MS: Final = 120_000
-_FORMATS = ("avro", "arrow", "bytes")
+_FORMATS: Final = ("avro", "arrow", "bytes")
 _MAX_TIMEOUT_MS: Final = 86_400_000
-_MAX_SPLITS: Final = 100_000
 _MAX_LONG: Final = 2**63 - 1
 
 
@@ -181,7 +178,7 @@ class ReadOptions:
             channel=channel,
             starting=parser.bound("starting", channel, EARLIEST),
             ending=parser.bound("ending", channel, LATEST),
-            min_splits=parser.number("minPartitions", 1, _MAX_SPLITS) or 1,
+            min_splits=parser.number("minPartitions", 1, 100_000) or 1,
             max_messages=parser.number("maxRecordsPerPartition", 1, _MAX_LONG),
             max_offsets_per_trigger=parser.number("maxOffsetsPerTrigger", 1, _MAX_LONG),
             group=parser.group(),
@@ -190,7 +187,7 @@ class ReadOptions:
             include_headers=parser.flag("includeHeaders", default=False),
             include_metadata=parser.flag("includeMetadata", default=False),
             poll_timeout_ms=parser.number("kafkaConsumer.pollTimeoutMs", 1, _MAX_TIMEOUT_MS)
-            or _POLL_TIMEOUT_MS,
+            or 60_000,
             kafka=parser.kafka,
         )
 
@@ -239,6 +236,6 @@ class WriteOptions:
             group=parser.group(),
             creation=creation if create else None,
             delivery_timeout_ms=parser.number("deliveryTimeoutMs", 1000, _MAX_TIMEOUT_MS)
-            or _DELIVERY_TIMEOUT_MS,
+            or 120_000,
             kafka=parser.kafka,
         )

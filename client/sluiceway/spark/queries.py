@@ -1,6 +1,5 @@
 """Streaming queries as endpoints: Spark's listener for start, progress and end."""
 
-import contextlib
 import json
 import logging
 import re
@@ -21,16 +20,16 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.errors import CheckpointMismatch, GatewayError
+from sluiceway.errors import CheckpointMismatch, GatewayError, GatewayUnavailable, OptionError
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import Role
 from sluiceway.rest.models import ChannelResource
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
-from sluiceway.spark.internals import QueryNotPlanned, sink_options
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import WriteOptions
 
-__all__ = ["Queries", "public_cause"]
+__all__ = ["Queries", "is_stopped", "public_cause"]
+
 
 LOGGER = logging.getLogger(__name__)
 
@@ -176,6 +175,14 @@ class Queries(StreamingQueryListener):
         self._retry_at_s = float("-inf")
         self.advance()
 
+    def drop(self) -> None:
+        """Send no more heartbeats for queries, so that the gateway finds them lost."""
+        with self._lock:
+            runs, self._runs = self._runs, {}
+        for run in runs.values():
+            for endpoint in run.endpoints.values():
+                endpoint.end()
+
     def advance(self) -> None:
         """Report all changes to the gateway; retries 10 s after a failure."""
         with self._advancing:
@@ -186,7 +193,7 @@ class Queries(StreamingQueryListener):
             for run_id, run in runs.items():
                 try:
                     ended = self._advance(run)
-                except GatewayError as error:
+                except GatewayUnavailable as error:
                     level = logging.DEBUG if self._failing else logging.WARNING
                     LOGGER.log(level, "the query %s is not reported: %s", run.default_group, error)
                     self._failing = True
@@ -247,11 +254,18 @@ class Queries(StreamingQueryListener):
     def _find_sink(self, run: _QueryRun) -> None:
         if run.planned:
             return
-        with contextlib.suppress(QueryNotPlanned):
-            options = None if run.query is None else sink_options(run.query)
+        try:
+            options = None if run.query is None else _sink_options(run.query)
             if options is not None:
                 run.sink = (self._control.channel(options.channel), options)
             run.planned = True
+        except _QueryNotPlanned:
+            pass
+        except GatewayUnavailable:
+            raise
+        except GatewayError as error:
+            # The query may yet create its channel. It must not hold up the reports of others.
+            LOGGER.debug("the sink of the query %s is not listed: %s", run.default_group, error)
 
 
 def _last_progress(query: StreamingQuery | None) -> Mapping[str, Any] | None:
@@ -271,3 +285,51 @@ def public_cause(exception: str, error_class: str | None) -> str:
     type_ = "the query failed" if match is None else match[0]
     known = error_class is not None and _ERROR_CLASS.fullmatch(error_class)
     return f"{type_}: {error_class}" if known else type_
+
+
+# Below are facts about Spark that PySpark's public interface does not provide. They are read from
+# private attributes, which may change with any version of Spark; where one is missing, a job loses
+# its endpoint and nothing else.
+
+
+class _QueryNotPlanned(Exception):
+    """Spark has not planned the query yet."""
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Return whether the session was stopped. Only Spark Connect has a public property."""
+    session: Any = spark
+    context = getattr(session, "_sc", None)
+    if context is None:
+        return bool(getattr(session, "is_stopped", False))
+    return context._jsc is None  # noqa: SLF001
+
+
+def _sink_options(query: StreamingQuery) -> WriteOptions | None:
+    """Return the options of a query's write to a channel; None if it writes elsewhere.
+
+    They are in the query's logical plan in the JVM: a query's progress describes a Python sink
+    only by its object id. Always None over Spark Connect. Raises _QueryNotPlanned.
+    """
+    java_query = getattr(query, "_jsq", None)
+    if java_query is None:
+        return None
+    try:
+        plan = java_query.streamingQuery().logicalPlan()
+    except Exception as error:
+        raise _QueryNotPlanned from error
+    try:
+        is_data_source = plan.getClass().getSimpleName() == "WriteToMicroBatchDataSource"
+        if not is_data_source or plan.table().name() != "channel":
+            return None
+        options = {}
+        pairs = plan.writeOptions().iterator()
+        while pairs.hasNext():
+            pair = pairs.next()
+            options[str(pair._1())] = str(pair._2())  # noqa: SLF001 - Scala's names
+        return WriteOptions.parse(options, streaming=True)
+    except OptionError:
+        return None
+    except Exception:
+        LOGGER.warning("a query's write is not listed as an endpoint", exc_info=True)
+        return None

@@ -176,23 +176,15 @@ def _require_fits(mine: spark.DataType, their: spark.DataType, path: str, channe
             _require_fits(mine.valueType, their.valueType, f"{path}{{}}", channel)
         case _, spark.DecimalType() if _digits(mine, their.scale) <= their.precision - their.scale:
             pass
-        case spark.DecimalType(), spark.DecimalType():
-            raise _mismatch(mine, their, path, channel)
-        case _ if type(mine) is type(their) and not isinstance(mine, spark.StructType):
-            pass
         case _ if (type(mine), type(their)) in _WIDENINGS:
             pass
-        case _:
-            raise _mismatch(mine, their, path, channel)
-
-
-def _mismatch(
-    mine: spark.DataType, their: spark.DataType, path: str, channel: str
-) -> SchemaMismatch:
-    return SchemaMismatch(
-        f"the column {path!r} is {mine.simpleString()} in the dataframe and "
-        f"{their.simpleString()} in the channel {channel!r}: cast it to the channel's type"
-    )
+        case _ if type(mine) is not type(their) or isinstance(
+            mine, spark.DecimalType | spark.StructType
+        ):
+            raise SchemaMismatch(
+                f"the column {path!r} is {mine.simpleString()} in the dataframe and "
+                f"{their.simpleString()} in the channel {channel!r}: cast it to the channel's type"
+            )
 
 
 def _digits(kind: spark.DataType, scale: int) -> float:

@@ -1,8 +1,12 @@
-"""Writes: task writers, pooled producers, commit messages."""
+"""Writes: task writers, pooled producers, provenance markers, commit messages."""
 
+import hashlib
 import itertools
 import logging
+import struct
 import uuid
+from base64 import urlsafe_b64decode
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -16,7 +20,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from sluiceway.codecs import codec
+from sluiceway.codecs import Envelope, Provenance, codec
 from sluiceway.errors import DeliveryFailed, RecordError, SluicewayError
 from sluiceway.kafka.accumulator import Messages, RecordAccumulator, record_accumulator
 from sluiceway.kafka.config import MaskedProperties, producer_config
@@ -28,7 +32,6 @@ from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.endpoints import JobEndpoint, TaskSlice
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.provenance import MARKER_BYTES, ProvenanceMarker, provenance_batch_id
 from sluiceway.spark.task_heartbeats import reporting
 from sluiceway.spark.worker import ClientPool, Shipped, prepare_worker
 
@@ -43,9 +46,66 @@ _TUNING: Final[dict[str, object]] = {
 }
 _BATCH_RECORDS: Final = 10_000
 """Records per `arrow` message, the default size of Spark's Arrow batches."""
+HEADER: Final = "sluiceway.provenance"
+MARKER_BYTES: Final = 96
+"""Upper limit of a marker's size in a message: 56 bytes, and the header's name and lengths."""
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """Spark's local properties that identify a task's micro-batch."""
+
+
+def provenance_batch_id(query_id: uuid.UUID, batch: int) -> bytes:
+    """Return the 16-byte id of a micro-batch, which is the same on every replay."""
+    hashed = hashlib.blake2b(query_id.bytes, digest_size=16, person=b"sluiceway.batch")
+    hashed.update(struct.pack(">q", batch))
+    return hashed.digest()
+
+
+class ProvenanceMarker:
+    """Marks the messages of one task attempt with a new random attempt id.
+
+    Sequence numbers count the attempt's records in each partition from 0.
+    """
+
+    def __init__(self, connection: Connection, batch_id: bytes) -> None:
+        self._format = connection.format
+        self._provenance = Provenance(
+            topic_id=topic_id_bytes(connection.topic_id),
+            batch_id=batch_id,
+            attempt_id=uuid.uuid4().bytes,
+            sequence=0,
+        )
+        self._sequences: defaultdict[int, int] = defaultdict(int)
+
+    def mark(self, messages: Messages) -> Messages:
+        """Return the messages with provenance in a header or, in `arrow`, in the envelope."""
+        partitions = list(itertools.islice(messages.partitions, len(messages.values)))
+        if self._format == "arrow":
+            values = [
+                self._with_provenance(value, partition)
+                for value, partition in zip(messages.values, partitions, strict=True)
+            ]
+            return replace(messages, values=values, partitions=partitions)
+        headers = [(HEADER, self._advance(partition, 1).pack()) for partition in partitions]
+        return replace(messages, headers=headers, partitions=partitions)
+
+    def _with_provenance(self, value: bytes | None, partition: int) -> bytes:
+        value = value or b""  # Spark writes no tombstones
+        envelope = Envelope.unpack(value)
+        marked = replace(envelope, provenance=self._advance(partition, envelope.records))
+        return b"".join((marked.pack(), memoryview(value)[envelope.size_bytes :]))
+
+    def _advance(self, partition: int, records: int) -> Provenance:
+        sequence = self._sequences[partition]
+        self._sequences[partition] += records
+        return replace(self._provenance, sequence=sequence)
+
+
+def topic_id_bytes(topic_id: str | None) -> bytes:
+    """Return the 16 bytes of Kafka's base64 topic id; zeros if unknown."""
+    if topic_id is None:
+        return bytes(16)
+    return urlsafe_b64decode(topic_id + "==")  # also accepts + and /
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +115,8 @@ class PooledProducer:
     producer: IdempotentProducer
     identity: TopicIdentity
 
-    def close(self) -> None:
-        """Discard unsent messages."""
-        self.producer.discard()
 
-
-PRODUCERS: ClientPool[PooledProducer] = ClientPool(close=PooledProducer.close)
+PRODUCERS: ClientPool[PooledProducer] = ClientPool(close=lambda pooled: pooled.producer.discard())
 
 
 class TaskWriter:

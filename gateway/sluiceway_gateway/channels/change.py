@@ -31,7 +31,7 @@ from sluiceway_gateway.errors import (
     Violation,
 )
 from sluiceway_gateway.kafka.model import ObservedTopic
-from sluiceway_gateway.provisioning.topic_config import canonical, refusals
+from sluiceway_gateway.provisioning.topic import canonical, refusals
 
 
 class Unset(Enum):
@@ -66,6 +66,13 @@ class Change:
     idle_ms: int | Unset | None = UNSET
     topic: str | Unset | None = UNSET
     """Name of the topic to adopt; None for a topic of the channel's own."""
+
+
+PLAIN = (
+    *("compatibility", "format", "partitions", "pinned", "replication", "config", "mirrored"),
+    "idle_ms",
+)
+"""Fields of the spec that a change replaces as a whole."""
 
 
 def created(
@@ -225,7 +232,7 @@ def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
             f"An endpoint would be lost before it is suspect: timeout_ms {message}.",
             (Violation(pointer="/spec/heartbeat/timeout_ms", message=message),),
         )
-    plain = {name: getattr(change, name) for name in _PLAIN}
+    plain = {name: getattr(change, name) for name in PLAIN}
     return replace(
         spec,
         **_given(**plain),
@@ -234,13 +241,6 @@ def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
             spec.retention, **_given(ms=change.retention_ms, bytes=change.retention_bytes)
         ),
     )
-
-
-#: Fields of the spec that a change replaces as a whole.
-_PLAIN = (
-    *("compatibility", "format", "partitions", "pinned", "replication", "config", "mirrored"),
-    "idle_ms",
-)
 
 
 def _given(**fields: Any) -> dict[str, Any]:

@@ -6,15 +6,15 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
 from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.etag import etag
-from sluiceway_gateway.channels.model import Channel, SchemaVersion
+from sluiceway_gateway.channels.model import Channel, Format, SchemaVersion
 from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.deps import Gateway, Services
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)
 
@@ -62,7 +62,7 @@ class Connection(BaseModel):
     """Everything that a client needs to access the records."""
 
     channel: ConnectionChannel
-    format: Literal["avro", "arrow", "bytes"]
+    format: Format
     schema_: ConnectionSchema = Field(alias="schema", description="The newest")
     schemas: list[ConnectionSchema] = Field(description="All that records may have, oldest first")
     topic: ConnectionTopic
@@ -111,7 +111,7 @@ def connection_text(
     kept = gateway.rendered.get(key, tag)
     if kept is None:
         connection = _connection_json(channel, versions, kafka)
-        kept = json.dumps(connection, separators=(",", ":")).encode()
+        kept = to_json(connection)
         gateway.rendered.put(key, tag, kept)
     return kept.decode()
 
@@ -120,12 +120,8 @@ def _connection_json(
     channel: Channel, versions: Sequence[SchemaVersion], kafka: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
-        "channel": {
-            "name": channel.name,
-            "uid": channel.uid,
-            "generation": channel.generation,
-        },
-        "format": str(channel.spec.format),
+        "channel": {"name": channel.name, "uid": channel.uid, "generation": channel.generation},
+        "format": channel.spec.format,
         "schema": {
             "id": channel.schema_id,
             "version": channel.schema_version,

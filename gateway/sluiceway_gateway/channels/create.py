@@ -4,6 +4,7 @@ import uuid
 from dataclasses import replace
 from datetime import datetime
 
+from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import UNSET, Change, adopting, created
 from sluiceway_gateway.channels.model import Channel, Compatibility, Format, SchemaVersion
@@ -23,7 +24,7 @@ from sluiceway_gateway.errors import (
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopic
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.service import ParsedSchema, schema_for, version_of
+from sluiceway_gateway.schemas.service import schema_for, version_of
 from sluiceway_gateway.schemas.store import KeptTopic
 
 
@@ -32,7 +33,7 @@ def create(
     name: str,
     change: Change,
     *,
-    schema: ParsedSchema | None,
+    schema: Schema | None,
     observed: ObservedTopic | None,
     prefix: str,
     now: datetime,
@@ -70,7 +71,7 @@ def create(
 def _version(
     tx: WriteTransaction,
     name: str,
-    schema: ParsedSchema | None,
+    schema: Schema | None,
     *,
     kept: tuple[SchemaVersion, ...],
     change: Change,
@@ -120,34 +121,39 @@ class Preflight:
         self._cluster = cluster
         self._timeout_s = timeout_s
 
-    def topic(self, name: str, change: Change, request: Request | None) -> ObservedTopic | None:
-        """Return the topic to adopt, None without one; raises TopicNotFound, KafkaUnavailable."""
-        if not isinstance(change.topic, str) or self._needs_no_check(name, request):
-            return None
-        seen = self._cluster.observe([change.topic])
-        if change.topic in seen.topics:
-            return seen.topics[change.topic]
+    def run(self, name: str, change: Change, request: Request | None) -> ObservedTopic | None:
+        """Return the topic to adopt, None without one.
+
+        Raises TopicNotFound, KafkaUnavailable, and ReplicationExceedsBrokers for a topic to create.
+        """
+        topic, replicas = change.topic, change.replication
+        if isinstance(topic, str):
+            return None if self._needs_no_check(name, request) else self._observe(topic)
+        if isinstance(replicas, int) and replicas > 1 and not self._needs_no_check(name, request):
+            self._check_replication(replicas)
+        return None
+
+    def _observe(self, topic: str) -> ObservedTopic:
+        seen = self._cluster.observe([topic])
+        if topic in seen.topics:
+            return seen.topics[topic]
         why = "Kafka has none of this name"
-        if change.topic in seen.rejections:
-            why = f"Kafka does not show it: {seen.rejections[change.topic].message}"
+        if topic in seen.rejections:
+            why = f"Kafka does not show it: {seen.rejections[topic].message}"
         raise TopicNotFound(
-            f"There is no topic {change.topic!r} to adopt: {why}. Correct the name, or leave "
+            f"There is no topic {topic!r} to adopt: {why}. Correct the name, or leave "
             "spec.topic out to have a topic made."
         )
 
-    def check_replication(self, name: str, change: Change, request: Request | None) -> None:
+    def _check_replication(self, replicas: int) -> None:
         """Raise ReplicationExceedsBrokers early; skip the check while Kafka is unavailable."""
-        if change.replication is UNSET or change.replication is None or change.replication == 1:
-            return
-        if isinstance(change.topic, str) or self._needs_no_check(name, request):
-            return
         try:
             brokers = len(self._cluster.describe_cluster(self._timeout_s).brokers)
         except KafkaUnavailable:
             return
-        if change.replication > brokers:
+        if replicas > brokers:
             raise ReplicationExceedsBrokers(
-                f"{change.replication} replicas need as many brokers, and Kafka has {brokers}: "
+                f"{replicas} replicas need as many brokers, and Kafka has {brokers}: "
                 f"ask for at most {brokers}, or leave spec.replication out."
             )
 

@@ -1,6 +1,5 @@
 """Routes of channels."""
 
-import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -21,7 +20,7 @@ from sluiceway_gateway.channels.wire import (
 from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.errors import ConfigNotAllowed, Violation
 from sluiceway_gateway.http.auth import Anybody, Manager, Viewer
-from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import (
     Conditions,
@@ -34,8 +33,8 @@ from sluiceway_gateway.http.params import (
     selector_of,
 )
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
-from sluiceway_gateway.provisioning.topic_config import canonical, refusals
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.provisioning.topic import canonical, refusals
 from sluiceway_gateway.schemas.service import parse_schema
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)
@@ -73,9 +72,9 @@ def put_channel(
     otherwise 409 `schema_incompatible` lists the reasons. `topic` adopts an existing topic, which
     takes a token for all channels. The answer does not wait for Kafka; see `status`.
     """
-    given = body.schema_given
-    schema = None if given is None else parse_schema(given)
-    if body.adopts:
+    given = body.spec.given("schema_")
+    schema = None if given is UNSET else parse_schema(given)
+    if body.spec.topic is not None:
         principal.require_everywhere(Action.MANAGE, "Adopting a topic")
     change = body.change(config=_config(body))
     content = body.model_dump_json(exclude_unset=True, by_alias=True)
@@ -145,7 +144,7 @@ def list_channels(
     )
     following = None if page.following is None else cursor_after(page.following)
     items = [channel_json(channel) for channel in page.channels]
-    return _sent(Answer(status=200, headers={}, body=_text(items=items, next_cursor=following)))
+    return json_response({"items": items, "next_cursor": following})
 
 
 @router.post(
@@ -242,12 +241,8 @@ def _config(body: ChannelPut) -> Any:
 
 def _answer(channel: Channel, status: int) -> Answer:
     return Answer(
-        status=status, headers={"ETag": etag(channel)}, body=_text(**channel_json(channel))
+        status=status, headers={"ETag": etag(channel)}, body=text_of(channel_json(channel))
     )
-
-
-def _text(**body: Any) -> str:
-    return json.dumps(body, separators=(",", ":"))
 
 
 def _sent(answer: Answer) -> Response:

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from sluiceway.schema import Schema
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import UNSET, Change, changed, deleted, require_changeable
 from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.etag import Precondition
-from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion, sources
-from sluiceway_gateway.channels.selector import Selector
+from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion, Selector, sources
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, WriteTransaction
@@ -30,7 +30,7 @@ from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
 from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.service import ParsedSchema, is_same, schema_for, version_of
+from sluiceway_gateway.schemas.service import is_same, schema_for, version_of
 
 
 def require_channel(name: str, channel: Channel | None, uid: str | None) -> Channel:
@@ -100,7 +100,7 @@ class Channels:
         name: str,
         change: Change,
         *,
-        schema: ParsedSchema | None,
+        schema: Schema | None,
         uid: str | None,
         precondition: Precondition,
         request: Request | None,
@@ -111,8 +111,7 @@ class Channels:
         With `uid` only the channel of that uid is changed. A repeated `request` gets the stored
         answer. Raises Conflict, PreconditionFailed, ChannelNotFound and InvalidRequest.
         """
-        self._preflight.check_replication(name, change, request)
-        observed = self._preflight.topic(name, change, request)
+        observed = self._preflight.run(name, change, request)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = channels_store.hold(tx, name)
@@ -248,6 +247,11 @@ class Channels:
             channels=tuple(found[:limit]), following=found[limit - 1].name if more else None
         )
 
+    def name_of_topic(self, topic: str) -> str | None:
+        """Return the name of the channel that owns this topic."""
+        with self._database.read() as tx:
+            return channels_store.name_of_topic(tx, topic)
+
     def count_by_phase(self) -> dict[Phase, int]:
         """Return how many channels are in each phase."""
         with self._database.read() as tx:
@@ -272,7 +276,7 @@ class Channels:
         return answer
 
     def _version(
-        self, tx: WriteTransaction, channel: Channel, change: Change, schema: ParsedSchema
+        self, tx: WriteTransaction, channel: Channel, change: Change, schema: Schema
     ) -> SchemaVersion | None:
         """Return the new version after storing it; None for the present one."""
         if is_same(channel.spec.schema, schema):

@@ -16,9 +16,9 @@ from sluiceway_gateway.channels.model import (
     Heartbeat,
     Phase,
     Retention,
+    Selector,
     TopicRef,
 )
-from sluiceway_gateway.channels.selector import Selector
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, schemas
 from sluiceway_gateway.db.statements import PreparedSelect, by_dialect, chunks, matches, starts_with
@@ -223,9 +223,13 @@ def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
     """Return the tags of the existing channels of these names."""
     found: dict[str, Tag] = {}
     for part in chunks(names):
-        for row in tx.execute(_TAGS, {"names": part}).mappings():
-            found[row["name"]] = Tag(**{each: row[each] for each in ("uid", *_REVISIONS)})
+        found |= {row.name: tag_of(row) for row in tx.execute(_TAGS, {"names": part})}
     return found
+
+
+def tag_of(row: Row[Any]) -> Tag:
+    """Return the tag of a channel's row."""
+    return Tag(**{each: getattr(row, each) for each in ("uid", *_REVISIONS)})
 
 
 def overall(tx: ReadTransaction) -> Tag:

@@ -3,11 +3,11 @@
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from sluiceway_gateway.channels.change import UNSET, Change, Unset
+from sluiceway_gateway.channels.change import PLAIN, UNSET, Change, Unset
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
     MAX_HEARTBEAT_TIMEOUT_MS,
@@ -22,6 +22,7 @@ from sluiceway_gateway.channels.model import (
     Condition,
     Format,
     Heartbeat,
+    Phase,
     Retention,
     TopicRef,
     check_labels,
@@ -64,8 +65,8 @@ class Spec(BaseModel):
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
     schema_: dict[str, Any] = Field(alias="schema")
-    compatibility: Literal["none", "backward", "forward", "full"]
-    format: Literal["avro", "arrow", "bytes"]
+    compatibility: Compatibility
+    format: Format
     partitions: int
     pinned: bool
     replication: int | None
@@ -89,7 +90,7 @@ class ObservedStatus(BaseModel):
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
-    phase: Literal["provisioning", "ready", "failed", "closing", "closed", "deleting"]
+    phase: Phase
     observed_generation: int
     conditions: list[Condition]
     topic: TopicRef
@@ -127,7 +128,7 @@ def channel_json(channel: Channel) -> dict[str, Any]:
             "topic": {"name": channel.topic.name} if channel.adopted else None,
         },
         "status": {
-            "phase": str(channel.phase),
+            "phase": channel.phase,
             "observed_generation": channel.observed_generation,
             "conditions": [
                 asdict(each) | {"last_transition_at": time_json(each.last_transition_at)}
@@ -188,11 +189,13 @@ class SpecPut(Asked):
         alias="schema",
         description="An Avro record schema; required to create a channel",
     )
-    compatibility: Literal["none", "backward", "forward", "full"] = Field(
-        default="backward",
+    # Strict validation takes only members of an enum, not their values.
+    compatibility: Compatibility = Field(
+        default=Compatibility.BACKWARD,
+        strict=False,
         description="Rule for a new version of the schema and all kept ones",
     )
-    format: Literal["avro", "arrow", "bytes"] = "avro"
+    format: Format = Field(default=Format.AVRO, strict=False)
     partitions: int = Field(default=1, ge=1, le=MAX_PARTITIONS)
     pinned: bool = False
     replication: int | None = Field(
@@ -235,27 +238,12 @@ class ChannelPut(Asked):
     metadata: MetadataPut = Field(default_factory=MetadataPut)
     spec: SpecPut = Field(default_factory=SpecPut)
 
-    @property
-    def schema_given(self) -> dict[str, Any] | None:
-        """The schema, if given."""
-        given = self.spec.given("schema_")
-        return None if given is UNSET else given
-
-    @property
-    def adopts(self) -> bool:
-        """Whether the request names a topic to adopt."""
-        return self.spec.topic is not None
-
     def change(self, *, config: dict[str, str] | Unset) -> Change:
         """Return the requested change without the schema, with `config` in canonical form."""
         spec = self.spec
-        compatibility, format_ = spec.given("compatibility"), spec.given("format")
-        plain = ("partitions", "pinned", "replication", "mirrored", "idle_ms")
         return Change(
-            **{name: spec.given(name) for name in plain},
+            **{name: spec.given(name) for name in PLAIN if name != "config"},
             labels=self.metadata.given("labels"),
-            compatibility=UNSET if compatibility is UNSET else Compatibility(compatibility),
-            format=UNSET if format_ is UNSET else Format(format_),
             retention_ms=spec.retention.given("ms"),
             retention_bytes=spec.retention.given("bytes"),
             config=config,

@@ -4,8 +4,9 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from typing import IO
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import IO, Any
 
 import click
 
@@ -13,9 +14,9 @@ from sluiceway import Gateway, Retention
 from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
 from sluiceway.rest.endpoint_models import Endpoint
-from sluiceway_gateway.cli import options
-from sluiceway_gateway.cli.options import channel_json, duration, format_time, print_table
-from sluiceway_gateway.cli.status import status
+from sluiceway_gateway.cli import entry
+from sluiceway_gateway.cli.entry import duration, format_time, gateway_option, print_table
+from sluiceway_gateway.cli.status import open_control, status
 
 #: How often `close --wait` reports what it waits for.
 _REPORT_EVERY_S = 10.0
@@ -39,14 +40,14 @@ def channels() -> None:
 @channels.command("list")
 @click.option("--selector", "-l", help="Label selector, such as team=ops,stage!=test.")
 @_JSON_LINES
-@options.gateway_option
+@gateway_option
 def list_(selector: str | None, as_json: bool, url: str | None) -> None:
     """List the channels that the token can see."""
-    with Gateway(url, timeout_s=options.TIMEOUT_S) as gateway:
+    with Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway:
         found = gateway.channels(selector)
         if as_json:
             for each in found:
-                click.echo(channel_json(each))
+                click.echo(_channel_json(each))
             return
         print_table(
             ("NAME", "PHASE", "FORMAT", "PARTITIONS", "CREATED", "LABELS"),
@@ -66,14 +67,14 @@ def list_(selector: str | None, as_json: bool, url: str | None) -> None:
 
 @channels.command()
 @click.argument("name")
-@options.gateway_option
+@gateway_option
 def show(name: str, url: str | None) -> None:
     """Show the channel NAME as JSON."""
     with _open_channel(name, url) as channel:
-        click.echo(channel_json(channel, indent=2))
+        click.echo(_channel_json(channel, indent=2))
 
 
-channels.add_command(options.gateway_option(status))
+channels.add_command(gateway_option(status))
 
 
 @channels.command()
@@ -105,23 +106,18 @@ channels.add_command(options.gateway_option(status))
 @click.option(
     "--config", multiple=True, metavar="KEY=VALUE", help="Topic setting; can be repeated."
 )
-@options.gateway_option
+@gateway_option
 def create(
     name: str,
     schema: IO[str] | None,
     topic: str | None,
-    compatibility: str | None,
-    partitions: int | None,
     format_: str | None,
-    pinned: bool | None,
-    replication: int | None,
     retention_ms: int | None,
     retention_bytes: int | None,
-    mirrored: bool | None,
-    idle: timedelta | None,
     labels: tuple[str, ...],
     config: tuple[str, ...],
     url: str | None,
+    **spec: Any,
 ) -> None:
     """Create the channel NAME and wait until it is ready.
 
@@ -137,23 +133,18 @@ def create(
         retention = Retention(ms=retention_ms, bytes=retention_bytes)
     with (
         warnings.catch_warnings(record=True) as differences,
-        Gateway(url, timeout_s=options.TIMEOUT_S) as gateway,
+        Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway,
     ):
         warnings.simplefilter("always")
         channel = gateway.channel(
             name,
             None if schema is None else schema.read(),
             topic=topic,
-            compatibility=compatibility,
-            partitions=partitions,
             format=format_,
-            pinned=pinned,
-            replication=replication,
             retention=retention,
-            mirrored=mirrored,
-            idle=idle,
             labels=_pairs(labels, "--label"),
             config=_pairs(config, "--config"),
+            **spec,
         )
     for each in differences:
         click.echo(f"sluiceway: {each.message}", err=True)
@@ -181,28 +172,16 @@ def create(
     metavar="KEY=VALUE",
     help="Label; together they replace all labels.",
 )
-@options.gateway_option
+@gateway_option
 def update(
-    name: str,
-    schema: IO[str] | None,
-    compatibility: str | None,
-    partitions: int | None,
-    pinned: bool | None,
-    mirrored: bool | None,
-    idle: timedelta | None,
-    labels: tuple[str, ...],
-    url: str | None,
+    name: str, schema: IO[str] | None, labels: tuple[str, ...], url: str | None, **spec: Any
 ) -> None:
     """Change the channel NAME; a new schema becomes its newest version."""
     with _open_channel(name, url) as channel:
         channel.update(
             schema=None if schema is None else schema.read(),
-            compatibility=compatibility,
-            partitions=partitions,
-            pinned=pinned,
-            mirrored=mirrored,
-            idle=idle,
             labels=_pairs(labels, "--label"),
+            **spec,
         )
         click.echo(f"channel {name} is at generation {channel.generation}")
 
@@ -210,7 +189,7 @@ def update(
 @channels.command()
 @click.argument("name")
 @_JSON_LINES
-@options.gateway_option
+@gateway_option
 def schemas(name: str, as_json: bool, url: str | None) -> None:
     """List the schema versions of the channel NAME, oldest first."""
     with _open_channel(name, url) as channel:
@@ -239,7 +218,7 @@ def schemas(name: str, as_json: bool, url: str | None) -> None:
 @click.option("--wait", is_flag=True, help="Wait until it is closed.")
 @click.option("--force", is_flag=True, help="Close at once, regardless of attached endpoints.")
 @_YES
-@options.gateway_option
+@gateway_option
 def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> None:
     """Close the channel NAME to writers; its records stay readable.
 
@@ -247,8 +226,8 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
     all groups have read everything.
     """
     with _open_channel(name, url) as channel:
-        if not (yes or _confirm(f"Close the channel {name} to writers, for good?")):
-            raise click.ClickException("nothing was closed; --yes closes without asking")
+        if not yes:
+            _confirm(f"Close the channel {name} to writers, for good?", "close", "closed")
         channel.close(force=force)
         while wait and channel.status.phase != "closed":
             click.echo(f"sluiceway: {channel.status.explain()}", err=True)
@@ -263,12 +242,12 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
 @channels.command()
 @click.argument("name")
 @_YES
-@options.gateway_option
+@gateway_option
 def forget(name: str, yes: bool, url: str | None) -> None:
     """Delete the channel NAME, but not its topic and records in Kafka."""
     with _open_channel(name, url) as channel:
-        if not (yes or _confirm(f"Forget the channel {name} and keep its topic?")):
-            raise click.ClickException("nothing was forgotten; --yes forgets without asking")
+        if not yes:
+            _confirm(f"Forget the channel {name} and keep its topic?", "forget", "forgotten")
         topic = channel.status.topic.name
         channel.delete(keep_topic=True)
     click.echo(f"channel {name} is forgotten; `channels create --topic {topic}` adopts its topic")
@@ -279,13 +258,13 @@ def forget(name: str, yes: bool, url: str | None) -> None:
 @click.option("--keep-topic", is_flag=True, help="Keep the topic and its records in Kafka.")
 @click.option("--force", is_flag=True, help="Delete even if it is in use or has unread records.")
 @_YES
-@options.gateway_option
+@gateway_option
 def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None) -> None:
     """Delete the channel NAME with its topic and all records."""
     with _open_channel(name, url) as channel:
         topic = "keep its topic" if keep_topic else "all its records"
-        if not (yes or _confirm(f"Delete the channel {name} and {topic}?")):
-            raise click.ClickException("nothing was deleted; --yes deletes without asking")
+        if not yes:
+            _confirm(f"Delete the channel {name} and {topic}?", "delete", "deleted")
         channel.delete(keep_topic=keep_topic, force=force)
     click.echo(f"channel {name} is deleted")
 
@@ -295,7 +274,7 @@ def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None)
 @click.option("--failed", is_flag=True, help="Dismiss all failed writers.")
 @click.option("--lost", is_flag=True, help="Dismiss all lost writers; any that still runs stops.")
 @click.option("--endpoint", "ids", multiple=True, metavar="ID", help="Dismiss it; can be repeated.")
-@options.gateway_option
+@gateway_option
 def dismiss(name: str, failed: bool, lost: bool, ids: tuple[str, ...], url: str | None) -> None:
     """Count failed or lost writers of the channel NAME as finished.
 
@@ -362,16 +341,18 @@ def _print_failed(endpoints: Iterable[Endpoint]) -> None:
 @contextmanager
 def _open_channel(name: str, url: str | None) -> Iterator[Channel]:
     """Give the channel, whether it is ready or not."""
-    with options.open_control(url) as control:
+    with open_control(url) as control:
         yield Channel(control, control.channel(name))
 
 
-def _confirm(question: str) -> bool:
+def _confirm(question: str, verb: str, done: str) -> None:
+    """Raise ClickException unless the answer is yes."""
     try:
-        return click.confirm(question, err=True)
+        if click.confirm(question, err=True):
+            return
     except click.Abort:
         click.echo(err=True)
-        return False
+    raise click.ClickException(f"nothing was {done}; --yes {verb}s without asking")
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str] | None:
@@ -384,3 +365,31 @@ def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str] | None:
             raise click.UsageError(f"{option} {key} is given twice.")
         pairs[key] = value
     return pairs or None
+
+
+def _channel_json(channel: Channel, *, indent: int | None = None) -> str:
+    """Return a channel's metadata, spec and status as JSON."""
+    document = {
+        "metadata": {
+            "name": channel.name,
+            "uid": channel.uid,
+            "labels": dict(channel.labels),
+            "generation": channel.generation,
+            "created_at": channel.created_at,
+        },
+        "spec": {
+            "schema": channel.schema.definition,
+            "compatibility": channel.compatibility,
+            "format": channel.format,
+            "partitions": channel.partitions,
+            "pinned": channel.pinned,
+            "replication": channel.replication,
+            "retention": channel.retention.to_json(),
+            "config": dict(channel.config),
+            "mirrored": channel.mirrored,
+            "idle_ms": None if channel.idle is None else channel.idle // timedelta(milliseconds=1),
+            "topic": {"name": channel.status.topic.name} if channel.adopted else None,
+        },
+        "status": asdict(channel.status),
+    }
+    return json.dumps(document, indent=indent, ensure_ascii=False, default=datetime.isoformat)

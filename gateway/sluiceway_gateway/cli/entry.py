@@ -1,9 +1,11 @@
-"""The root command: loads subcommands, and turns errors into messages and exit statuses."""
+"""The root command: loads subcommands, turns errors into exit statuses; options and tables."""
 
 import importlib
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 
 import click
 
@@ -25,6 +27,16 @@ COMMANDS = {
 #: Raised by click 8.2 and later for a group without a command; its message is the help.
 _HELP: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+#: How long commands retry while the gateway does not answer; less than what programs wait.
+TIMEOUT_S = 10.0
+#: Rows are never cut or folded, because programs read them as well.
+_TABLE_WIDTH = 100_000
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_DURATION = re.compile(r"([0-9]{1,9})([smhd])\Z")
+
+gateway_option = click.option(
+    "--url", help="URL of the gateway.  [default: SLUICEWAY_URL, or http://127.0.0.1:8900]"
+)
 
 
 class _Commands(click.Group):
@@ -84,3 +96,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fail(message: str, status: int) -> int:
     click.echo(f"sluiceway: {message}", err=True)
     return status
+
+
+def duration(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> timedelta | None:
+    """Parse a duration such as 90s or 7d; the callback of an option."""
+    if text is None:
+        return None
+    found = _DURATION.match(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not a duration; write 90s, 45m, 12h or 30d")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    """Print rows under the names of their columns."""
+    # Imported on use: most commands print no table.
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=_TABLE_WIDTH, highlight=False, markup=False, emoji=False).print(table)
+
+
+def format_time(time: datetime | None, default: str = "") -> str:
+    """Format a time in UTC; without one, return `default`."""
+    return default if time is None else time.strftime("%Y-%m-%d %H:%M:%SZ")

@@ -3,14 +3,17 @@
 import itertools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from typing import Any
 
 import click
 
 from sluiceway.rest.channels import Control, watch_status, watch_summaries
 from sluiceway.rest.status import ChannelSummary, EndpointCounts, StatusReport
-from sluiceway_gateway.cli.options import format_time, open_control, print_table
+from sluiceway.rest.transport import Transport
+from sluiceway_gateway.cli import entry
+from sluiceway_gateway.cli.entry import format_time, print_table
 
 _UNKNOWN = "?"
 
@@ -26,7 +29,12 @@ def status(name: str | None, watch: bool, as_json: bool, url: str | None) -> Non
     """
     with open_control(url) as control:
         if name is None:
-            for lines in _lists(control, watch=watch):
+            lists: Iterable[tuple[ChannelSummary, ...]]
+            if watch:
+                lists = watch_summaries(control, sleep=time.sleep)
+            else:
+                lists = [tuple(control.statuses())]
+            for lines in lists:
                 _print([each.document for each in lines], watch=watch, as_json=as_json)
                 if not as_json:
                     _print_lines(lines)
@@ -38,6 +46,11 @@ def status(name: str | None, watch: bool, as_json: bool, url: str | None) -> Non
                     _print_report(report)
 
 
+def open_control(url: str | None) -> closing[Control]:
+    """Return the client's calls to the gateway, closed at the end of a `with` block."""
+    return closing(Control(Transport(url, timeout_s=entry.TIMEOUT_S)))
+
+
 def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) -> None:
     """Print JSON, or clear the terminal for the tables that follow."""
     if as_json:
@@ -45,12 +58,6 @@ def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) ->
             click.echo(json.dumps(each))
     elif watch:
         click.clear()
-
-
-def _lists(control: Control, *, watch: bool) -> Iterator[tuple[ChannelSummary, ...]]:
-    if watch:
-        return watch_summaries(control, sleep=time.sleep)
-    return iter([tuple(control.statuses())])
 
 
 def _print_lines(lines: Iterable[ChannelSummary]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 
 from sluiceway import ChannelReader, Gateway
-from sluiceway_gateway.cli import options
+from sluiceway_gateway.cli import entry
 
 _READ_RECORDS = 1000
 _READ_TIMEOUT_S = 0.2
@@ -24,7 +24,7 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 @click.option("--number", "-n", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--no-follow", is_flag=True, help="Print the existing records, then stop.")
 @click.option("--skip-corrupt", is_flag=True, help="Skip messages that cannot be decoded.")
-@options.gateway_option
+@entry.gateway_option
 def tail(
     name: str,
     from_beginning: bool,
@@ -39,7 +39,7 @@ def tail(
     """
     start: Literal["earliest", "latest"] = "earliest" if from_beginning or no_follow else "latest"
     with (
-        Gateway(url, timeout_s=options.TIMEOUT_S) as gateway,
+        Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway,
         gateway.channel(name).reader(
             until="now" if no_follow else None,
             start=start,

@@ -8,7 +8,7 @@ import click
 
 from sluiceway_gateway.auth.model import Token
 from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.cli.options import duration, format_time, print_table
+from sluiceway_gateway.cli.entry import duration, format_time, print_table
 from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.settings import Settings
 

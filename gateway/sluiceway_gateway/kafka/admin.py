@@ -30,7 +30,7 @@ from sluiceway_gateway.kafka.model import (
     TopicMetadata,
     Watermarks,
 )
-from sluiceway_gateway.provisioning.plan import AlterConfig, CreateTopic, GrowPartitions
+from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions
 
 _T = TypeVar("_T")
 

@@ -10,21 +10,11 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from sluiceway_gateway.channels.model import Phase, sources
+from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
-from sluiceway_gateway.provisioning.plan import (
-    Action,
-    AlterConfig,
-    CreateTopic,
-    DeleteTopic,
-    GrowPartitions,
-    Plan,
-    TopicMatch,
-    plan,
-)
 from sluiceway_gateway.provisioning.status import (
     BACKOFF_MAX_S,
     RACES,
@@ -42,6 +32,16 @@ from sluiceway_gateway.provisioning.store import (
     misdated,
     record_observation,
     remove,
+)
+from sluiceway_gateway.provisioning.topic import (
+    Action,
+    AlterConfig,
+    CreateTopic,
+    DeleteTopic,
+    GrowPartitions,
+    Plan,
+    TopicMatch,
+    plan,
 )
 
 
@@ -275,7 +275,6 @@ class Reconciler:
                     tx,
                     result.channel,
                     was=each.channel,
-                    from_phases={each.channel.phase, *sources(result.channel.phase)},
                     due_at=now + timedelta(seconds=next_check_s),
                     refusals=result.refusals,
                 )

@@ -17,8 +17,7 @@ from sluiceway_gateway.channels.model import (
 )
 from sluiceway_gateway.errors import AccessFailure, Misfit
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
-from sluiceway_gateway.provisioning.plan import AlterConfig, Plan, TopicMatch
-from sluiceway_gateway.provisioning.topic_config import topic_overrides
+from sluiceway_gateway.provisioning.topic import AlterConfig, Plan, TopicMatch, topic_overrides
 
 #: Pause before the next check while a change is not visible yet.
 SOON_S = 1.0

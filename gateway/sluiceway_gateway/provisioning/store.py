@@ -55,13 +55,7 @@ def misdated(
 
 
 def record_observation(
-    tx: WriteTransaction,
-    seen: Channel,
-    *,
-    was: Channel,
-    from_phases: Collection[Phase],
-    due_at: datetime,
-    refusals: int,
+    tx: WriteTransaction, seen: Channel, *, was: Channel, due_at: datetime, refusals: int
 ) -> Channel | None:
     """Save the status of `seen`; return the saved channel, None if `was` is outdated.
 
@@ -71,8 +65,6 @@ def record_observation(
     """
     if not may_become(was.phase, seen.phase):
         raise ValueError(f"a channel that is {was.phase} cannot become {seen.phase}")
-    if was.phase not in from_phases:
-        return None
     seen = replace(
         was,
         phase=seen.phase,

@@ -5,15 +5,14 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.http.auth import Anybody, Viewer
-from sluiceway_gateway.http.deps import Gateway
+from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
 router = APIRouter(prefix="/v1", tags=["schemas"], route_class=GatewayRoute)
 
@@ -49,15 +48,11 @@ class VersionList(BaseModel):
 def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
     """Return all schemas of the channel's records; `status.schema` is the present one."""
     items = [
-        {
-            "id": each.id,
-            "version": each.version,
-            "definition": json.loads(each.definition),
-            "created_at": time_json(each.created_at),
-        }
+        vars(each)
+        | {"definition": json.loads(each.definition), "created_at": time_json(each.created_at)}
         for each in gateway.channels.versions(name)
     ]
-    return JSONResponse({"items": items})
+    return json_response({"items": items})
 
 
 @router.get(
@@ -69,4 +64,4 @@ def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
 def get_schema(schema_id: SchemaId, principal: Anybody, gateway: Gateway) -> Response:
     """Return a schema of a channel that the token may see."""
     definition = gateway.channels.schema(schema_id, principal)
-    return JSONResponse({"id": schema_id, "definition": json.loads(definition)})
+    return json_response({"id": schema_id, "definition": json.loads(definition)})

@@ -1,7 +1,6 @@
 """Schema versions of a channel, and their compatibility."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -25,22 +24,10 @@ _POINTER = "/spec/schema"
 _MAX_VIOLATIONS = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParsedSchema:
-    """A valid schema of a channel."""
-
-    schema: Schema
-
-    @property
-    def canonical(self) -> str:
-        """Canonical Avro JSON."""
-        return self.schema.canonical
-
-
-def parse_schema(definition: Mapping[str, Any]) -> ParsedSchema:
+def parse_schema(definition: Mapping[str, Any]) -> Schema:
     """Parse an Avro schema; raises InvalidSchema with the path of the fault."""
     try:
-        return ParsedSchema(schema=Schema.parse(definition))
+        return Schema.parse(definition)
     except SchemaError as error:
         raise InvalidSchema(
             f"The schema cannot be used: {error}",
@@ -48,7 +35,7 @@ def parse_schema(definition: Mapping[str, Any]) -> ParsedSchema:
         ) from error
 
 
-def schema_for(given: ParsedSchema | None, format_: Format) -> ParsedSchema | None:
+def schema_for(given: Schema | None, format_: Format) -> Schema | None:
     """Return the schema for a format; `bytes` has a default.
 
     Raises InvalidSchema for a schema that the format does not allow.
@@ -56,8 +43,8 @@ def schema_for(given: ParsedSchema | None, format_: Format) -> ParsedSchema | No
     if format_ is not Format.BYTES:
         return given
     if given is None:
-        return ParsedSchema(schema=bytes_schema())
-    if holds_messages(given.schema):
+        return bytes_schema()
+    if holds_messages(given):
         return given
     raise InvalidSchema(
         "A channel of the format bytes has records of one field, `value`, of the type bytes or of "
@@ -68,7 +55,7 @@ def schema_for(given: ParsedSchema | None, format_: Format) -> ParsedSchema | No
 
 def version_of(
     tx: WriteTransaction,
-    given: ParsedSchema,
+    given: Schema,
     *,
     kept: Sequence[SchemaVersion],
     rule: Compatibility,
@@ -78,29 +65,26 @@ def version_of(
 
     Raises SchemaIncompatible and TooManySchemas.
     """
-    parsed = [(each.version, _parsed(each.definition)) for each in kept]
-    same = next(
-        (each for each, (_, its) in zip(kept, parsed, strict=True) if its == given.schema), None
-    )
+    parsed = [(each, _parsed(each.definition)) for each in kept]
+    same = next((each for each, schema in parsed if schema == given), None)
     if same is None:
-        _require_room(given.schema, kept)
-    _require(given.schema, [each for each in parsed if each[1] != given.schema], rule)
+        _require_room(given, kept)
+    _require_compatible(given, [each for each in parsed if each[1] != given], rule)
     if same is not None:
         return same
-    schema = given.schema
     return SchemaVersion(
         id=schemas_store.register(
-            tx, fingerprint=schema.fingerprint, definition=schema.canonical, now=now
+            tx, fingerprint=given.fingerprint, definition=given.canonical, now=now
         ),
         version=max((each.version for each in kept), default=0) + 1,
-        definition=schema.canonical,
+        definition=given.canonical,
         created_at=now,
     )
 
 
-def is_same(definition: str, given: ParsedSchema) -> bool:
+def is_same(definition: str, given: Schema) -> bool:
     """Return whether the stored definition is this schema."""
-    return _parsed(definition) == given.schema
+    return _parsed(definition) == given
 
 
 def _require_room(schema: Schema, kept: Sequence[SchemaVersion]) -> None:
@@ -108,18 +92,20 @@ def _require_room(schema: Schema, kept: Sequence[SchemaVersion]) -> None:
     if not kept or (len(kept) < MAX_SCHEMA_VERSIONS and characters <= MAX_SCHEMA_CHARACTERS):
         return
     raise TooManySchemas(
-        f"The channel keeps {len(kept)} versions of its schema, and another one is beyond what a "
-        f"channel may keep: {MAX_SCHEMA_VERSIONS} versions, {MAX_SCHEMA_CHARACTERS} characters in "
-        "all. None is taken away, for messages may carry its id: use one of these versions again, "
-        "or make another channel for this schema."
+        f"The channel keeps {len(kept)} versions of its schema, and has no room for another: the "
+        f"limit is {MAX_SCHEMA_VERSIONS} versions and {MAX_SCHEMA_CHARACTERS} characters in all. "
+        "Versions are never removed, because messages may carry their ids: use one of these "
+        "versions again, or create another channel for this schema."
     )
 
 
-def _require(schema: Schema, others: Sequence[tuple[int, Schema]], rule: Compatibility) -> None:
+def _require_compatible(
+    schema: Schema, others: Sequence[tuple[SchemaVersion, Schema]], rule: Compatibility
+) -> None:
     broken = [
         Violation(pointer=_POINTER, message=reason)
         for version, other in others
-        for reason in _broken(schema, version, other, rule)
+        for reason in _broken(schema, version.version, other, rule)
     ]
     if not broken:
         return

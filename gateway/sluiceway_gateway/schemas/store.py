@@ -3,8 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import bindparam, delete, exists, false, or_, select
+from sqlalchemy import Row, bindparam, delete, exists, false, or_, select
 
 from sluiceway_gateway.channels.model import Format, Phase, SchemaVersion
 from sluiceway_gateway.channels.store import in_phases
@@ -13,12 +14,7 @@ from sluiceway_gateway.db.schema import channel_schemas, channels, kept_schemas,
 from sluiceway_gateway.db.statements import by_dialect, starts_with
 
 _VERSIONS = (
-    select(
-        schemas.c.id,
-        channel_schemas.c.version,
-        schemas.c.definition,
-        channel_schemas.c.created_at,
-    )
+    select(channel_schemas, schemas.c.id, schemas.c.definition)
     .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
     .where(channel_schemas.c.channel_uid == bindparam("channel_uid"))
     .order_by(channel_schemas.c.version)
@@ -71,12 +67,12 @@ def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | Non
 
 def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]:
     """Return all schemas of the channel, the oldest first."""
-    rows = tx.execute(_VERSIONS, {"channel_uid": channel_uid})
-    return tuple(
-        SchemaVersion(
-            id=row.id, version=row.version, definition=row.definition, created_at=row.created_at
-        )
-        for row in rows
+    return tuple(map(_version_of, tx.execute(_VERSIONS, {"channel_uid": channel_uid})))
+
+
+def _version_of(row: Row[Any]) -> SchemaVersion:
+    return SchemaVersion(
+        id=row.id, version=row.version, definition=row.definition, created_at=row.created_at
     )
 
 
@@ -116,25 +112,14 @@ def keep_for_topic(tx: WriteTransaction, channel_uid: str, *, phases: Collection
 def find_kept(tx: ReadTransaction, topic_id: str) -> KeptTopic | None:
     """Return the kept schemas of a topic; None if it never had a channel."""
     rows = tx.execute(
-        select(kept_schemas, schemas.c.definition)
+        select(kept_schemas, schemas.c.id, schemas.c.definition)
         .join(schemas, schemas.c.id == kept_schemas.c.schema_id)
         .where(kept_schemas.c.topic_id == topic_id)
         .order_by(kept_schemas.c.version)
     ).all()
     if not rows:
         return None
-    return KeptTopic(
-        format=Format(rows[0].format),
-        versions=tuple(
-            SchemaVersion(
-                id=row.schema_id,
-                version=row.version,
-                definition=row.definition,
-                created_at=row.created_at,
-            )
-            for row in rows
-        ),
-    )
+    return KeptTopic(format=Format(rows[0].format), versions=tuple(map(_version_of, rows)))
 
 
 def forget_kept(tx: WriteTransaction, topic_id: str) -> None:

@@ -1,17 +1,21 @@
-"""Routes of status: reads and server-sent events."""
+"""Routes of status: reads, long polls and server-sent events."""
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import format_sse_event
+from pydantic_core import to_json
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.channels.etag import Precondition
+from sluiceway_gateway.channels.etag import Precondition, status_etag
+from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.errors import (
     ChannelNotFound,
     DatabaseUnavailable,
@@ -19,15 +23,107 @@ from sluiceway_gateway.errors import (
     Unauthenticated,
 )
 from sluiceway_gateway.http.auth import Anybody, Viewer, access, authenticate
-from sluiceway_gateway.http.deps import Gateway, Services
-from sluiceway_gateway.http.params import Conditions, Name, Wait, name_before
+from sluiceway_gateway.http.middleware import unless_disconnected
+from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after, name_before
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.longpoll import Watch
-from sluiceway_gateway.status.views import ChannelView, ListView, StatusView, awaited
-from sluiceway_gateway.status.wire import StatusBody, StatusList
+from sluiceway_gateway.status.service import StatusPage
+from sluiceway_gateway.status.store import StatusVersion
+from sluiceway_gateway.status.wire import StatusBody, StatusList, status_text, summary_json
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
+
+
+class ChannelView:
+    """The status of one channel, with the state of the last read."""
+
+    def __init__(self, gateway: Services, name: str, *, by: Principal) -> None:
+        self._gateway = gateway
+        self._name = name
+        self._by = by
+        self._version: StatusVersion
+
+    async def look(self) -> str:
+        """Read the state and return its tag, quoted.
+
+        Raises ChannelNotFound, and Unauthenticated for a token that is not valid any more.
+        """
+        self._version = await run_in_threadpool(
+            self._gateway.statuses.version, self._name, by=self._by
+        )
+        return _tag(self._version)
+
+    async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
+        """Wait until the state may differ from the last read; return False after the timeout.
+
+        With `has_slot`, the caller already counts as waiting.
+        """
+        return await self._gateway.watch.status_changed(
+            self._name, self._version.tag, timeout_s=timeout_s, has_slot=has_slot
+        )
+
+    async def body(self) -> tuple[str, bytes]:
+        """Return the tag and the JSON of the last state read, or of a later one.
+
+        The JSON is rendered once for all requests. Raises ChannelNotFound.
+        """
+        found = self._gateway.rendered.get(self._version.channel.uid, _tag(self._version))
+        rest = await run_in_threadpool(self._rendered) if found is None else found
+        sampled_at = self._version.sampled_at and time_json(self._version.sampled_at)
+        # A later sample alone makes no new state, so its time is inserted here.
+        return _tag(self._version), b'{"sampled_at":' + to_json(sampled_at) + b"," + rest
+
+    def _rendered(self) -> bytes:
+        status = self._gateway.statuses.status(self._name)
+        self._version = status.version
+        text = status_text(status, self._gateway.fragments)[1:].encode()
+        self._gateway.rendered.put(status.version.channel.uid, _tag(status.version), text)
+        return text
+
+
+class ListView:
+    """A page of the channels that a token may see; the same methods as `ChannelView`."""
+
+    def __init__(
+        self, gateway: Services, principal: Principal, *, limit: int, cursor: str | None
+    ) -> None:
+        self._gateway = gateway
+        self._limit, self._after = limit, name_before(cursor)
+        self._prefixes = principal.prefixes(Action.VIEW)
+        self._page: StatusPage
+
+    async def look(self) -> str:
+        """Read the state and return its tag, quoted."""
+        self._page = await run_in_threadpool(
+            self._gateway.statuses.page,
+            limit=self._limit,
+            after=self._after,
+            prefixes=self._prefixes,
+        )
+        tags = "".join(map(_tag, (each.version for each in self._page.channels)))
+        digest = hashlib.sha256(f"{tags}/{self._page.next_after}".encode()).hexdigest()
+        self._tag = f'"s{digest[:24]}"'
+        return self._tag
+
+    async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
+        """Wait for a change of any channel; return False after the timeout."""
+        return await self._gateway.watch.anything_changed(
+            self._page.overall, timeout_s=timeout_s, has_slot=has_slot
+        )
+
+    async def body(self) -> tuple[str, bytes]:
+        """Return the tag and the JSON of the last state read."""
+        following = self._page.next_after and cursor_after(self._page.next_after)
+        items = [summary_json(each) for each in self._page.channels]
+        return self._tag, to_json({"items": items, "next_cursor": following})
+
+
+StatusView = ChannelView | ListView
+
+
+def _tag(version: StatusVersion) -> str:
+    return status_etag(**vars(version.tag))
 
 
 @router.get(
@@ -78,22 +174,22 @@ async def list_status(
     wait: Wait = 0,
 ) -> Response:
     """Return a summary of each channel that the token may see; `cursor` continues a page."""
-    after, prefixes = name_before(cursor), principal.prefixes(Action.VIEW)
-    view = ListView(gateway, limit=limit, after=after, prefixes=prefixes)
+    view = ListView(gateway, principal, limit=limit, cursor=cursor)
     return await _answer(view, request, precondition, wait)
 
 
 async def _answer(
     view: StatusView, request: Request, precondition: Precondition, wait_s: float
 ) -> Response:
-    tag = await awaited(view, request, precondition, wait_s=wait_s)
-    return await told(view, tag, precondition)
-
-
-async def told(view: StatusView, tag: str, precondition: Precondition) -> Response:
-    """Return the status with this tag, or 304 if it has not changed."""
-    if precondition.names(tag):
-        return Response(status_code=304, headers={"ETag": f"W/{tag}"})
+    """Return the status, or 304 if it has not changed within `wait_s`."""
+    deadline_s = time.monotonic() + wait_s
+    tag = await view.look()
+    # What changed may be on another page, or not this token's to see.
+    while precondition.names(tag):
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or not await unless_disconnected(request, view.changed(left_s)):
+            return Response(status_code=304, headers={"ETag": f"W/{tag}"})
+        tag = await view.look()
     tag, body = await view.body()
     return Response(body, headers={"ETag": f"W/{tag}"}, media_type="application/json")
 
@@ -173,8 +269,7 @@ async def watch_statuses(
     last_event_id: LastEvent = None,
 ) -> Response:
     """Send a page of the list now and after each change, at most once a second."""
-    after, prefixes = name_before(cursor), principal.prefixes(Action.VIEW)
-    view = ListView(gateway, limit=limit, after=after, prefixes=prefixes)
+    view = ListView(gateway, principal, limit=limit, cursor=cursor)
     return await _stream(view, request, gateway, last_event_id)
 
 
@@ -186,7 +281,7 @@ async def _stream(
     named = Precondition.of(if_match=None, if_none_match=last).names(tag)
 
     async def check() -> None:
-        await authenticate(request)
+        await authenticate(request, gateway.tokens)
 
     events = _events(view, gateway.watch, check=check, seen=tag if named else None)
     return _Stream(events, gateway.watch)

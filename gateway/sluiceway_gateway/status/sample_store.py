@@ -1,18 +1,181 @@
-"""SQL of samples. Of older samples fewer and fewer are kept; they date offsets."""
+"""SQL of the sampler: channels to sample, positions of their readers, and samples.
 
-from collections.abc import Mapping, Sequence
+Of older samples fewer and fewer are kept; they date offsets.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, insert, literal_column, or_, select, update
+from sqlalchemy import (
+    Row,
+    Select,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
-from sluiceway_gateway.channels.store import hold_channels
+from sluiceway_gateway.channels.model import READABLE
+from sluiceway_gateway.channels.store import hold_channels, in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, samples
-from sluiceway_gateway.db.statements import CachedSelect
+from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
+from sluiceway_gateway.db.statements import CachedSelect, chunks
+from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
 from sluiceway_gateway.status.lag import GroupLag, LagSummary, Sample, summarize
-from sluiceway_gateway.status.progress import WINDOW, OffsetTrack, ProgressState
+from sluiceway_gateway.status.progress import (
+    WINDOW,
+    CommittedOffset,
+    OffsetTrack,
+    ProgressState,
+    ReaderProgress,
+)
+
+_CURRENT = ~endpoints.c.superseded
+_LIVING = (
+    _CURRENT
+    & endpoints.c.state.in_([str(each) for each in sorted(OPEN)])
+    & (endpoints.c.health != str(Health.LOST))
+)
+# Built once, because the leading replica executes them all the time.
+_CHANNELS = select(
+    channels.c.uid,
+    channels.c.topic_name.label("topic"),
+    channels.c.topic_id,
+    channels.c.topic_partitions.label("partitions"),
+).where(
+    in_phases(READABLE),
+    channels.c.topic_partitions.is_not(None),
+)
+_IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(_LIVING)))
+_BY_UID = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+# EXISTS looks every channel up by an index. With IN, PostgreSQL would scan the list of all uids for
+# each channel as soon as it has too little memory to hash the list.
+_WITH_READERS = _CHANNELS.where(
+    or_(
+        exists().where(endpoints.c.channel_uid == channels.c.uid, _CURRENT),
+        exists().where(positions.c.channel_uid == channels.c.uid),
+    )
+)
+_ENDPOINTS = (
+    select(
+        *(endpoints.c.id, endpoints.c.channel_uid, endpoints.c.role, endpoints.c.group_name),
+        *(endpoints.c.member_index, endpoints.c.size, endpoints.c.mode, endpoints.c.epoch),
+        *(endpoints.c.state, endpoints.c.health, endpoints.c.reached, endpoints.c.counters),
+        *(endpoints.c.share_index, endpoints.c.share_size),
+    )
+    .where(_CURRENT, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
+    .order_by(endpoints.c.id)
+)
+_POSITIONS = select(
+    *(positions.c.channel_uid, positions.c.group_name, positions.c.member_index),
+    *(positions.c.partition, positions.c.next_offset, positions.c.topic_id),
+).where(positions.c.channel_uid.in_(bindparam("uids", expanding=True)))
+_OPEN = frozenset(str(each) for each in OPEN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledChannel:
+    """A channel to sample."""
+
+    uid: str
+    topic: str
+    topic_id: str | None
+    partitions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSnapshot:
+    """The readers and committed positions of a channel."""
+
+    readers: tuple[ReaderProgress, ...]
+    committed: tuple[CommittedOffset, ...]
+    endpoints_digest: str
+    """Differs between two states of the endpoints and their counters."""
+
+
+def channels_in_use(tx: ReadTransaction) -> list[SampledChannel]:
+    """Return the channels with living endpoints."""
+    return _channels(tx, _IN_USE)
+
+
+def channels_by_uid(tx: ReadTransaction, uids: Sequence[str]) -> list[SampledChannel]:
+    """Return the channels of these uids that still exist."""
+    return [each for chunk in chunks(uids) for each in _channels(tx, _BY_UID, chunk)]
+
+
+def channels_with_readers(tx: ReadTransaction) -> list[SampledChannel]:
+    """Return the channels with endpoints, living or not, or with positions."""
+    return _channels(tx, _WITH_READERS)
+
+
+def reader_snapshots(
+    tx: ReadTransaction, sampled: Sequence[SampledChannel]
+) -> dict[str, ReaderSnapshot]:
+    """Return the readers and positions of these channels, by uid."""
+    found: dict[str, ReaderSnapshot] = {}
+    for chunk in chunks(sampled):
+        uids = {"uids": [each.uid for each in chunk]}
+        attached = _by_channel(tx.execute(_ENDPOINTS, uids))
+        stored = _by_channel(tx.execute(_POSITIONS, uids))
+        for each in chunk:
+            rows = attached[each.uid]
+            counters = [[row.id, row.state, row.health, row.counters] for row in rows]
+            text = json.dumps(counters, sort_keys=True)
+            found[each.uid] = ReaderSnapshot(
+                readers=tuple(reader_progress_of(row) for row in rows if row.role == Role.READER),
+                committed=tuple(
+                    CommittedOffset(
+                        group=row.group_name,
+                        member=None if row.member_index < 0 else row.member_index,
+                        partition=row.partition,
+                        offset=row.next_offset,
+                    )
+                    for row in stored[each.uid]
+                    # Positions in another topic have no meaning in this one.
+                    if row.topic_id == each.topic_id
+                ),
+                endpoints_digest=hashlib.sha256(text.encode()).hexdigest()[:16],
+            )
+    return found
+
+
+def _by_channel(rows: Iterable[Row[Any]]) -> Mapping[str, list[Row[Any]]]:
+    found: dict[str, list[Row[Any]]] = defaultdict(list)
+    for row in rows:
+        found[row.channel_uid].append(row)
+    return found
+
+
+def reader_progress_of(row: Row[Any]) -> ReaderProgress:
+    """Return the progress of a reader's row."""
+    return ReaderProgress(
+        group=row.group_name,
+        index=row.member_index,
+        size=row.size,
+        mode=Mode(row.mode),
+        epoch=row.epoch,
+        alive=row.state in _OPEN and row.health != str(Health.LOST),
+        positions={int(p): position[0] for p, position in (row.reached or {}).items()},
+        share=None if row.share_size is None else (row.share_index, row.share_size),
+    )
+
+
+def _channels(
+    tx: ReadTransaction, statement: Select[Any], uids: Sequence[str] = ()
+) -> list[SampledChannel]:
+    rows = tx.execute(statement, {"uids": uids} if uids else None).mappings()
+    return [SampledChannel(**row) for row in rows]
+
 
 _PROGRESS = {str(each): each for each in ProgressState}
 
@@ -84,8 +247,6 @@ def _group_lag_of(document: Mapping[str, Any]) -> GroupLag:
 #: Every 8th of the last 80 samples is kept, every 64th of the last 640, and so on. With one sample
 #: in five seconds, offsets of the last two days are dated to an eighth of their age.
 _STEPS = tuple((8**power, WINDOW * 8**power) for power in range(5))
-#: Parameters of one statement.
-_CHUNK = 500
 
 #: Channels whose last sample is cached.
 _MAX_CACHED = 50
@@ -168,8 +329,8 @@ def last_at(tx: ReadTransaction, channel_uid: str) -> datetime | None:
 def last_numbers(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, int]:
     """Return the number of the last sample of each of these channels that has one."""
     found: dict[str, int] = {}
-    for start in range(0, len(channel_uids), _CHUNK):
-        rows = tx.execute(_NUMBERS, {"uids": channel_uids[start : start + _CHUNK]})
+    for chunk in chunks(channel_uids):
+        rows = tx.execute(_NUMBERS, {"uids": chunk})
         found |= {row.channel_uid: row.number for row in rows}
     return found
 
@@ -179,18 +340,15 @@ def summaries(
 ) -> dict[str, tuple[datetime, LagSummary]]:
     """Return the time and summary of the last sample of each channel that has one."""
     found: dict[str, tuple[datetime, LagSummary]] = {}
-    newest = select(samples.c.channel_uid, func.max(samples.c.number).label("number"))
-    for start in range(0, len(channel_uids), _CHUNK):
-        chunk = channel_uids[start : start + _CHUNK]
-        these = newest.where(samples.c.channel_uid.in_(chunk)).group_by(samples.c.channel_uid)
-        latest = these.subquery()
-        statement = select(
-            samples.c.channel_uid, samples.c.at, samples.c.document["summary"].label("summary")
-        ).join(
-            latest,
-            (samples.c.channel_uid == latest.c.channel_uid) & (samples.c.number == latest.c.number),
-        )
-        for row in tx.execute(statement):
+    latest = _NUMBERS.subquery()
+    statement = select(
+        samples.c.channel_uid, samples.c.at, samples.c.document["summary"].label("summary")
+    ).join(
+        latest,
+        (samples.c.channel_uid == latest.c.channel_uid) & (samples.c.number == latest.c.number),
+    )
+    for chunk in chunks(channel_uids):
+        for row in tx.execute(statement, {"uids": chunk}):
             found[row.channel_uid] = (row.at, _summary_of(row.summary))
     return found
 

@@ -15,11 +15,16 @@ from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.status import reading_store, sample_store
+from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import Sample, group_lag, write_rate
 from sluiceway_gateway.status.progress import WINDOW, Offsets, offset_tracks, partitions_read
-from sluiceway_gateway.status.reading_store import ReaderSnapshot, SampledChannel
-from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample, is_kept
+from sluiceway_gateway.status.sample_store import (
+    ReaderSnapshot,
+    SampledChannel,
+    SampleWrite,
+    StoredSample,
+    is_kept,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -108,7 +113,7 @@ class Sampler:
         """Sample the channels that are due. Raises DatabaseUnavailable."""
         now_s = self._monotonic()
         with_idle = now_s >= self._idle_due_s
-        find = reading_store.channels_with_readers if with_idle else self._active_channels
+        find = sample_store.channels_with_readers if with_idle else self._active_channels
         with self._database.scan() as tx:
             due = find(tx)
         if with_idle:
@@ -143,9 +148,9 @@ class Sampler:
         )
 
     def _active_channels(self, tx: ReadTransaction) -> list[SampledChannel]:
-        in_use = reading_store.channels_in_use(tx)
+        in_use = sample_store.channels_in_use(tx)
         others = self._changing - {each.uid for each in in_use}
-        changing = reading_store.channels_by_uid(tx, sorted(others))
+        changing = sample_store.channels_by_uid(tx, sorted(others))
         self._changing -= others - {each.uid for each in changing}
         return in_use + changing
 
@@ -155,7 +160,7 @@ class Sampler:
         """Read the channels' positions and return their samples."""
         uids = [each.uid for each in chunk]
         with self._database.scan() as tx:
-            snapshots = reading_store.reader_snapshots(tx, chunk)
+            snapshots = sample_store.reader_snapshots(tx, chunk)
             numbers = sample_store.last_numbers(tx, uids)
             for uid in uids:
                 # Another replica may have led meanwhile.

@@ -1,17 +1,18 @@
 """SQL of statuses."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, bindparam, func, null, or_, select
 
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.store import Tag, channel_of, selection
+from sluiceway_gateway.channels.store import Tag, channel_of, selection, tag_of
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints
-from sluiceway_gateway.db.statements import CachedSelect, starts_with
+from sluiceway_gateway.db.statements import CachedSelect, chunks, starts_with
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
@@ -19,11 +20,8 @@ from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import LagSummary
 from sluiceway_gateway.status.progress import ReaderProgress
-from sluiceway_gateway.status.reading_store import reader_progress_of
-from sluiceway_gateway.status.sample_store import StoredSample
+from sluiceway_gateway.status.sample_store import StoredSample, reader_progress_of
 
-#: Parameters of one statement.
-_CHUNK = 500
 # Without `reached`: positions are shown as of the last sample.
 _ENDPOINTS = (
     select(
@@ -76,10 +74,10 @@ class StatusReport:
 class EndpointCounts:
     """Numbers of a channel's writers or readers."""
 
-    living: int = 0
-    lost: int = 0
-    failed: int = 0
-    finished: int = 0
+    living: int
+    lost: int
+    failed: int
+    finished: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +135,7 @@ def page(
     for row in rows:
         sampled_at, lag = samples.get(row.uid, (None, None))
         found.append(
-            ChannelSummary(
-                version=_version_of(row, sampled_at), lag=lag, endpoints=counts.get(row.uid, {})
-            )
+            ChannelSummary(version=_version_of(row, sampled_at), lag=lag, endpoints=counts[row.uid])
         )
     return tuple(found)
 
@@ -155,17 +151,7 @@ _CACHED_ENDPOINTS = CachedSelect(_ENDPOINTS, keys="uid", make=_endpoint_of, max_
 
 
 def _version_of(row: Row[Any], sampled_at: datetime | None) -> StatusVersion:
-    return StatusVersion(
-        channel=channel_of(row),
-        tag=Tag(
-            uid=row.uid,
-            generation=row.generation,
-            revision=row.revision,
-            endpoints_revision=row.endpoints_revision,
-            samples_revision=row.samples_revision,
-        ),
-        sampled_at=sampled_at,
-    )
+    return StatusVersion(channel=channel_of(row), tag=tag_of(row), sampled_at=sampled_at)
 
 
 def _endpoint_counts(
@@ -174,20 +160,25 @@ def _endpoint_counts(
     table = endpoints.c
     by = (table.channel_uid, table.role, table.state, table.health)
     statement = select(*by, func.count().label("number")).group_by(*by)
-    found: dict[str, dict[Role, EndpointCounts]] = {}
-    for start in range(0, len(uids), _CHUNK):
-        here = table.channel_uid.in_(uids[start : start + _CHUNK])
+    numbers: Counter[tuple[str, str, str]] = Counter()
+    for chunk in chunks(uids):
+        here = table.channel_uid.in_(chunk)
         for row in tx.execute(statement.where(here, ~table.superseded)):
-            by_role = found.setdefault(row.channel_uid, {})
-            counts = by_role.get(Role(row.role), EndpointCounts())
-            kind = _kind(State(row.state), Health(row.health))
-            by_role[Role(row.role)] = replace(counts, **{kind: getattr(counts, kind) + row.number})
-    return found
+            numbers[row.channel_uid, row.role, _kind(row.state, row.health)] += row.number
+    return {
+        uid: {
+            role: EndpointCounts(
+                **{each.name: numbers[uid, role, each.name] for each in fields(EndpointCounts)}
+            )
+            for role in Role
+        }
+        for uid in uids
+    }
 
 
-def _kind(state: State, health: Health) -> str:
-    if state is State.CLOSED:
+def _kind(state: str, health: str) -> str:
+    if state == State.CLOSED:
         return "finished"
-    if state is State.ERROR:
+    if state == State.ERROR:
         return "failed"
-    return "lost" if health is Health.LOST else "living"
+    return "lost" if health == Health.LOST else "living"

@@ -4,17 +4,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.channels.model import Channel, Format
+from sluiceway_gateway.channels.model import Channel, Format, Phase
 from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.http.json import JsonCache, list_of, text_of
 from sluiceway_gateway.status.lag import GroupLag
-from sluiceway_gateway.status.progress import offset_at, track_key, worst
+from sluiceway_gateway.status.progress import ProgressState, offset_at, track_key, worst
 from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
     ChannelSummary,
@@ -58,8 +58,8 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
     return {
         "channel": _channel_json(summary.version.channel),
         "sampled_at": None if sampled_at is None else time_json(sampled_at),
-        "writers": vars(summary.endpoints.get(Role.WRITER, EndpointCounts())),
-        "readers": vars(summary.endpoints.get(Role.READER, EndpointCounts())),
+        "writers": vars(summary.endpoints[Role.WRITER]),
+        "readers": vars(summary.endpoints[Role.READER]),
         "lag_messages": lag and lag.lag_messages,
         "lag_seconds": lag and sampled_at and _age(sampled_at, lag.behind_since, lag.lag_messages),
         "progress": lag and lag.progress,
@@ -71,10 +71,10 @@ def _channel_json(channel: Channel) -> dict[str, Any]:
     return {
         "name": channel.name,
         "uid": channel.uid,
-        "phase": str(channel.phase),
+        "phase": channel.phase,
         "generation": channel.generation,
-        "labels": dict(channel.labels),
-        "format": str(channel.spec.format),
+        "labels": channel.labels,
+        "format": channel.spec.format,
         "partitions": channel.topic.partitions or channel.spec.partitions,
     }
 
@@ -205,19 +205,15 @@ def _sum(numbers: Sequence[int | None]) -> int | None:
     return sum(known) if known and len(known) == len(numbers) else None
 
 
-ProgressWord = Literal["ok", "falling_behind", "stalled", "stopped", "rewound"]
-PhaseWord = Literal["provisioning", "ready", "failed", "closed", "deleting"]
-
-
 class StatusChannel(BaseModel):
     """The channel of a status."""
 
     name: str
     uid: str
-    phase: PhaseWord
+    phase: Phase
     generation: int
     labels: dict[str, str]
-    format: Literal["avro", "arrow", "bytes"]
+    format: Format
     partitions: int = Field(description="Of the topic, or of the spec while there is no topic")
 
 
@@ -232,7 +228,7 @@ class StatusPartition(BaseModel):
 class StatusReader(EndpointBody):
     """A reader, with progress and lag of its partitions."""
 
-    progress: ProgressWord | None
+    progress: ProgressState | None
     lag_messages: int | None
 
 
@@ -247,7 +243,7 @@ class StatusGroupPartition(BaseModel):
     end: int | None
     lag_messages: int | None = Field(description="Offsets to read")
     lag_seconds: float | None = Field(description="Age of the next message to read")
-    progress: ProgressWord | None
+    progress: ProgressState | None
 
 
 class StatusGroup(BaseModel):
@@ -268,7 +264,7 @@ class StatusGroup(BaseModel):
     read_rate: float | None = Field(description="Messages per second over the last samples")
     trend: float | None = Field(description="Growth of the lag in messages per second")
     drain_s: float | None = Field(description="Seconds until the lag is zero at this trend")
-    progress: ProgressWord | None = Field(description="The worst state of its partitions")
+    progress: ProgressState | None = Field(description="The worst state of its partitions")
     partitions: list[StatusGroupPartition]
 
 
@@ -284,25 +280,16 @@ class StatusBody(BaseModel):
     write_rate: float | None = Field(description="Messages per second over the last samples")
 
 
-class StatusCounts(BaseModel):
-    """Numbers of living, lost, failed and finished endpoints."""
-
-    living: int
-    lost: int
-    failed: int
-    finished: int
-
-
 class StatusLine(BaseModel):
     """A channel, with the worst lag and progress of its readers."""
 
     channel: StatusChannel
     sampled_at: datetime | None
-    writers: StatusCounts
-    readers: StatusCounts
+    writers: EndpointCounts
+    readers: EndpointCounts
     lag_messages: int | None
     lag_seconds: float | None
-    progress: ProgressWord | None
+    progress: ProgressState | None
     write_rate: float | None
 
 

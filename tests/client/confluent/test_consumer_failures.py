@@ -17,8 +17,8 @@ from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_unti
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.committer import AsyncCommitter
+from sluiceway.confluent.coordinator import WakeupEvent
 from sluiceway.confluent.members import ChannelMember, ManualConsumer
-from sluiceway.confluent.wakeup import WakeupEvent
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.channels import Control
@@ -257,7 +257,6 @@ def test_waiting_commits_fail_together_while_the_gateway_is_unavailable() -> Non
     assert len(calls) <= 2
     assert {error and error.code() for error, _ in committer.reports} == {KafkaError._TRANSPORT}
     assert len(committer.reports) == 100
-    committer.close()
 
 
 def test_an_unexpected_failure_of_a_commit_is_reported_and_commits_continue() -> None:
@@ -274,7 +273,6 @@ def test_an_unexpected_failure_of_a_commit_is_reported_and_commits_continue() ->
         until(lambda: committer.idle)
     (first, _), (second, _) = committer.reports
     assert (first and first.code(), second) == (KafkaError._FAIL, None)
-    committer.close()
 
 
 def test_a_wakeup_during_postponing_is_not_lost() -> None:

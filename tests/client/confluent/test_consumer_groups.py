@@ -1,5 +1,7 @@
 """sluiceway.confluent.Consumer as a member of a group: joining, rebalancing, leaving."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -193,3 +195,21 @@ def test_an_abandoned_consumer_leaves_its_group(site: Facade, name: str) -> None
     assert len([each for each in channel.endpoints() if each.lives]) == 1
     del reader
     until(lambda: not [each for each in channel.endpoints() if each.lives])
+
+
+def test_an_abandoned_consumer_that_has_committed_releases_its_kafka_client(
+    site: Facade, name: str
+) -> None:
+    reader = site.consumer(**EARLIEST)
+    reader.assign([at(name, 0, 0)])
+    taken(reader, 1)
+    reader.commit()
+    until(lambda: site.gateway.channel(name).committed("g") != {})
+    fetcher = weakref.ref(reader._fetcher)
+    del reader
+
+    def is_collected() -> bool:
+        gc.collect()
+        return fetcher() is None
+
+    until(is_collected)

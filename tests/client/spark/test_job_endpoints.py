@@ -17,9 +17,11 @@ from pyspark.sql.streaming import StreamingQuery
 from gateways import views
 from sluiceway import Gateway, Heartbeat
 from sluiceway.channel import Channel
+from sluiceway.errors import GatewayError
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.spark.driver import Application
-from sluiceway.spark.queries import public_cause
+from sluiceway.spark.endpoints import EndpointSpec, QueryEndpoint
+from sluiceway.spark.queries import _QueryRun, public_cause
 from spark_tasks import SCHEMA, fill
 
 SHORT = Heartbeat(interval_ms=100, timeout_ms=30_000)
@@ -236,6 +238,25 @@ def test_the_cause_of_a_failed_query_contains_no_record(
     assert reader_endpoint.group == str(query.id)
 
 
+def test_a_query_without_its_channel_does_not_block_other_queries(
+    spark: SparkSession,
+    channel: Channel,
+    sink: Channel,
+    start: Callable[..., StreamingQuery],
+    tmp_path: Path,
+) -> None:
+    fill(channel, range(3))
+    frame = spark.readStream.format("channel").load(channel.name)
+    failing = frame.writeStream.format("channel")
+    failing = failing.option("checkpointLocation", str(tmp_path / "failing"))
+    with pytest.raises(PySparkException, match="there is no channel"):
+        failing.start(f"{sink.name}-missing").processAllAvailable()
+
+    start(frame, sink)
+
+    assert seen(sink, "writer", lambda each: each.counters.get("records") == 3).health == "healthy"
+
+
 @pytest.mark.parametrize(
     ("exception", "error_class", "cause"),
     [
@@ -250,6 +271,25 @@ def test_a_public_cause_is_the_exceptions_type_and_error_class(
     exception: str, error_class: str | None, cause: str
 ) -> None:
     assert public_cause(exception, error_class) == cause.replace("…", "org.apache.spark.")
+
+
+def test_an_application_rejected_by_the_gateway_keeps_no_query_alive(
+    spark_session: SparkSession, gateway_url: str, channel: Channel
+) -> None:
+    application = Application(spark_session, gateway_url)
+    spec = EndpointSpec(
+        channel=channel.name, uid=channel.uid, role="writer", group="g", job=application.job
+    )
+    endpoint = QueryEndpoint(spec, application.session, application._control.endpoints)
+    endpoint.attach()
+    run = _QueryRun(id="query", name=None, query=None, endpoints={spec: endpoint})
+    application.queries._runs["run"] = run
+    assert endpoint.id in application.session.ids
+
+    application.on_rejected(GatewayError("it is refused", status=403))
+
+    assert endpoint.id not in application.session.ids
+    assert application.queries.all_ended
 
 
 def test_a_stopped_application_has_no_connection(

@@ -17,10 +17,10 @@ from sluiceway.channel import Channel
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.models import Connection
 from sluiceway.spark.batch_reader import ChannelDataReader
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.microbatch import ChannelStreamReader
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
+from sluiceway.spark.worker import RefreshableConnection
 from spark_tasks import SCHEMA, Produce, fill
 
 NEWER = SCHEMA.append(pa.field("t", pa.string()))
@@ -69,7 +69,7 @@ def shipped(planned: Planned) -> Planned:
 @pytest.fixture
 def unavailable_url(monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of an unavailable gateway, with a short timeout."""
-    monkeypatch.setattr("sluiceway.spark.connections._TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sluiceway.spark.worker._TIMEOUT_S", 0.3)
     return "http://127.0.0.1:9"
 
 

@@ -18,9 +18,9 @@ from sluiceway.errors import (
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
+from sluiceway.spark.worker import RefreshableConnection
 from spark_tasks import SCHEMA, Measure, Produce, fill, messages_of
 
 

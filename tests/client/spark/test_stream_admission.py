@@ -7,9 +7,9 @@ from pyspark.sql.types import StructType
 
 from sluiceway.errors import OptionError
 from sluiceway.spark import microbatch
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.microbatch import limit_batch
 from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.worker import RefreshableConnection
 
 Offsets = dict[int, int]
 some_offsets = st.dictionaries(st.integers(0, 20), st.integers(0, 10**6), max_size=20)

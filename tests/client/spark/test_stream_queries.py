@@ -18,7 +18,7 @@ from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.spark import microbatch
-from sluiceway.spark.provenance import HEADER
+from sluiceway.spark.writer import HEADER
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 from spark_tasks import SCHEMA, all_ids, fill, ids_in, messages_of

@@ -15,15 +15,17 @@ from sluiceway.codecs import Envelope, Provenance
 from sluiceway.errors import OptionError, SchemaMismatch
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.provenance import (
+from sluiceway.spark.types import struct_of
+from sluiceway.spark.writer import (
     HEADER,
     MARKER_BYTES,
+    ChannelStreamWriter,
     ProvenanceMarker,
+    TaskResult,
+    TaskWriter,
     provenance_batch_id,
     topic_id_bytes,
 )
-from sluiceway.spark.types import struct_of
-from sluiceway.spark.writer import ChannelStreamWriter, TaskResult, TaskWriter
 from spark_tasks import SCHEMA, all_ids, ids_in, messages_of
 
 Run = Callable[..., TaskResult]

@@ -27,12 +27,12 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.rest.models import Connection
-from sluiceway.spark.connections import RefreshableConnection
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import ChannelStreamReader, MicroBatchPlanner
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
+from sluiceway.spark.worker import RefreshableConnection
 from spark_tasks import SCHEMA, Produce, fill
 from waiting import until
 
@@ -157,6 +157,26 @@ def test_a_new_partition_is_read_from_its_beginning(
 
     assert offsets(end) == {0: 0, 1: 0, 2: 2}
     assert query.batch(start, end) == {2: [0, 1]}
+
+
+def test_a_new_partition_that_appears_while_a_batch_is_planned_is_read(
+    channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
+    options = {"startingOffsets": "latest", "kafkaConsumer.pollTimeoutMs": "5000"}
+    query = queries(**options)
+    start = query.start()
+    fill(channel, range(1))
+    end = query.end()
+    channel.update(partitions=3)
+    # Planning requests the Connection again.
+    assert query.batch(start, end) == {0: [0]}
+    fill(channel, range(2), partition=2)
+
+    later = query.end()
+
+    assert offsets(later) == {0: 1, 1: 0, 2: 2}
+    assert query.batch(end, later) == {2: [0, 1]}
 
 
 def test_a_batch_is_split_on_request(channel: Channel, queries: Any) -> None:
@@ -292,7 +312,7 @@ def test_new_messages_are_read_with_the_querys_first_schema(
 def test_a_query_continues_without_the_gateway(
     channel: Channel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.connections._TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sluiceway.spark.worker._TIMEOUT_S", 0.3)
     fill(channel, range(3))
     source = RefreshableConnection(
         channel.connection("read"), "read", gateway_url="http://127.0.0.1:9"

@@ -4,7 +4,7 @@ import pytest
 
 from endpoints import Site, fresh_id, report, site
 from gateways import Rig, code
-from sluiceway_gateway.status.reading_store import channels_in_use, reader_snapshots
+from sluiceway_gateway.status.sample_store import channels_in_use, reader_snapshots
 
 
 @pytest.fixture

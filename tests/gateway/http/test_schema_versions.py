@@ -182,7 +182,7 @@ def test_a_channel_has_at_most_a_thousand_versions(rig: Rig) -> None:
     refused = update(rig, schema=schema(more=""))
     assert (refused.status_code, code(refused)) == (409, "too_many_schemas")
     assert "1000 versions" in refused.json()["detail"]
-    assert "make another channel" in refused.json()["detail"]
+    assert "create another channel" in refused.json()["detail"]
     again = update(rig, schema=schema(b7=""))
     assert again.json()["status"]["schema"]["version"] == 7, "what is kept can be used"
     body = rig.http.get(f"{PATH}/connection", params={"access": "read"}).json()

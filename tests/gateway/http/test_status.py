@@ -15,8 +15,8 @@ from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import GroupLag, Sample
 from sluiceway_gateway.status.progress import OffsetTrack, ProgressState
+from sluiceway_gateway.status.routes import ChannelView
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
-from sluiceway_gateway.status.views import ChannelView
 from waiting import until
 
 PATH = "/v1/channels/flights/status"
@@ -338,3 +338,9 @@ def test_a_full_status_cache_evicts_the_least_recently_used() -> None:
     assert [rendered.get(key, tag) for key, tag in (("c", "1"), ("a", "2"))] == [b"1", b"x"]
     rendered.put("e", "1", b"x" * 11)
     assert rendered.get("e", "1") is None
+
+
+def test_the_documented_phases_of_a_status_are_all_phases(flights: Site) -> None:
+    schemas = flights.rig.http.get("/openapi.json").json()["components"]["schemas"]
+    assert schemas["StatusChannel"]["properties"]["phase"] == {"$ref": "#/components/schemas/Phase"}
+    assert schemas["Phase"]["enum"] == list(Phase)

@@ -23,7 +23,7 @@ from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.status import routes as status_routes
-from sluiceway_gateway.status.views import ChannelView
+from sluiceway_gateway.status.routes import ChannelView
 from waiting import until
 
 PATH = "/v1/channels/flights/status"

@@ -10,7 +10,7 @@ from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, ObservedTopic, Rejection, Watermarks
-from sluiceway_gateway.provisioning.plan import AlterConfig, CreateTopic, GrowPartitions
+from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions
 
 _numbers = itertools.count(1)
 

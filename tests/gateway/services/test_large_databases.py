@@ -20,7 +20,7 @@ from sluiceway_gateway.endpoints.store import find_all, on_sides
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
-from sluiceway_gateway.status import reading_store
+from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.sampler import Sampler
 
 SUSPECT_S, LOST_S = 6.5, 121.0
@@ -190,7 +190,7 @@ def test_channels_with_endpoints_or_positions_are_found_with_little_memory(
             connection.commit()
     with closing(Database(url)) as database, database.scan() as tx:
         tx.execute(text("SET statement_timeout = '1s'"))
-        assert len(reading_store.channels_with_readers(tx)) == 8_000
+        assert len(sample_store.channels_with_readers(tx)) == 8_000
 
 
 def test_lost_writers_are_recorded_in_batches(
@@ -243,7 +243,7 @@ def test_all_loops_work_with_150_000_endpoints(postgres: Postgres) -> None:
         assert looks.health() == {"lost": many}
         looks.ends.run_once()
         with database.scan() as tx:
-            assert len(reading_store.channels_with_readers(tx)) == 3_000
+            assert len(sample_store.channels_with_readers(tx)) == 3_000
 
 
 _SERIES = {
