@@ -88,7 +88,7 @@ def _layer(path: Path) -> str:
         return "settings"
     if name in MODELS or ".".join(parts) in MODELS:
         return "model"
-    if name.endswith("store") or name in {"history", "pruning"}:
+    if name.endswith("store") or name == "pruning":
         return "store"
     if package in {"kafka", "http"}:
         return package

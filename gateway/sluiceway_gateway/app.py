@@ -19,9 +19,8 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
-from sluiceway_gateway.endpoints.attach import AttachService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
-from sluiceway_gateway.endpoints.service import Endpoints
+from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http import health, openapi, problems

@@ -11,9 +11,9 @@ from sluiceway_gateway.channels.change import Change, changed
 from sluiceway_gateway.channels.model import Channel, SchemaVersion
 from sluiceway_gateway.channels.service import require_channel, require_usable
 from sluiceway_gateway.db.engine import WriteTransaction
-from sluiceway_gateway.endpoints import history, session_store
+from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.changes import rebalance
+from sluiceway_gateway.endpoints.change_store import add_events, rebalance
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     MAX_GROUP_SIZE,
@@ -359,7 +359,7 @@ class AttachBatch:
         endpoints_store.insert(tx, new)
         groups_store.save(tx, *self._changed_groups.values())
         rebalance(tx, [(None, each) for each in new], now=self._now)
-        history.add(tx, self._events)
+        add_events(tx, self._events)
         endpoints_store.revise(tx, {each.channel_uid for each in new})
 
     def _answer(self, accepted: Sequence[tuple[_Candidate, Endpoint]]) -> None:

@@ -263,8 +263,8 @@ class Event:
 
     channel_uid: str
     at: datetime
-    endpoint: str | None = None
-    group: str = ANONYMOUS
+    endpoint_id: str | None = None
+    group_name: str = ANONYMOUS
     state: State | None = None
     health: Health | None = None
     cause: str | None
@@ -277,8 +277,8 @@ def event(endpoint: Endpoint, *, by: str, at: datetime, cause: str | None) -> Ev
     return Event(
         channel_uid=endpoint.channel_uid,
         at=at,
-        endpoint=endpoint.id,
-        group=endpoint.place.group,
+        endpoint_id=endpoint.id,
+        group_name=endpoint.place.group,
         state=endpoint.state,
         health=endpoint.health,
         cause=cause,

@@ -11,7 +11,7 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.changes import save_changes
+from sluiceway_gateway.endpoints.change_store import save_changes
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,

@@ -8,9 +8,8 @@ from fastapi import Depends, Request
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.cluster.service import ClusterService
-from sluiceway_gateway.endpoints.attach import AttachService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
-from sluiceway_gateway.endpoints.service import Endpoints
+from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.longpoll import Watch

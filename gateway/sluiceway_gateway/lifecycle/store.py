@@ -12,7 +12,7 @@ from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.store import channel_of, in_phases, replace_row, selection
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions
-from sluiceway_gateway.endpoints import history
+from sluiceway_gateway.endpoints.change_store import add_events
 from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Event, Health, Mode, Role
 from sluiceway_gateway.lifecycle.model import PHASES, SHARED, ChannelUsage, GroupUsage
 
@@ -193,7 +193,7 @@ def record_use(
 
 def record_event(tx: WriteTransaction, channel: Channel, what: str, *, at: datetime) -> None:
     """Append a line about the channel to its history."""
-    history.add(tx, [Event(channel_uid=channel.uid, at=at, cause=what, by="gateway")])
+    add_events(tx, [Event(channel_uid=channel.uid, at=at, cause=what, by="gateway")])
 
 
 def _last_use_of(row: Any) -> LastUse:

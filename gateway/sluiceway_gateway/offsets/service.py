@@ -14,8 +14,8 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.idempotency import Answer, Request
-from sluiceway_gateway.endpoints import history
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
 from sluiceway_gateway.endpoints.model import Event, Mode, Role
 from sluiceway_gateway.errors import (
     DatabaseUnavailable,
@@ -225,11 +225,11 @@ class Offsets:
             line = Event(
                 channel_uid=channel.uid,
                 at=now,
-                group=group,
+                group_name=group,
                 cause=reset.reason,
                 by=principal.id,
             )
-            history.add(tx, [line])
+            add_events(tx, [line])
             answer = render(_report(tx, following, member=member))
             if request is not None:
                 idempotency.settle(tx, request, answer)
@@ -286,7 +286,7 @@ def _group(tx: ReadTransaction, channel: Channel, name: str) -> Group:
 
 def _report(tx: ReadTransaction, group: Group, *, member: int | None) -> GroupReport:
     found = offsets_store.of(tx, group.channel_uid, group.name, member=member)
-    resets = history.of_group(tx, group.channel_uid, group.name, limit=RESETS_SHOWN)
+    resets = events_of_group(tx, group.channel_uid, group.name, limit=RESETS_SHOWN)
     return GroupReport(group=group, positions=tuple(found), resets=tuple(resets))
 
 
