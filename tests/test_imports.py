@@ -29,7 +29,6 @@ VIEWS = {"wire", "views", "connection"}
 ROWS_IN_HTTP = {
     ("endpoints/heartbeat_routes.py", "endpoints.session_store"),
     ("endpoints/routes.py", "endpoints.store"),
-    ("offsets/routes.py", "offsets.store"),
     ("status/views.py", "status.store"),
     ("status/wire.py", "status.sample_store"),
     ("status/wire.py", "status.store"),

@@ -34,8 +34,7 @@ from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets import routes as offsets_routes
-from sluiceway_gateway.offsets.ack import Acknowledgements
-from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.provisioning.reconciler import Counts
 from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.schemas import routes as schemas_routes

@@ -13,7 +13,6 @@ from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import save_changes
 from sluiceway_gateway.endpoints.model import (
-    ANONYMOUS,
     Endpoint,
     Mode,
     Role,
@@ -145,12 +144,7 @@ class GroupService:
         with self._database.write() as tx:
             now = self._clock()
             channel = require_channel(name, channels_store.hold(tx, name), uid)
-            found = groups_store.find(tx, channel.uid, Role.READER, group)
-            if found is None or group == ANONYMOUS:
-                raise GroupNotFound(
-                    f"The channel {name!r} has no group of readers {group!r}: no reader was ever "
-                    "attached in it."
-                )
+            found = require_group(tx, channel, group)
             if found.dynamic:
                 raise GroupSize(
                     f"The group {group!r} is dynamic: its size is the number of its members. "
@@ -174,6 +168,16 @@ class GroupService:
                 endpoints_store.revise(tx, [channel.uid])
         self._notify()
         return resized
+
+
+def require_group(tx: ReadTransaction, channel: Channel, name: str) -> Group:
+    """Return a group of readers; raises GroupNotFound."""
+    group = groups_store.find(tx, channel.uid, Role.READER, name)
+    if group is None:
+        raise GroupNotFound(
+            f"The channel {channel.name!r} has no group {name!r}: no reader has attached with it."
+        )
+    return group
 
 
 def _group(tx: ReadTransaction, endpoint: Endpoint) -> Group:

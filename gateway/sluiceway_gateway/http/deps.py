@@ -14,8 +14,7 @@ from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
-from sluiceway_gateway.offsets.ack import Acknowledgements
-from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.service import Statuses
