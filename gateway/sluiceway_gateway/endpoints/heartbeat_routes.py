@@ -178,7 +178,8 @@ class HeartbeatAnswer(BaseModel):
     "/heartbeats",
     summary="Report the state of a session's endpoints",
     response_model=HeartbeatAnswer,
-    responses=problems(413, also={200: {"description": "Taken", "model": HeartbeatAnswer}}),
+    response_description="Taken",
+    responses=problems(413),
 )
 def beat(
     body: HeartbeatPost,

@@ -46,19 +46,13 @@ router = APIRouter(
 EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
 
 
-def _when(text: str) -> dict[str, Any]:
-    return {"description": text, "model": AttachedBody}
-
-
 @router.post(
     "",
     summary="Attach a reader or a writer",
     response_model=AttachedBody,
+    response_description="It was attached before",
     responses=problems(
-        404,
-        409,
-        413,
-        also={200: _when("It was attached before"), 201: _when("It is attached")},
+        404, 409, 413, also={201: {"description": "It is attached", "model": AttachedBody}}
     ),
 )
 async def attach(
@@ -104,13 +98,8 @@ async def attach(
     "",
     summary="List a channel's endpoints",
     response_model=EndpointList,
-    responses=problems(
-        404,
-        also={
-            200: {"description": "A page", "model": EndpointList},
-            304: {"description": "None of them has changed"},
-        },
-    ),
+    response_description="A page",
+    responses=problems(404, also={304: {"description": "None of them has changed"}}),
 )
 async def list_endpoints(
     name: Name,
@@ -151,7 +140,8 @@ async def list_endpoints(
     "/{id}",
     summary="Read an endpoint",
     response_model=EndpointDetailsBody,
-    responses=problems(404, also={200: {"description": "It", "model": EndpointDetailsBody}}),
+    response_description="It",
+    responses=problems(404),
 )
 def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) -> Response:  # noqa: A002
     """Return an endpoint, superseded or not, with its partitions and last events."""
@@ -167,9 +157,8 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
     "/{id}/detach",
     summary="Detach an endpoint",
     response_model=EndpointBody,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "It is detached", "model": EndpointBody}}
-    ),
+    response_description="It is detached",
+    responses=problems(404, 409, 413),
 )
 def detach(
     name: Name,
@@ -198,7 +187,8 @@ def detach(
     "/{id}",
     summary="Take an endpoint's place away",
     response_model=EndpointBody,
-    responses=problems(404, 409, also={200: {"description": "It is gone", "model": EndpointBody}}),
+    response_description="It is gone",
+    responses=problems(404, 409),
 )
 def remove_endpoint(
     name: Name,

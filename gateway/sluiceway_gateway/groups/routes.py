@@ -69,9 +69,8 @@ class ResizedBody(BaseModel):
     "/endpoints/{id}/sync",
     summary="Take a share of a dynamic group's partitions",
     response_model=AssignmentBody,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "The assignment", "model": AssignmentBody}}
-    ),
+    response_description="The assignment",
+    responses=problems(404, 409, 413),
 )
 def sync(
     name: Name,
@@ -98,9 +97,8 @@ def sync(
     "/groups/{group}/resize",
     summary="Change a group's size",
     response_model=ResizedBody,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "The group with its size", "model": ResizedBody}}
-    ),
+    response_description="The group with its size",
+    responses=problems(404, 409, 413),
 )
 def resize(
     name: Name, group: InGroup, body: ResizePost, principal: Viewer, gateway: Gateway

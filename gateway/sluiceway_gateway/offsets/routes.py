@@ -123,15 +123,12 @@ class CommitAnswer(GroupBody):
     number: int = Field(description="The number of the endpoint's last accepted commit")
 
 
-def _described(text: str) -> dict[int | str, Any]:
-    return {200: {"description": text, "model": GroupOffsets}}
-
-
 @router.get(
     "",
     summary="Read a group's positions",
     response_model=GroupOffsets,
-    responses=problems(404, also=_described("The group")),
+    response_description="The group",
+    responses=problems(404),
 )
 def get_offsets(
     name: Name,
@@ -148,9 +145,8 @@ def get_offsets(
     "",
     summary="Commit positions",
     response_model=CommitAnswer,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "Committed", "model": CommitAnswer}}
-    ),
+    response_description="Committed",
+    responses=problems(404, 409, 413),
 )
 async def commit(
     name: Name,
@@ -184,7 +180,8 @@ async def commit(
     "/reset",
     summary="Set a group's positions",
     response_model=GroupOffsets,
-    responses=problems(404, 409, 413, also=_described("They are set")),
+    response_description="They are set",
+    responses=problems(404, 409, 413),
 )
 def reset(
     name: Name,
@@ -274,9 +271,8 @@ class AdvancePost(Asked):
     "/advance",
     summary="Commit positions without being a member",
     response_model=GroupOffsets,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "The partitions named", "model": GroupOffsets}}
-    ),
+    response_description="The partitions named",
+    responses=problems(404, 409, 413),
 )
 def advance(
     name: Name, group: InGroup, body: AdvancePost, principal: Viewer, gateway: Gateway
@@ -329,9 +325,8 @@ class PassedBody(BaseModel):
     "/passed",
     summary="Wait until a group has committed past offsets",
     response_model=PassedBody,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "How it stands", "model": PassedBody}}
-    ),
+    response_description="How it stands",
+    responses=problems(404, 409, 413),
 )
 async def passed(
     name: Name,

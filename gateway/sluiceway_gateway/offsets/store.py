@@ -161,7 +161,9 @@ _COUNT = PreparedDml(
 )
 
 
-class _EndpointContext(NamedTuple):
+class _CommitTarget(NamedTuple):
+    """The group and the topic that an endpoint commits to."""
+
     endpoint: str
     """The endpoint's id."""
     channel: str
@@ -172,8 +174,8 @@ class _EndpointContext(NamedTuple):
     """The owner of the session that attached it."""
 
 
-def _context_of(row: Row[Any]) -> _EndpointContext:
-    return _EndpointContext(
+def _target_of(row: Row[Any]) -> _CommitTarget:
+    return _CommitTarget(
         endpoint=row.endpoint_id,
         channel=row.channel_name,
         group=group_of(row),
@@ -184,7 +186,7 @@ def _context_of(row: Row[Any]) -> _EndpointContext:
 
 
 # Read each time, but mostly equal from one commit of an endpoint to the next.
-_CONTEXTS = CachedSelect(
+_TARGETS = CachedSelect(
     select(
         endpoints.c.id.label("endpoint_id"),
         endpoint_groups,
@@ -199,7 +201,7 @@ _CONTEXTS = CachedSelect(
     .join(sessions, sessions.c.id == endpoints.c.session_id)
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
-    make=_context_of,
+    make=_target_of,
     max_entries=10_000,
 )
 
@@ -219,7 +221,7 @@ def commit(
     # Until this transaction ends, no locked endpoint is superseded and no group of theirs is
     # resized or reset, so what is read next stays true.
     held = endpoint_store.hold(tx, {each.endpoint for each, _ in pending}, wait=wait)
-    found = {each.endpoint: each for each in tx.look_up(_CONTEXTS, list(held))}
+    targets = {each.endpoint: each for each in tx.look_up(_TARGETS, list(held))}
     others = _others(tx, held)
     stored = stored_at(
         tx,
@@ -234,23 +236,23 @@ def commit(
     counts: list[dict[str, Any]] = []
     updates: list[tuple[Whose, Committed]] = []
     for each, principal in pending:
-        endpoint, around = held.get(each.endpoint), found.get(each.endpoint)
+        endpoint, target = held.get(each.endpoint), targets.get(each.endpoint)
         try:
             if (
                 endpoint is None
-                or around is None
-                or (around.channel, endpoint.channel_uid) != (each.channel, each.channel_uid)
+                or target is None
+                or (target.channel, endpoint.channel_uid) != (each.channel, each.channel_uid)
             ):
                 raise EndpointNotFound(
                     f"The channel {each.channel!r} has no endpoint {each.endpoint}."
                 )
-            principal.require_own(around.owner, f"The session of {endpoint.where}")
+            principal.require_own(target.owner, f"The session of {endpoint.where}")
             owner = whose(endpoint)
             context = CommitContext(
                 endpoint=endpoint,
-                group=around.group,
-                topic_id=around.topic_id,
-                partitions=around.partitions,
+                group=target.group,
+                topic_id=target.topic_id,
+                partitions=target.partitions,
                 stored=stored.get(owner, {}),
                 others=others.get(endpoint.id, ()),
             )
@@ -267,7 +269,7 @@ def commit(
             positions = tuple(position for position in kept if position is not None)
         results.append(
             CommitResult(
-                group=around.group,
+                group=target.group,
                 member=owner[2],
                 number=max(each.number, endpoint.commits),
                 positions=positions,
