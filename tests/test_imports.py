@@ -28,7 +28,6 @@ VIEWS = {"wire", "views", "connection"}
 #: Routes and JSON that take values of a store's rows; their statements stay in the store.
 ROWS_IN_HTTP = {
     ("endpoints/heartbeat_routes.py", "endpoints.session_store"),
-    ("endpoints/routes.py", "endpoints.store"),
     ("status/views.py", "status.store"),
     ("status/wire.py", "status.sample_store"),
     ("status/wire.py", "status.store"),

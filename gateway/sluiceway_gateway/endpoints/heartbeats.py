@@ -24,6 +24,7 @@ from sluiceway_gateway.endpoints.model import (
     Attempt,
     Endpoint,
     Health,
+    Reached,
     Role,
     State,
     are_done,
@@ -35,7 +36,6 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.endpoints.service import DetachSpec, detach_endpoint
 from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening
-from sluiceway_gateway.endpoints.store import Reached
 from sluiceway_gateway.errors import Fenced, Forbidden, IllegalTransition, MembersOpen
 
 _RECOVERED = "its session beats again"
@@ -81,7 +81,7 @@ class EndpointReply:
     reason: str | None = None
     health: Health | None = None
     asked: Literal["finish"] | None = None
-    revision: int | None = None
+    endpoints_revision: int | None = None
     """The revision of the channel's endpoints."""
     generation: int | None = None
     """The generation of its group before this heartbeat."""
@@ -279,7 +279,7 @@ class _Heartbeat:
         visible = save_changes(
             self._tx, changes, by=self._principal.id, now=self._now, health_cause=_RECOVERED
         )
-        self.is_visible = self.is_visible or visible
+        self.is_visible |= visible
 
     def _evaluate(self) -> list[_Evaluated]:
         contexts = session_store.endpoint_context(self._tx, [each.id for each in self._reports])
@@ -415,7 +415,7 @@ def _replies(evaluated: Sequence[_Evaluated]) -> tuple[EndpointReply, ...]:
                 reason=each.reason,
                 health=(each.after or context.endpoint).health,
                 asked="finish" if context.phase in FINISHING else None,
-                revision=revision,
+                endpoints_revision=revision,
                 generation=context.generation,
                 counterparts=(uid, role.counterpart) if lists else None,
             )

@@ -166,5 +166,4 @@ def lost_writers(tx: ReadTransaction) -> list[LostWriter]:
 
 def save_lost_ends(tx: WriteTransaction, endpoint_id: str, ends: Mapping[int, int]) -> bool:
     """Save the ends of a lost writer's topic; False if it is no longer lost."""
-    values = {str(each): offset for each, offset in ends.items()}
-    return tx.execute(_SAVE_LOST_ENDS, {"the_id": endpoint_id, "the_ends": values}).rowcount == 1
+    return tx.execute(_SAVE_LOST_ENDS, {"the_id": endpoint_id, "the_ends": ends}).rowcount == 1

@@ -11,9 +11,8 @@ from sluiceway_gateway.channels.connection import Listener, connection_text
 from sluiceway_gateway.channels.etag import endpoints_etag
 from sluiceway_gateway.channels.wire import Uid
 from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State, offsets_of, reached_of
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
     TAKES,
@@ -26,10 +25,8 @@ from sluiceway_gateway.endpoints.wire import (
     GroupName,
     RoleWord,
     endpoint_json,
-    ends_of,
     event_json,
     position_json,
-    positions_of,
 )
 from sluiceway_gateway.http.auth import Manager, Viewer, access
 from sluiceway_gateway.http.deps import Gateway
@@ -127,8 +124,10 @@ async def list_endpoints(
     tag = {"ETag": endpoints_etag(channel, revision)}
     if precondition.names(tag["ETag"]):
         return Response(status_code=304, headers=tag)
-    where = EndpointFilter(role=None if role is None else Role(role), group=group)
-    page = await run_in_threadpool(service.page, name, where, after=after, limit=limit)
+    wanted = role and Role(role)
+    page = await run_in_threadpool(
+        service.page, name, role=wanted, group=group, after=after, limit=limit
+    )
     following = None if page.following is None else cursor_after_place(page.following)
     items = [endpoint_json(page.channel, each) for each in page.endpoints]
     answer = json_response({"items": items, "next_cursor": following})
@@ -175,9 +174,9 @@ def detach(
         epoch=body.epoch,
         state=State(body.state),
         cause=body.cause,
-        ends=ends_of(body.ends),
+        ends=offsets_of(body.ends),
         counters=body.counters,
-        reached=positions_of(body.positions),
+        reached=reached_of(body.positions),
     )
     channel, endpoint = gateway.endpoints.detach(name, id, spec, uid=body.uid, principal=principal)
     return json_response(endpoint_json(channel, endpoint))

@@ -24,6 +24,7 @@ from sluiceway_gateway.endpoints.model import (
     Event,
     Health,
     Place,
+    Reached,
     Role,
     State,
     event,
@@ -33,7 +34,6 @@ from sluiceway_gateway.endpoints.model import (
     returned,
     superseded,
 )
-from sluiceway_gateway.endpoints.store import EndpointFilter, Reached
 from sluiceway_gateway.errors import (
     ConcurrentChange,
     DatabaseUnavailable,
@@ -176,13 +176,21 @@ class Endpoints:
             return channel, endpoints_store.revision(tx, channel.uid)
 
     def page(
-        self, name: str, where: EndpointFilter, *, after: Place | None, limit: int
+        self,
+        name: str,
+        *,
+        role: Role | None = None,
+        group: str | None = None,
+        after: Place | None,
+        limit: int,
     ) -> EndpointPage:
         """Return endpoints in the order of their places, after `after`; raises ChannelNotFound."""
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
             revision = endpoints_store.revision(tx, channel.uid)
-            found = endpoints_store.page(tx, channel.uid, where, after=after, limit=limit + 1)
+            found = endpoints_store.page(
+                tx, channel.uid, role=role, group=group, after=after, limit=limit + 1
+            )
         return EndpointPage(
             channel=channel,
             revision=revision,

@@ -1,7 +1,5 @@
 """Routes of groups: sync and resize."""
 
-from dataclasses import asdict
-
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
@@ -89,7 +87,7 @@ def sync(
     request = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
     found = gateway.groups.sync(name, id, request, uid=body.uid, principal=principal)
     return json_response(
-        asdict(found) | {"positions": [position_json(each) for each in found.positions]}
+        vars(found) | {"positions": [position_json(each) for each in found.positions]}
     )
 
 

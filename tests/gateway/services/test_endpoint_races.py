@@ -15,7 +15,6 @@ from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.endpoints.attach_batch import Attached, AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.errors import Conflict, Fenced, GoesBack, StaleGeneration
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset
@@ -85,7 +84,7 @@ def test_of_many_attaches_to_one_place_the_highest_epoch_wins(crowd: Crowd) -> N
     found = crowd.at_once(*[crowd.attach] * THREADS)
     epochs = sorted(each.endpoint.epoch for each in found)
     assert epochs == list(range(1, THREADS + 1))
-    page = crowd.services.endpoints.page(crowd.name, EndpointFilter(), after=None, limit=10)
+    page = crowd.services.endpoints.page(crowd.name, after=None, limit=10)
     assert [each.epoch for each in page.endpoints] == [THREADS]
 
 
