@@ -113,7 +113,7 @@ class Endpoints:
         with self._database.write() as tx:
             now = self._clock()
             channel = require_channel(name, channels_store.hold(tx, name), uid)
-            endpoint = _hold(tx, channel, endpoint_id)
+            endpoint = hold_endpoint(tx, channel, endpoint_id)
             reads = endpoint.place.role is Role.READER
             principal.require(Action.READ if reads else Action.WRITE, name)
             if reads and spec.ends is not None:
@@ -138,7 +138,7 @@ class Endpoints:
         with self._database.write() as tx:
             now = self._clock()
             channel = require_channel(name, channels_store.hold(tx, name), uid)
-            endpoint = _hold(tx, channel, endpoint_id)
+            endpoint = hold_endpoint(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
             at = f"{now:%Y-%m-%d %H:%M:%S} UTC"
@@ -154,7 +154,7 @@ class Endpoints:
         """Return the topic's ends if a writer's are unknown; called outside of transactions."""
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), uid)
-            endpoint = _require(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
+            endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
         reads = endpoint.place.role is Role.READER
         if reads or endpoint.superseded or reported_ends(endpoint) is not None:
             return None
@@ -205,7 +205,7 @@ class Endpoints:
         """
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
-            endpoint = _require(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
+            endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
             events = events_of_endpoint(tx, endpoint_id, limit=_EVENTS_SHOWN)
         return EndpointDetails(
             channel=channel,
@@ -299,11 +299,14 @@ def _insert_stand_in(
     add_events(tx, [event(stand_in, by=by, at=now, cause=cause)])
 
 
-def _hold(tx: WriteTransaction, channel: Channel, endpoint_id: str) -> Endpoint:
-    return _require(channel, endpoint_id, endpoints_store.hold(tx, [endpoint_id]).get(endpoint_id))
+def hold_endpoint(tx: WriteTransaction, channel: Channel, endpoint_id: str) -> Endpoint:
+    """Lock an endpoint of the channel and return it; raises EndpointNotFound."""
+    held = endpoints_store.hold(tx, [endpoint_id]).get(endpoint_id)
+    return require_endpoint(channel, endpoint_id, held)
 
 
-def _require(channel: Channel, endpoint_id: str, endpoint: Endpoint | None) -> Endpoint:
+def require_endpoint(channel: Channel, endpoint_id: str, endpoint: Endpoint | None) -> Endpoint:
+    """Return the endpoint, if it is one of the channel; raises EndpointNotFound."""
     if endpoint is None or endpoint.channel_uid != channel.uid:
         raise EndpointNotFound(f"The channel {channel.name!r} has no endpoint {endpoint_id}.")
     return endpoint
@@ -398,7 +401,7 @@ class AttachService:
     def _attach(self, requests: Sequence[AttachRequest], *, wait: bool) -> "list[Outcome]":
         with self._database.write() as tx:
             refusals = self._tokens.refusals(tx, {each.principal for each in requests})
-            batch = AttachBatch(tx, requests, now=self._clock(), wait=wait)
+            batch = AttachBatch(tx=tx, requests=requests, now=self._clock(), wait=wait)
             batch.run(refusals)
         if batch.needs_growth:
             self._wake()

@@ -19,8 +19,8 @@ from sluiceway_gateway.endpoints.model import (
     State,
     superseded,
 )
+from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
 from sluiceway_gateway.errors import (
-    EndpointNotFound,
     GroupLargerThanPinned,
     GroupNotFound,
     GroupSize,
@@ -104,13 +104,14 @@ class GroupService:
             with self._database.read() as tx:
                 channel = require_channel(name, channels_store.find(tx, name), uid)
                 found = endpoints_store.find(tx, endpoint_id)
-                endpoint = _member(channel, endpoint_id, found, request)
+                endpoint = require_endpoint(channel, endpoint_id, found)
+                _require_member(endpoint, request)
                 return _assignment(tx, channel, endpoint, _group(tx, endpoint))
         with self._database.write() as tx:
             channel = require_channel(name, channels_store.hold(tx, name), uid)
             # Its commits in progress end first, so that the next holder sees them.
-            found = endpoints_store.hold(tx, [endpoint_id]).get(endpoint_id)
-            endpoint = _member(channel, endpoint_id, found, request)
+            endpoint = hold_endpoint(tx, channel, endpoint_id)
+            _require_member(endpoint, request)
             session_store.require_own(tx, endpoint.session, principal)
             group = _group(tx, endpoint)
             members = _live_members(tx, endpoint)
@@ -192,11 +193,8 @@ def _live_members(tx: ReadTransaction, endpoint: Endpoint) -> list[Member]:
     return groups_store.living(tx, [key])[key]
 
 
-def _member(
-    channel: Channel, endpoint_id: str, endpoint: Endpoint | None, request: SyncRequest
-) -> Endpoint:
-    if endpoint is None or endpoint.channel_uid != channel.uid:
-        raise EndpointNotFound(f"The channel {channel.name!r} has no endpoint {endpoint_id}.")
+def _require_member(endpoint: Endpoint, request: SyncRequest) -> None:
+    """Raise NoGroup, Fenced or StaleGeneration unless it is a live member of a dynamic group."""
     if not endpoint.is_dynamic or endpoint.place.role is not Role.READER:
         raise NoGroup(
             f"The endpoint {endpoint.id} is {endpoint.where}, which is not dynamic: its partitions "
@@ -204,7 +202,6 @@ def _member(
         )
     endpoint.require(epoch=request.epoch)
     require_live(endpoint)
-    return endpoint
 
 
 def _assignment(
