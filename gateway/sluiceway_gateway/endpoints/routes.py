@@ -211,9 +211,6 @@ def _attached_json(attached: Attached) -> dict[str, Any]:
         "endpoint": endpoint_json(channel, attached.endpoint)
         | {"partitions": list(attached.partitions), "took_over": attached.took_over},
         "takes": list(TAKES),
-        "heartbeat": {
-            "interval_ms": channel.spec.heartbeat.interval_ms,
-            "timeout_ms": channel.spec.heartbeat.timeout_ms,
-        },
+        "heartbeat": channel.spec.heartbeat,
         "positions": [position_json(each) for each in attached.positions],
     }

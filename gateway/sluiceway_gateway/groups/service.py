@@ -155,7 +155,7 @@ class GroupService:
                 return found
             require_generation(found, generation)
             _require_partitions(channel, found, size)
-            resized = found.resized(size, now=now)
+            resized = found.next_generation(now, size=size)
             members = endpoints_store.members(tx, channel.uid, Role.READER, group)
             # Their commits in progress end first; later ones are refused.
             locked = endpoints_store.hold(
@@ -194,7 +194,10 @@ def _live_members(tx: ReadTransaction, endpoint: Endpoint) -> list[Member]:
 
 
 def _require_member(endpoint: Endpoint, request: SyncRequest) -> None:
-    """Raise NoGroup, Fenced or StaleGeneration unless it is a live member of a dynamic group."""
+    """Raise an error unless the endpoint is a live member of a dynamic group.
+
+    That is NoGroup, Fenced, StaleGeneration or IllegalTransition.
+    """
     if not endpoint.is_dynamic or endpoint.place.role is not Role.READER:
         raise NoGroup(
             f"The endpoint {endpoint.id} is {endpoint.where}, which is not dynamic: its partitions "
