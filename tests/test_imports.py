@@ -28,8 +28,6 @@ VIEWS = {"wire", "connection"}
 #: Routes and JSON that take values of a store's rows; their statements stay in the store.
 ROWS_IN_HTTP = {
     ("endpoints/heartbeat_routes.py", "endpoints.session_store"),
-    ("endpoints/routes.py", "endpoints.store"),
-    ("offsets/routes.py", "offsets.store"),
     ("status/routes.py", "status.store"),
     ("status/wire.py", "status.sample_store"),
     ("status/wire.py", "status.store"),
@@ -88,7 +86,7 @@ def _layer(path: Path) -> str:
         return "settings"
     if name in MODELS or ".".join(parts) in MODELS:
         return "model"
-    if name.endswith("store") or name in {"history", "pruning"}:
+    if name.endswith("store") or name == "pruning":
         return "store"
     if package in {"kafka", "http"}:
         return package
