@@ -19,25 +19,15 @@ import pyarrow as pa
 
 from sluiceway.records.scalars import scalars
 from sluiceway.records.validation import NULL, ArrayOverflow, ValueMismatch
+from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.defaults import default_to_python
-from sluiceway.schema.types import (
-    Array,
-    Field,
-    Kind,
-    Map,
-    Nullable,
-    Record,
-    Scalar,
-    Type,
-    join_path,
-)
 
 _MISSING: Final = object()
 
 
 def field_values(
-    rows: Sequence[Any], kinds: set[type], record: Record, path: str
+    rows: Sequence[Any], kinds: set[type], record: t.Record, path: str
 ) -> list[list[Any]]:
     """Return the values of each field of `record` in `rows`, mappings or dataclass instances.
 
@@ -62,7 +52,7 @@ def field_values(
     return found
 
 
-def _with_default(rows: Sequence[Any], field: Field, path: str) -> list[Any]:
+def _with_default(rows: Sequence[Any], field: t.Field, path: str) -> list[Any]:
     default: object = _MISSING
     if field.default is not None:
         default = default_to_python(json.loads(field.default), field.type)
@@ -70,11 +60,11 @@ def _with_default(rows: Sequence[Any], field: Field, path: str) -> list[Any]:
     if field.default is None:
         for position, value in enumerate(values):
             if value is _MISSING:
-                raise _missing_field(position, join_path(path, field.name))
+                raise _missing_field(position, t.join_path(path, field.name))
     return values
 
 
-def _attributes(rows: Sequence[Any], kind: type, record: Record, path: str) -> list[list[Any]]:
+def _attributes(rows: Sequence[Any], kind: type, record: t.Record, path: str) -> list[list[Any]]:
     there = {member.name for member in dataclasses.fields(kind)}
     known = {field.name for field in record.fields}
     for name in sorted(there - known):
@@ -84,7 +74,7 @@ def _attributes(rows: Sequence[Any], kind: type, record: Record, path: str) -> l
         if field.name in there:
             found.append(list(map(attrgetter(field.name), rows)))
         elif field.default is None:
-            raise _missing_field(0, join_path(path, field.name))
+            raise _missing_field(0, t.join_path(path, field.name))
         else:
             found.append([default_to_python(json.loads(field.default), field.type)] * len(rows))
     return found
@@ -98,11 +88,11 @@ def _missing_field(position: int, path: str) -> ValueMismatch:
     return ValueMismatch(position, path, "it is missing, and has no default in the schema; add it")
 
 
-def _unknown_field(position: int, name: object, record: Record, path: str) -> ValueMismatch:
+def _unknown_field(position: int, name: object, record: t.Record, path: str) -> ValueMismatch:
     known = ", ".join(field.name for field in record.fields[:20])
     return ValueMismatch(
         position,
-        join_path(path, str(name)),
+        t.join_path(path, str(name)),
         f"the schema has no such field; it has {known}",
         public_reason=f"it has a field that is not in the schema, which has {known}",
         schema_path=path,
@@ -113,40 +103,40 @@ _LISTS = (list, tuple, np.ndarray)
 _OFFSET_MAX = 2**31 - 1
 
 
-def column(values: Sequence[Any], type_: Type, path: str) -> pa.Array:
+def column(values: Sequence[Any], type_: t.Type, path: str) -> pa.Array:
     """Convert `values` of the field at `path` to an array of `type_`.
 
     Raises ValueMismatch for a value that does not fit, and ArrayOverflow.
     """
     kinds = set(map(type, values))
     if type(None) in kinds:
-        if not isinstance(type_, Nullable):
+        if not isinstance(type_, t.Nullable):
             raise ValueMismatch(next(i for i, v in enumerate(values) if v is None), path, NULL)
         kinds.discard(type(None))
-    match type_.item if isinstance(type_, Nullable) else type_:
-        case Array() as array:
+    match type_.item if isinstance(type_, t.Nullable) else type_:
+        case t.Array() as array:
             return _lists(values, kinds, array, path)
-        case Map() as map_:
+        case t.Map() as map_:
             return _maps(values, kinds, map_, path)
-        case Record() as record:
+        case t.Record() as record:
             return _records(values, kinds, record, path)
         case leaf:
             return scalars(values, kinds, leaf, path)
 
 
-def columns(rows: Sequence[Any], kinds: set[type], record: Record, path: str) -> list[pa.Array]:
+def columns(rows: Sequence[Any], kinds: set[type], record: t.Record, path: str) -> list[pa.Array]:
     """Convert `rows`, which have the types `kinds`, to one array for each field of `record`.
 
     Raises as `column` does, with positions in `rows`.
     """
     found = field_values(rows, kinds, record, path)
     return [
-        column(values, field.type, join_path(path, field.name))
+        column(values, field.type, t.join_path(path, field.name))
         for values, field in zip(found, record.fields, strict=True)
     ]
 
 
-def _records(values: Sequence[Any], kinds: set[type], record: Record, path: str) -> pa.Array:
+def _records(values: Sequence[Any], kinds: set[type], record: t.Record, path: str) -> pa.Array:
     _check_kinds(values, kinds, path, "a dict or a dataclass", _is_record)
     members = list(arrow_type(record))
     places = [place for place, value in enumerate(values) if value is not None]
@@ -169,7 +159,7 @@ def scatter(array: pa.Array, positions: Sequence[int], length: int) -> pa.Array:
     return array.take(pa.array(indices, mask=absent))
 
 
-def _lists(values: Sequence[Any], kinds: set[type], type_: Array, path: str) -> pa.Array:
+def _lists(values: Sequence[Any], kinds: set[type], type_: t.Array, path: str) -> pa.Array:
     _check_kinds(values, kinds, path, "a list", lambda kind: issubclass(kind, _LISTS))
     offsets = list_offsets(values)
     flat: list[Any] = list(chain.from_iterable(value for value in values if value is not None))
@@ -183,14 +173,14 @@ def _lists(values: Sequence[Any], kinds: set[type], type_: Array, path: str) -> 
     return pa.ListArray.from_arrays(bounds, items, type=arrow_type(type_))
 
 
-def _maps(values: Sequence[Any], kinds: set[type], type_: Map, path: str) -> pa.Array:
+def _maps(values: Sequence[Any], kinds: set[type], type_: t.Map, path: str) -> pa.Array:
     _check_kinds(values, kinds, path, "a dict with str keys", _is_mapping)
     offsets = list_offsets(values)
     present = [value for value in values if value is not None]
     keys: list[Any] = list(chain.from_iterable(present))
     flat: list[Any] = list(chain.from_iterable(value.values() for value in present))
     try:
-        key_array = column(keys, Scalar(kind=Kind.STRING), f"{path}{{}}")
+        key_array = column(keys, t.Scalar(kind=t.Kind.STRING), f"{path}{{}}")
         items = column(flat, type_.values, f"{path}{{}}")
     except ValueMismatch as error:
         inside = f"{path}[{keys[error.position]!r}]" + error.path[len(path) + 2 :]

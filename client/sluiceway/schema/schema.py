@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sluiceway.errors import InvalidSchema
 from sluiceway.schema import avro
+from sluiceway.schema import types as t
 from sluiceway.schema.avro import parse
 from sluiceway.schema.compatibility import differences
 from sluiceway.schema.inference import from_class, from_struct_type, is_struct_type
-from sluiceway.schema.types import Kind, Nullable, Record, Scalar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +27,7 @@ class Schema:
     Created by `Schema.parse` or `Schema.of`; immutable, comparable, hashable and picklable.
     """
 
-    record: Record
+    record: t.Record
 
     @classmethod
     def parse(cls, avro: str | Mapping[str, Any]) -> Self:
@@ -123,9 +123,9 @@ def holds_messages(schema: Schema) -> bool:
     """Return whether records of `schema` are messages of the format `bytes`."""
     return len(schema.record.fields) == 1 and (
         schema.record.fields[0].name == FIELD
-        and schema.record.fields[0].type in (_BYTES, Nullable(item=_BYTES), _BYTES_OR_NULL)
+        and schema.record.fields[0].type in (_BYTES, t.Nullable(item=_BYTES), _BYTES_OR_NULL)
     )
 
 
-_BYTES: Final = Scalar(kind=Kind.BYTES)
-_BYTES_OR_NULL: Final = Nullable(item=_BYTES, null_first=False)
+_BYTES: Final = t.Scalar(kind=t.Kind.BYTES)
+_BYTES_OR_NULL: Final = t.Nullable(item=_BYTES, null_first=False)
