@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from sluiceway.codecs.physical import with_items
 from sluiceway.errors import SchemaMismatch
-from sluiceway.records.columns import column
+from sluiceway.records.from_python import column
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type

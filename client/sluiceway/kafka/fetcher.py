@@ -15,8 +15,7 @@ from sluiceway.codecs.decoder import corrupt_error
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.completed_fetch import CompletedFetch
-from sluiceway.kafka.consumer import FetchedMessages, MessageStream
-from sluiceway.kafka.idle_timeout import IdleTimeout
+from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, MessageStream
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 

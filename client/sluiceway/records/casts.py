@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sluiceway.errors import SchemaMismatch
-from sluiceway.records.columns import scatter
+from sluiceway.records.from_python import scatter
 from sluiceway.records.validation import (
     NULL,
     ArrayOverflow,
