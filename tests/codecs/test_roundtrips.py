@@ -51,7 +51,7 @@ def for_fastavro(value, type_):
 
 
 def encoded(codec_, batches):
-    return [v for b in batches for v in codec_.encode(b, limit_bytes=NO_LIMIT).values]
+    return [v for b in batches for v in codec_.encode(b, limit_bytes=NO_LIMIT)]
 
 
 def decoded_rows(codec_, messages):

@@ -25,7 +25,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sluiceway.codecs.base import Corrupt, Decoded, Encoded
+from sluiceway.codecs.base import Corrupt, Decoded
 from sluiceway.errors import RecordTooLarge
 from sluiceway.records.tables import with_valid_offsets
 from sluiceway.records.validation import ValueMismatch, check_column
@@ -248,23 +248,22 @@ class ArrowCodec:
         self._schema_id = schema_id
         self._reader = BatchReader(schema.arrow)
 
-    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> list[bytes]:
         """Encode `batch` as one value, or halve it until each value is within the limit."""
-        values: list[bytes] = []
-        counts: list[int] = []
-        for piece in self._pieces(batch, 0, limit_bytes):
-            head = Envelope(schema_id=self._schema_id, records=piece.num_rows).pack()
-            values.append(b"".join((head, piece.serialize())))
-            counts.append(piece.num_rows)
-        return Encoded(values=values, counts=counts)
+        return [
+            b"".join((self._envelope(piece).pack(), piece.serialize()))
+            for piece in self._pieces(batch, 0, limit_bytes)
+        ]
+
+    def _envelope(self, batch: pa.RecordBatch) -> Envelope:
+        return Envelope(schema_id=self._schema_id, records=batch.num_rows)
 
     def _pieces(
         self, batch: pa.RecordBatch, start: int, limit_bytes: int
     ) -> Iterator[pa.RecordBatch]:
         if not batch.num_rows:
             return
-        envelope_bytes = Envelope(schema_id=self._schema_id, records=batch.num_rows).size_bytes
-        size_bytes = envelope_bytes + pa.ipc.get_record_batch_size(batch)
+        size_bytes = self._envelope(batch).size_bytes + pa.ipc.get_record_batch_size(batch)
         if size_bytes <= limit_bytes:
             yield batch
         elif batch.num_rows == 1:

@@ -153,14 +153,6 @@ class StrictReader:
 
         Raises MalformedMessage unless every byte belongs to it. Memory is limited by the length.
         """
-        self._check_prefix(value)
-        cursor = _Cursor(value, 5, self._cells + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
-        record: dict[str, Any] = self._read(cursor)
-        if left := len(value) - cursor.position:
-            raise MalformedMessage(f"{left} bytes follow after the record")
-        return record
-
-    def _check_prefix(self, value: bytes) -> None:
         if len(value) < 5 or value[0] != 0:
             raise MalformedMessage(
                 f"it begins with {value[:5]!r}, not with the byte 0 and a schema id as in the "
@@ -169,6 +161,11 @@ class StrictReader:
         (found,) = struct.unpack_from(">I", value, 1)
         if found != self._schema_id:
             raise MalformedMessage(f"its schema id is {found}, the channel's is {self._schema_id}")
+        cursor = _Cursor(value, 5, self._cells + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
+        record: dict[str, Any] = self._read(cursor)
+        if left := len(value) - cursor.position:
+            raise MalformedMessage(f"{left} bytes follow after the record")
+        return record
 
 
 def _reader(type_: t.Type, path: str) -> _Reader:

@@ -166,7 +166,7 @@ class _BatchMessages:
         targets: list[int | None] = []
         for target, pending in self._pending.items():
             for piece in _pieces(pending.batches, self._batch_records):
-                encoded = self._codec.encode(piece, limit_bytes=self._limit_bytes).values
+                encoded = self._codec.encode(piece, limit_bytes=self._limit_bytes)
                 values += encoded
                 targets += [target] * len(encoded)
         self._pending = {}
@@ -197,7 +197,7 @@ def _encoded(
 ) -> Sequence[bytes | None]:
     """Encode a batch; `numbers` are its rows' numbers in the write, for RecordTooLarge."""
     try:
-        return codec.encode(batch, limit_bytes=limit_bytes).values
+        return codec.encode(batch, limit_bytes=limit_bytes)
     except RecordTooLarge as error:
         raise RecordTooLarge(
             index=next(itertools.islice(numbers, error.index, None)),

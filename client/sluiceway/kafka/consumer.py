@@ -49,7 +49,8 @@ class MessageStream(ABC):
     """Messages of one topic's partitions, assigned by hand and without a consumer group.
 
     The caller keeps the offsets. An `OwnStream` has a consumer of its own, a `SharedStream`
-    shares one.
+    shares one. Offsets are listed by the admin client of the process: a consumer's own
+    connections are busy waiting for messages.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class MessageStream(ABC):
     ) -> None:
         self._topic = connection.topic_name
         self._timeout_s = timeout_s
+        self._properties = consumer_config(connection.kafka, config)
+        self._committed = self._properties.get("isolation.level") != "read_uncommitted"
         self._fork_guard = ForkGuard()
         self._identity = TopicIdentity(connection, config)
         self._pending_failure: SluicewayError | None = None
@@ -87,10 +90,6 @@ class MessageStream(ABC):
     @abstractmethod
     def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
         """Return up to `limit` messages and events, as soon as there are some."""
-
-    @abstractmethod
-    def _list_offsets(self, times: Mapping[int, int]) -> dict[int, int]:
-        """Request Kafka's ListOffsets for these times, with retries for `timeout_s`."""
 
     def poll(self, limit: int, wait_s: float) -> FetchedMessages:
         """Return up to `limit` messages; none if none arrived within `wait_s`.
@@ -139,17 +138,19 @@ class MessageStream(ABC):
         """Return the offset after the last message of each partition."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
-    def ends_at_once(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the same as `ends`, by a connection that does not wait for a fetch."""
-        return self._identity.ends(partitions, timeout_s=self._timeout_s, committed=True)
-
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
         found = self._offsets(dict.fromkeys(partitions, time_ms))
         return found | self.ends([p for p, offset in found.items() if offset < 0])
 
     def _offsets(self, times: Mapping[int, int]) -> dict[int, int]:
-        return self._list_offsets(times) if times else {}
+        self._check()
+        if not times:
+            return {}
+        return self._identity.offsets(times, timeout_s=self._timeout_s, committed=self._committed)
+
+    def _check(self) -> None:
+        self._fork_guard.check("this reader")
 
     def _call(self, call: Any, *arguments: Any, **named: Any) -> Any:
         try:
@@ -171,8 +172,8 @@ class OwnStream(MessageStream):
         *,
         timeout_s: float,
     ) -> None:
-        self._consumer = create_client(Consumer, consumer_config(connection.kafka, config))
         super().__init__(connection, config, timeout_s=timeout_s)
+        self._consumer = create_client(Consumer, self._properties)
 
     def discover_partitions(self) -> int:
         """Refresh the topic's metadata and return the number of its partitions."""
@@ -200,17 +201,6 @@ class OwnStream(MessageStream):
             with gc_paused():
                 polled += self._call(self._consumer.consume, limit - 1, GATHER_S)
         return polled
-
-    def _list_offsets(self, times: Mapping[int, int]) -> dict[int, int]:
-        def request(timeout_s: float) -> dict[int, int]:
-            asked = [self._at(p, time_ms) for p, time_ms in times.items()]
-            found = self._call(self._consumer.offsets_for_times, asked, timeout=timeout_s)
-            for each in found:
-                if each.error is not None:
-                    raise self._failure(each.error)
-            return {each.partition: each.offset for each in found}
-
-        return self._identity.with_retries(request, timeout_s=self._timeout_s)
 
     def _at(self, partition: int, offset: int = LATEST) -> TopicPartition:
         return TopicPartition(self._topic, partition, offset)

@@ -22,28 +22,16 @@ from sluiceway.records.validation import (
     list_contents,
 )
 from sluiceway.schema import types as t
-from sluiceway.schema.arrow import arrow_type, is_list
+from sluiceway.schema.arrow import any_of, arrow_type, is_list
 
 _FLOAT: Final = t.Scalar(kind=t.Kind.FLOAT)
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(
-        types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
-    )
-
-
-def _is_bytes(type_: pa.DataType) -> bool:
-    return bool(
-        types.is_binary(type_)
-        or types.is_large_binary(type_)
-        or types.is_binary_view(type_)
-        or types.is_fixed_size_binary(type_)
-    )
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(types.is_integer(type_) or types.is_floating(type_))
+_is_text: Final = any_of(types.is_string, types.is_large_string, types.is_string_view)
+_is_bytes: Final = any_of(
+    types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
+)
+_is_number: Final = any_of(types.is_integer, types.is_floating)
 
 
 def _is_instant(type_: pa.DataType) -> bool:
@@ -161,17 +149,23 @@ def _uuids(array: pa.Array, leaf: t.Uuid, path: str) -> pa.Array:
 
 
 def _find_failure(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
-    """Return the position of a value that cannot be cast to `target`, and why; there is one."""
+    """Return the position of a value that cannot be cast to `target`, and why.
+
+    Raises ArrayOverflow if each value can be cast, and only all of them are too large.
+    """
     begin, end = 0, len(array)
-    why = ""
-    while end - begin > 1 or not why:
-        half = begin + max(1, (end - begin) // 2)
+    while end - begin > 1:
+        half = (begin + end) // 2
         try:
             array.slice(begin, half - begin).cast(target)
             begin = half
-        except pa.ArrowInvalid as error:
-            end, why = half, str(error)
-    return begin, why
+        except pa.ArrowInvalid:
+            end = half
+    try:
+        array.slice(begin, 1).cast(target)
+    except pa.ArrowInvalid as error:
+        return begin, str(error)
+    raise ArrayOverflow
 
 
 def _nested(array: pa.Array, type_: t.Present, path: str) -> pa.Array:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluiceway.records.scalars import scalars
-from sluiceway.records.validation import NULL, ArrayOverflow, ValueMismatch
+from sluiceway.records.validation import NULL, TOO_LARGE, ArrayOverflow, ValueMismatch
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
@@ -39,21 +39,14 @@ def row_batches(rows: Sequence[Any], schema: Schema) -> list[pa.RecordBatch]:
 
 def _batches(rows: Sequence[Any], start: int, schema: Schema) -> list[pa.RecordBatch]:
     kinds = set(map(type, rows))
-    for kind in kinds:
-        if not issubclass(kind, Mapping) and not is_dataclass(kind):
-            position = next(i for i, row in enumerate(rows) if type(row) is kind)
-            mismatch = ValueMismatch.of_value(
-                position, "", "a dict or a dataclass instance", rows[position]
-            )
-            raise mismatch.to_invalid_record(start)
     try:
+        _check_kinds(rows, kinds, "", "a dict or a dataclass instance", _is_record)
         arrays = columns(rows, kinds, schema.record, "")
     except ValueMismatch as error:
         raise error.to_invalid_record(start) from error
     except ArrayOverflow:
         if len(rows) == 1:
-            reason = "it is larger than 2 GiB, the limit of a message; make it smaller"
-            raise ValueMismatch(0, "", reason).to_invalid_record(start) from None
+            raise ValueMismatch(0, "", TOO_LARGE).to_invalid_record(start) from None
         half = len(rows) // 2
         first = _batches(rows[:half], start, schema)
         return first + _batches(rows[half:], start + half, schema)

@@ -109,9 +109,7 @@ def _uuids(values: Sequence[Any], kinds: set[type], leaf: t.Uuid, path: str) -> 
     """Return `values` as text or bytes, as `leaf` is stored."""
     if str in kinds or kinds - {UUID}:
         matches = re.compile(t.UUID_TEXT).fullmatch
-        for position, value in enumerate(values):
-            if isinstance(value, str) and not matches(value):
-                raise _mismatch_of(position, path, leaf, value)
+        _refuse(values, leaf, path, lambda v: isinstance(v, str) and not matches(v))
     if leaf.fixed is None:
         return [None if value is None else str(value) for value in values]
     return [
@@ -127,14 +125,14 @@ def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: t.Scalar, path:
     if kinds - {datetime, time}:
         # pandas has a timestamp class of its own, with nanoseconds, and NaT.
         finest = t.TICKS[kind] > t.TICKS[t.Kind.TIME]
-        for position, value in enumerate(values):
-            if value is not None and (
-                value != value or (getattr(value, "nanosecond", 0) and not finest)
-            ):
-                raise _mismatch_of(position, path, leaf, value)
+        _refuse(
+            values, leaf, path, lambda v: v != v or (getattr(v, "nanosecond", 0) and not finest)
+        )
     zones = set(map(attrgetter("tzinfo"), present))
     if kind in t.INSTANTS and None in zones:
-        position = _first(values, lambda v: v is not None and v.tzinfo is None)
+        position = next(
+            i for i, value in enumerate(values) if value is not None and value.tzinfo is None
+        )
         reason = (
             "has no time zone, so it is not an instant; attach one, for instance with "
             "value.replace(tzinfo=datetime.UTC)"
@@ -142,13 +140,10 @@ def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: t.Scalar, path:
         full_reason = f"{describe(values[position])} {reason}"
         raise ValueMismatch(position, path, full_reason, public_reason=f"it {reason}")
     if kind not in t.INSTANTS and zones - {None}:
-        position = _first(values, lambda v: v is not None and v.tzinfo is not None)
-        raise _mismatch_of(position, path, leaf, values[position])
+        _refuse(values, leaf, path, lambda v: v.tzinfo is not None)
     if t.TICKS[kind] < t.TICKS[t.Kind.TIME]:
         between = t.TICKS[t.Kind.TIME] // t.TICKS[kind]
-        for position, value in enumerate(values):
-            if value is not None and value.microsecond % between:
-                raise _mismatch_of(position, path, leaf, value)
+        _refuse(values, leaf, path, lambda v: v.microsecond % between)
 
 
 def _check_overflow(array: pa.Array, values: Sequence[Any], path: str) -> None:
@@ -164,5 +159,10 @@ def _mismatch_of(position: int, path: str, leaf: t.Leaf, value: object) -> Value
     return ValueMismatch.of_value(position, path, expected(leaf), value)
 
 
-def _first(values: Sequence[Any], condition: Callable[[Any], bool]) -> int:
-    return next(position for position, value in enumerate(values) if condition(value))
+def _refuse(
+    values: Sequence[Any], leaf: t.Leaf, path: str, is_wrong: Callable[[Any], object]
+) -> None:
+    """Raise ValueMismatch for the first wrong value that is not None."""
+    for position, value in enumerate(values):
+        if value is not None and is_wrong(value):
+            raise _mismatch_of(position, path, leaf, value)

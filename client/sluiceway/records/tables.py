@@ -13,8 +13,9 @@ from pyarrow import types
 from sluiceway.errors import OptionError, SchemaMismatch
 from sluiceway.records.casts import cast
 from sluiceway.records.from_python import column, row_batches
-from sluiceway.records.validation import ArrayOverflow, ValueMismatch, describe
+from sluiceway.records.validation import TOO_LARGE, ArrayOverflow, ValueMismatch, describe
 from sluiceway.schema import Schema
+from sluiceway.schema.arrow import any_of
 from sluiceway.schema.defaults import default_to_python
 from sluiceway.schema.types import Field, Nullable
 
@@ -63,7 +64,7 @@ def _lacks_offsets(array: pa.Array) -> bool:
     kind = array.type
     if types.is_struct(kind):
         return any(_lacks_offsets(array.field(i)) for i in range(kind.num_fields))
-    width = _offset_bytes(kind)
+    width = 8 if _has_wide_offsets(kind) else 4 if _has_offsets(kind) else 0
     if not width:
         return False
     offsets = array.buffers()[1]
@@ -78,11 +79,8 @@ def _lacks_offsets(array: pa.Array) -> bool:
     return False
 
 
-def _offset_bytes(kind: pa.DataType) -> int:
-    if types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind):
-        return 8
-    plain = (types.is_string, types.is_binary, types.is_list, types.is_map)
-    return 4 if any(is_kind(kind) for is_kind in plain) else 0
+_has_wide_offsets = any_of(types.is_large_string, types.is_large_binary, types.is_large_list)
+_has_offsets = any_of(types.is_string, types.is_binary, types.is_list, types.is_map)
 
 
 class _BatchWithSchema:
@@ -156,6 +154,8 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
     except ValueMismatch as error:
         raise error.to_invalid_record(start) from error
     except ArrayOverflow:
+        if batch.num_rows == 1:
+            raise ValueMismatch(0, "", TOO_LARGE).to_invalid_record(start) from None
         half = batch.num_rows // 2
         first = _adapted(batch.slice(0, half), start, schema)
         return first + _adapted(batch.slice(half), start + half, schema)

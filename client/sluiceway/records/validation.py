@@ -95,6 +95,7 @@ class ArrayOverflow(Exception):
 
 
 NULL: Final = "it is null, but the field is not nullable"
+TOO_LARGE: Final = "it is larger than 2 GiB, the limit of a message; make it smaller"
 
 
 def describe(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,8 +12,20 @@ from pyarrow import types as arrow_types
 from sluiceway.errors import InvalidSchema, SchemaError, UnsupportedType
 from sluiceway.schema import avro
 from sluiceway.schema import types as t
-from sluiceway.schema.avro import leaf_definition
 
+
+def any_of(*conditions: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    """Return the condition that at least one of `conditions` holds for an Arrow type."""
+    return lambda type_: any(condition(type_) for condition in conditions)
+
+
+is_list: Final = any_of(
+    arrow_types.is_list,
+    arrow_types.is_large_list,
+    arrow_types.is_fixed_size_list,
+    arrow_types.is_list_view,
+    arrow_types.is_large_list_view,
+)
 _ARROW: Final = {
     t.Kind.BOOLEAN: pa.bool_(),
     t.Kind.INT: pa.int32(),
@@ -67,7 +80,7 @@ def _field(name: str, type_: t.Type) -> pa.Field:
     leaf = type_.item if isinstance(type_, t.Nullable) else type_
     note = None
     if isinstance(leaf, t.Fixed | t.Uuid | t.Enum) or (isinstance(leaf, t.Decimal) and leaf.fixed):
-        note = {AVRO: json.dumps(leaf_definition(leaf), separators=(",", ":"))}
+        note = {AVRO: json.dumps(avro.definition(leaf), separators=(",", ":"))}
     return pa.field(name, arrow_type(type_), nullable=isinstance(type_, t.Nullable), metadata=note)
 
 
@@ -186,14 +199,3 @@ def _decimal(type_: pa.DataType, path: str) -> t.Decimal:
         )
         raise UnsupportedType(path=path, type_name=str(type_), hint=hint)
     return t.Decimal(precision=type_.precision, scale=type_.scale)
-
-
-def is_list(type_: pa.DataType) -> bool:
-    """Return whether `type_` is any of Arrow's list types."""
-    return bool(
-        arrow_types.is_list(type_)
-        or arrow_types.is_large_list(type_)
-        or arrow_types.is_fixed_size_list(type_)
-        or arrow_types.is_list_view(type_)
-        or arrow_types.is_large_list_view(type_)
-    )

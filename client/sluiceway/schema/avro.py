@@ -290,60 +290,38 @@ def _full_name(source: Mapping[str, Any], path: str, namespace: str) -> str:
     return full
 
 
-def definition(record: t.Record) -> dict[str, Any]:
-    """Return the Avro JSON of `record`, as an object.
+def definition(type_: t.Type, named: set[str] | None = None) -> Any:
+    """Return the Avro JSON of `type_`: an object, for some types a list or a name.
 
-    Names are full names. A named type is spelled out at its first use, and named after that.
+    Names are full names. A named type is spelled out at its first use, and named after that;
+    `named` are those of earlier uses.
     """
-    rendered = _rendered(record, set())
-    assert isinstance(rendered, dict)  # noqa: S101 - the first use of a record
-    return rendered
-
-
-def leaf_definition(leaf: t.Leaf) -> dict[str, Any] | str:
-    """Return the Avro JSON of a leaf."""
-    rendered: dict[str, Any] | str = _leaf(leaf, set())
-    return rendered
-
-
-def canonical(record: t.Record) -> str:
-    """Return the Avro JSON of `record` as ASCII text: no spaces, attributes in a fixed order."""
-    return json.dumps(definition(record), separators=(",", ":"))
-
-
-def _rendered(type_: t.Type, named: set[str]) -> Any:
+    named = set() if named is None else named
     match type_:
-        case t.Scalar() | t.Fixed() | t.Decimal() | t.Uuid() | t.Enum():
-            return _leaf(type_, named)
-        case t.Nullable(item=item, null_first=True):
-            return ["null", _rendered(item, named)]
-        case t.Nullable(item=item):
-            return [_rendered(item, named), "null"]
+        case t.Nullable(item=item, null_first=null_first):
+            branch = definition(item, named)
+            return ["null", branch] if null_first else [branch, "null"]
         case t.Array(items=items):
-            return {"type": "array", "items": _rendered(items, named)}
+            return {"type": "array", "items": definition(items, named)}
         case t.Map(values=values):
-            return {"type": "map", "values": _rendered(values, named)}
+            return {"type": "map", "values": definition(values, named)}
         case t.Record(name=name, fields=fields):
             if name in named:
                 return name
             named.add(name)
             members = []
             for field in fields:
-                member = {"name": field.name, "type": _rendered(field.type, named)}
+                member = {"name": field.name, "type": definition(field.type, named)}
                 if field.default is not None:
                     member["default"] = json.loads(field.default)
                 members.append(member)
             return {"type": "record", "name": name, "fields": members}
-
-
-def _leaf(leaf: t.Leaf, named: set[str]) -> Any:
-    match leaf:
         case t.Scalar(kind=kind) if kind in t.LOGICAL:
             return {"type": t.LOGICAL[kind].value, "logicalType": kind.value}
         case t.Scalar(kind=kind):
             return kind.value
         case t.Fixed():
-            return _fixed(leaf, named, {})
+            return _fixed(type_, named, {})
         case t.Enum(name=name, symbols=symbols, default=default):
             shown = {"type": "enum", "name": name, "symbols": list(symbols)}
             return _once(name, named, shown | ({} if default is None else {"default": default}))

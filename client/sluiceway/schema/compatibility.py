@@ -20,21 +20,17 @@ if TYPE_CHECKING:
     from sluiceway.schema import Schema
 
 
-def differences(ours: t.Record, theirs: t.Record) -> tuple[str, ...]:
-    """Return the differences between two records, one message each."""
-    return tuple(_compare(ours, theirs, ""))
-
-
-def _compare(ours: t.Type, theirs: t.Type, path: str) -> list[str]:
+def differences(ours: t.Type, theirs: t.Type, path: str = "") -> list[str]:
+    """Return the differences between two types at `path`, one message each."""
     match ours, theirs:
         case t.Nullable(), t.Nullable():
-            return _compare(ours.item, theirs.item, path)
+            return differences(ours.item, theirs.item, path)
         case t.Record(), t.Record():
             return _compare_fields(ours, theirs, path)
         case t.Array(), t.Array():
-            return _compare(ours.items, theirs.items, f"{path}[]")
+            return differences(ours.items, theirs.items, f"{path}[]")
         case t.Map(), t.Map():
-            return _compare(ours.values, theirs.values, f"{path}{{}}")
+            return differences(ours.values, theirs.values, f"{path}{{}}")
         case t.Enum(), t.Enum() if ours.symbols == theirs.symbols:
             return []
     if _same_leaf(ours, theirs):
@@ -53,7 +49,7 @@ def _compare_fields(ours: t.Record, theirs: t.Record, path: str) -> list[str]:
         elif name not in here:
             found.append(f"{t.field_at(where)} is unknown here")
         else:
-            found += _compare(here[name], there[name], where)
+            found += differences(here[name], there[name], where)
     if not found and list(here) != list(there):
         found.append(f"{t.field_at(path)} has its fields in another order: {', '.join(here)} here")
     return found

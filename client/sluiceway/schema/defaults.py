@@ -136,30 +136,6 @@ def unscaled_size(unscaled: int) -> int:
     return (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
 
 
-def _from_python(value: Any, leaf: t.Leaf) -> object:
-    """Return the JSON of a Python value; values of other types are returned as they are."""
-    match leaf:
-        case t.Scalar(kind=t.Kind.BYTES) | t.Fixed() if isinstance(value, bytes):
-            return value.decode("latin-1")
-        case t.Scalar(kind=t.Kind.DATE) if isinstance(value, date) and not isinstance(
-            value, datetime
-        ):
-            return value.toordinal() - _EPOCH.toordinal()
-        case t.Scalar(kind=kind) if kind in t.TIMES and _is_aware(value, time) is False:
-            return _ticks(datetime.combine(_EPOCH, value, UTC) - _EPOCH, kind)
-        case t.Scalar(kind=kind) if kind in t.INSTANTS and _is_aware(value, datetime):
-            return _ticks(value - _EPOCH, kind)
-        case t.Scalar(kind=kind) if kind in t.LOCALS and _is_aware(value, datetime) is False:
-            return _ticks(value - _EPOCH.replace(tzinfo=None), kind)
-        case t.Decimal() if isinstance(value, Number) and (unscaled := _unscaled(value, leaf)):
-            return _unscaled_bytes(unscaled[0], leaf).decode("latin-1")
-        case t.Uuid(fixed=fixed) if isinstance(value, UUID):
-            return str(value) if fixed is None else value.bytes.decode("latin-1")
-        case t.Enum() if isinstance(value, enum.Enum):
-            return symbol(value)
-    return value
-
-
 def _unscaled(value: Number, leaf: t.Decimal) -> tuple[int] | None:
     """Return the exact unscaled number of `value` as a tuple, or None if there is none."""
     if not value.is_finite() or value.adjusted() >= leaf.precision - leaf.scale:
@@ -188,27 +164,6 @@ def _ticks(length: timedelta, kind: t.Kind) -> object:
     microseconds = length // timedelta(microseconds=1)
     ticks, between = divmod(microseconds * t.TICKS[kind], t.TICKS[t.Kind.TIME])
     return str(length) if between else ticks
-
-
-def _to_python(literal: Any, leaf: t.Leaf) -> object:
-    """Return the Python value of JSON in normal form."""
-    match leaf:
-        case t.Scalar(kind=t.Kind.BYTES) | t.Fixed():
-            return literal.encode("latin-1")
-        case t.Scalar(kind=t.Kind.DATE):
-            return _EPOCH.date() + timedelta(days=literal)
-        case t.Scalar(kind=kind) if kind in t.TIMES:
-            return (_EPOCH + _length(literal, kind)).time()
-        case t.Scalar(kind=kind) if kind in t.INSTANTS:
-            return _EPOCH + _length(literal, kind)
-        case t.Scalar(kind=kind) if kind in t.LOCALS:
-            return _EPOCH.replace(tzinfo=None) + _length(literal, kind)
-        case t.Decimal(scale=scale):
-            unscaled = int.from_bytes(literal.encode("latin-1"), signed=True)
-            return Number(f"{unscaled}E-{scale}")
-        case t.Uuid(fixed=fixed):
-            return UUID(literal) if fixed is None else UUID(bytes=literal.encode("latin-1"))
-    return literal
 
 
 def _length(ticks: int, kind: t.Kind) -> timedelta:
@@ -280,18 +235,29 @@ def default_from_python(value: Any, type_: t.Type) -> object:
     match type_:
         case t.Nullable(item=item):
             return None if value is None else default_from_python(value, item)
-        case t.Array(items=items):
-            if not isinstance(value, list):
-                return value
+        case t.Array(items=items) if isinstance(value, list):
             return [default_from_python(item, items) for item in value]
-        case t.Map(values=values):
-            if not isinstance(value, dict):
-                return value
+        case t.Map(values=values) if isinstance(value, dict):
             return {key: default_from_python(item, values) for key, item in value.items()}
-        case t.Record():
-            return value
-        case leaf:
-            return _from_python(value, leaf)
+        case t.Scalar(kind=t.Kind.BYTES) | t.Fixed() if isinstance(value, bytes):
+            return value.decode("latin-1")
+        case t.Scalar(kind=t.Kind.DATE) if isinstance(value, date) and not isinstance(
+            value, datetime
+        ):
+            return value.toordinal() - _EPOCH.toordinal()
+        case t.Scalar(kind=kind) if kind in t.TIMES and _is_aware(value, time) is False:
+            return _ticks(datetime.combine(_EPOCH, value, UTC) - _EPOCH, kind)
+        case t.Scalar(kind=kind) if kind in t.INSTANTS and _is_aware(value, datetime):
+            return _ticks(value - _EPOCH, kind)
+        case t.Scalar(kind=kind) if kind in t.LOCALS and _is_aware(value, datetime) is False:
+            return _ticks(value - _EPOCH.replace(tzinfo=None), kind)
+        case t.Decimal() if isinstance(value, Number) and (unscaled := _unscaled(value, type_)):
+            return _unscaled_bytes(unscaled[0], type_).decode("latin-1")
+        case t.Uuid(fixed=fixed) if isinstance(value, UUID):
+            return str(value) if fixed is None else value.bytes.decode("latin-1")
+        case t.Enum() if isinstance(value, enum.Enum):
+            return symbol(value)
+    return value
 
 
 def default_to_python(default: Any, type_: t.Type) -> object:
@@ -305,5 +271,19 @@ def default_to_python(default: Any, type_: t.Type) -> object:
             return {key: default_to_python(item, values) for key, item in default.items()}
         case t.Record(fields=fields):
             return {f.name: default_to_python(default[f.name], f.type) for f in fields}
-        case leaf:
-            return _to_python(default, leaf)
+        case t.Scalar(kind=t.Kind.BYTES) | t.Fixed():
+            return default.encode("latin-1")
+        case t.Scalar(kind=t.Kind.DATE):
+            return _EPOCH.date() + timedelta(days=default)
+        case t.Scalar(kind=kind) if kind in t.TIMES:
+            return (_EPOCH + _length(default, kind)).time()
+        case t.Scalar(kind=kind) if kind in t.INSTANTS:
+            return _EPOCH + _length(default, kind)
+        case t.Scalar(kind=kind) if kind in t.LOCALS:
+            return _EPOCH.replace(tzinfo=None) + _length(default, kind)
+        case t.Decimal(scale=scale):
+            unscaled = int.from_bytes(default.encode("latin-1"), signed=True)
+            return Number(f"{unscaled}E-{scale}")
+        case t.Uuid(fixed=fixed):
+            return UUID(default) if fixed is None else UUID(bytes=default.encode("latin-1"))
+    return default

@@ -156,10 +156,8 @@ def _annotated(hint: object, words: tuple[str, ...], path: str, name: str) -> t.
             return fixed
         if fixed.size == avro.UUID_BYTES:
             return t.Uuid(fixed=fixed)
-    if kinds := _WORDS.get(hint):
-        for kind in kinds:
-            if kind.value == word:
-                return t.Scalar(kind=kind)
+    if word in _WORDS.get(hint, ()):
+        return t.Scalar(kind=t.Kind(word))
     raise t.invalid_schema(
         path,
         f"Annotated[…, {word!r}] does not fit its type; allowed are 'int' on int, "
@@ -175,9 +173,8 @@ def _field(member: dataclasses.Field[Any], type_: t.Type, path: str) -> t.Field:
     if value is dataclasses.MISSING or dataclasses.is_dataclass(value):
         return t.Field(name=member.name, type=type_)
     if isinstance(type_, t.Nullable) and value is not None:
-        type_ = t.Nullable(
-            item=type_.item, null_first=False
-        )  # Avro wants the default's branch first
+        # Avro wants the default's branch first.
+        type_ = t.Nullable(item=type_.item, null_first=False)
     text = defaults.default_text(defaults.default_from_python(value, type_), type_, path)
     return t.Field(name=member.name, type=type_, default=text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -71,15 +72,16 @@ class Schema:
     @cached_property
     def definition(self) -> dict[str, Any]:
         """The canonical form as a dict; do not modify it."""
-        return avro.definition(self.record)
+        rendered: dict[str, Any] = avro.definition(self.record)
+        return rendered
 
     @cached_property
     def canonical(self) -> str:
-        """The canonical form as JSON text: full names, defaults, no documentation.
+        """The canonical form as ASCII JSON text: full names, defaults, no documentation or spaces.
 
         Equal schemas have equal texts, and `Schema.parse` of the text gives an equal schema.
         """
-        return avro.canonical(self.record)
+        return json.dumps(self.definition, separators=(",", ":"))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -99,7 +101,7 @@ class Schema:
         Names of records, the order of a union's branches and defaults do not count, as they do not
         affect the values. The order of fields does, as it is that of the bytes.
         """
-        return differences(self.record, other.record)
+        return tuple(differences(self.record, other.record))
 
     def __repr__(self) -> str:
         return f"Schema({self.canonical})"
