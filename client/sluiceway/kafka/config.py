@@ -269,10 +269,12 @@ def _connection_properties(
 
 
 __all__ = [
+    "CONNECTION",
+    "CONSUMER",
+    "PRODUCER",
     "MaskedProperties",
+    "admin_config",
     "consumer_config",
-    "found_credentials",
-    "merged",
     "producer_config",
     "refuse_unlisted",
 ]
