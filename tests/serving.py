@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from sluiceway_gateway.cli.serve import bound_socket
-from sluiceway_gateway.http.server import ConnectionLimits, limited_protocol
+from sluiceway_gateway.http.server import limited_protocol
 
 
 class _Server(uvicorn.Server):
@@ -45,11 +45,7 @@ class _Server(uvicorn.Server):
 def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
     """Serve on a loopback port (0: a free one), in a thread, while the block runs; give the URL."""
     bound = bound_socket("127.0.0.1", port)
-    settings = app.state.parts.settings
-    limits = ConnectionLimits(
-        connections=settings.max_connections, client_timeout_s=settings.client_timeout_ms / 1000
-    )
-    protocol = limited_protocol(limits)
+    protocol = limited_protocol(app.state.parts.settings)
     server = _Server(uvicorn.Config(app, log_config=None, lifespan="on", http=protocol, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()

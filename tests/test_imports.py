@@ -20,7 +20,7 @@ GATEWAY_LAYERS = (
 )
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
-    *("model", "plan", "topic_config", "change", "etag", "selector", "lag", "progress", "bind"),
+    *("model", "plan", "topic_config", "change", "etag", "selector", "lag", "progress"),
     "provisioning.status",
 }
 #: Modules of the layer `http` outside of the package of that name.

@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
+from starlette.routing import BaseRoute
 
 from sluiceway._version import __version__
 from sluiceway_gateway.auth.service import Tokens
@@ -13,8 +15,6 @@ from sluiceway_gateway.channels import connection
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.cluster import routes as cluster_routes
-from sluiceway_gateway.cluster.service import ClusterService
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
@@ -24,11 +24,11 @@ from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
-from sluiceway_gateway.http import health, openapi, problems
-from sluiceway_gateway.http.deps import Services
+from sluiceway_gateway.http import cluster, health, openapi
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import document
+from sluiceway_gateway.http.route import GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.longpoll import Watch
@@ -38,7 +38,6 @@ from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.ack import Acknowledgements
 from sluiceway_gateway.offsets.service import Offsets
 from sluiceway_gateway.provisioning.reconciler import Counts
-from sluiceway_gateway.readiness import ReadinessCheck
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status import routes as status_routes
@@ -46,20 +45,16 @@ from sluiceway_gateway.status.service import Statuses
 
 __all__ = ["create_app"]
 
-# A probe has to be told soon.
-_READINESS_TIMEOUT_S = 2.0
-
 
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
-    """Return the gateway's application for these settings.
+    """Return the gateway's application.
 
-    Nothing is asked of the database or of Kafka before it starts. Its start
-    raises WrongRevision for a database that is not migrated to this version, and
-    InvalidSettings where there are tokens and no key to check them with. Raises
-    InvalidSettings for a database or Kafka properties that cannot be.
+    Connects to the database and to Kafka only at its start, which raises WrongRevision for a
+    database of another version, and InvalidSettings for tokens without a key. Raises
+    InvalidSettings for an invalid database URL or invalid Kafka properties.
 
-    Whoever stops the server calls `app.state.parts.watch.close()` first, as the
-    server waits for requests, and these may wait for a minute.
+    Before stopping the server, call `app.state.parts.watch.close()`: the server waits for running
+    requests, and long polls last up to a minute.
     """
     database = Database(
         settings.database_url.get_secret_value(),
@@ -121,11 +116,11 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         fragments=JsonCache(),
         groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
-        cluster=ClusterService(database, kafka),
-        readiness=ReadinessCheck(
-            database, kafka, timeout_s=_READINESS_TIMEOUT_S, failing=loops.failing
-        ),
         metrics=metrics,
+        database=database,
+        kafka=kafka,
+        failing_loops=loops.failing,
+        probe_threads=CapacityLimiter(4),
     )
 
     @asynccontextmanager
@@ -165,7 +160,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         offsets_routes,
         status_routes,
         groups_routes,
-        cluster_routes,
+        cluster,
         health,
         openapi,
     ):
@@ -173,8 +168,14 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         app.router.routes.extend(part.router.routes)
     documented = list(app.router.routes)
     # The most frequent requests find their route first.
-    app.router.routes.sort(key=lambda route: not getattr(route, "is_frequent", False))
-    problems.install(app)
+    app.router.routes.sort(key=lambda route: not _is_frequent(route))
     app.openapi = lambda: document(app, documented)  # type: ignore[method-assign]
-    app.add_middleware(Observation, metrics=metrics)
+    # The application's own middleware has nothing to do, and takes time.
+    app.middleware_stack = Observation(app.router, metrics=metrics, tokens=tokens)
     return app
+
+
+def _is_frequent(route: BaseRoute) -> bool:
+    """Whether the route's service authenticates once more, as those of the frequent requests do."""
+    access = route.access if isinstance(route, GatewayRoute) else None
+    return access is not None and access.rechecked

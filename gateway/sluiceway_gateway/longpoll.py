@@ -178,25 +178,13 @@ _ALL_CHANNELS = ""
 """The key of all channels together; no channel has this name."""
 
 
-class Watch:
+class Watch(Poller[str, Tag]):
     """Waits for changes of channels, their endpoints and their status."""
 
     def __init__(self, database: Database, *, limit: int, poll_s: float) -> None:
+        super().__init__(self._tags, limit=limit, poll_s=poll_s, immediate=True)
         self._database = database
-        self._poller = Poller(self._tags, limit=limit, poll_s=poll_s, immediate=True)
-        self.notify = self._poller.notify
-        self.slot = self._poller.slot
         self._at_close: list[Callable[[], None]] = []
-
-    @property
-    def waiting(self) -> int:
-        """The number of waits at present."""
-        return self._poller.waiting
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether waits end at once, because the process shuts down."""
-        return self._poller.is_closed
 
     async def changed(self, channel: Channel, *, timeout_s: float) -> bool:
         """Wait until the channel differs from this one; see `Poller.wait`."""
@@ -205,7 +193,7 @@ class Watch:
         def differs(tag: Tag | None) -> bool:
             return tag is None or (tag.uid, tag.generation, tag.revision) != seen
 
-        return await self._poller.wait(channel.name, differs, timeout_s=timeout_s)
+        return await self.wait(channel.name, differs, timeout_s=timeout_s)
 
     async def endpoints_changed(self, channel: Channel, revision: int, *, timeout_s: float) -> bool:
         """Wait until the channel's endpoints have another revision."""
@@ -214,13 +202,13 @@ class Watch:
         def differs(tag: Tag | None) -> bool:
             return tag is None or (tag.uid, tag.endpoints_revision) != seen
 
-        return await self._poller.wait(channel.name, differs, timeout_s=timeout_s)
+        return await self.wait(channel.name, differs, timeout_s=timeout_s)
 
     async def status_changed(
         self, name: str, seen: Tag, *, timeout_s: float, has_slot: bool = False
     ) -> bool:
         """Wait until anything of the channel differs."""
-        return await self._poller.wait(
+        return await self.wait(
             name, lambda tag: tag != seen, timeout_s=timeout_s, has_slot=has_slot
         )
 
@@ -240,7 +228,7 @@ class Watch:
         """End all waits, and allow no more. May be called from any thread."""
         for call in self._at_close:
             call()
-        self._poller.close()
+        super().close()
 
     def _tags(self, names: tuple[str, ...]) -> Mapping[str, Tag]:
         with self._database.read() as tx:

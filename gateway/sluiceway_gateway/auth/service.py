@@ -1,4 +1,4 @@
-"""Creating, listing, revoking and verifying tokens."""
+"""Tokens, and the addresses on which a gateway with or without tokens may listen."""
 
 import hashlib
 import hmac
@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -26,6 +28,7 @@ from sluiceway_gateway.auth.model import (
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import (
+    BindRefused,
     InvalidRequest,
     InvalidSettings,
     NotFound,
@@ -227,3 +230,50 @@ class _RecentPrincipals:
     def _hash(self, text: str | None) -> bytes:
         given = b"" if text is None else text.encode("utf-8", "replace")
         return hashlib.blake2b(given, key=self._key, digest_size=32).digest()
+
+
+def check_bind(host: str, *, has_tokens: bool, tls: bool) -> None:
+    """Return if the gateway may listen on `host`; raises BindRefused saying what is missing.
+
+    `has_tokens`: a token was ever made. `tls`: it speaks TLS, or a proxy does for it.
+    """
+    if is_loopback(host):
+        return
+    if not has_tokens:
+        raise BindRefused(
+            f"without tokens the gateway listens on loopback only, not on {host!r}: "
+            "make one with `sluiceway token create`, or set SLUICEWAY_HOST=127.0.0.1"
+        )
+    if not tls:
+        raise BindRefused(
+            f"tokens would go over the network in clear on {host!r}: set "
+            "SLUICEWAY_TLS_CERTIFICATE_FILE and SLUICEWAY_TLS_KEY_FILE, or "
+            "SLUICEWAY_TLS_BY_PROXY=1 if a proxy speaks TLS"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this address or name is loopback."""
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def is_loopback_authority(authority: str) -> bool:
+    """Whether `HOST[:PORT]`, as in a Host header, names loopback.
+
+    A page that a browser loaded from elsewhere keeps its own name here, even
+    where that name resolves to 127.0.0.1.
+    """
+    try:
+        parts = urlsplit(f"//{authority}")
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    plain = parts.netloc == authority and parts.username is None and not parts.path
+    return plain and host is not None and is_loopback(host)

@@ -1,6 +1,7 @@
 """Storage of tokens."""
 
 from collections.abc import Collection
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ from sluiceway_gateway.db.schema import tokens
 from sluiceway_gateway.db.statements import CachedSelect
 
 _MOST_KEPT = 10_000
-# Asked with every request, so it is put together once.
+# Executed for each request without a token.
 _ANY = select(tokens.c.id).limit(1)
 
 
@@ -34,17 +35,8 @@ def every(tx: ReadTransaction) -> list[Token]:
 
 def insert(tx: WriteTransaction, token: Token) -> None:
     """Add a token."""
-    tx.execute(
-        tokens.insert().values(
-            id=token.id,
-            label=token.label,
-            hash=token.hash,
-            scopes=[str(scope) for scope in token.scopes],
-            created_at=token.created_at,
-            expires_at=token.expires_at,
-            revoked_at=token.revoked_at,
-        )
-    )
+    scopes = [str(scope) for scope in token.scopes]
+    tx.execute(tokens.insert(), asdict(token) | {"scopes": scopes})
 
 
 def revoke(tx: WriteTransaction, token_id: str, now: datetime) -> bool:
@@ -61,19 +53,11 @@ def revoke(tx: WriteTransaction, token_id: str, now: datetime) -> bool:
 
 
 def _token_of(row: Row[Any]) -> Token:
-    return Token(
-        id=row.id,
-        label=row.label,
-        hash=row.hash,
-        scopes=tuple(Scope.parse(text) for text in row.scopes),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-    )
+    scopes = tuple(Scope.parse(text) for text in row.scopes)
+    return Token(**row._asdict() | {"scopes": scopes})
 
 
-# Asked with every request too: a row is read each time, and made into a token when it is not as it
-# was.
+# Executed for each request: always reads the row, and parses it only after a change.
 _OF_IDS = CachedSelect(
     select(tokens).where(tokens.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",

@@ -11,10 +11,9 @@ from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.etag import etag
 from sluiceway_gateway.channels.model import Channel, SchemaVersion
 from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.deps import Gateway, Services
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)
 

@@ -21,7 +21,6 @@ from sluiceway_gateway.channels.wire import (
 from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.errors import ConfigNotAllowed, Violation
 from sluiceway_gateway.http.auth import Anybody, Manager, Viewer
-from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import (
     Conditions,
@@ -34,7 +33,7 @@ from sluiceway_gateway.http.params import (
     selector_of,
 )
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.provisioning.topic_config import canonical, refusals
 from sluiceway_gateway.schemas.service import parse_schema
 

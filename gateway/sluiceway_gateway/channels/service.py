@@ -248,6 +248,11 @@ class Channels:
             channels=tuple(found[:limit]), following=found[limit - 1].name if more else None
         )
 
+    def name_of_topic(self, topic: str) -> str | None:
+        """Return the name of the channel that owns this topic."""
+        with self._database.read() as tx:
+            return channels_store.name_of_topic(tx, topic)
+
     def count_by_phase(self) -> dict[Phase, int]:
         """Return how many channels are in each phase."""
         with self._database.read() as tx:

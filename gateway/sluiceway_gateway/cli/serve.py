@@ -16,8 +16,7 @@ from typing import Any
 import click
 import uvicorn
 
-from sluiceway_gateway.auth.bind import check_bind
-from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.auth.service import Tokens, check_bind
 from sluiceway_gateway.db.revision import migrate as migrate_database
 from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.logs import configure_logs
@@ -152,21 +151,13 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
     """Serve until SIGINT or SIGTERM, then finish running requests. Raises ClickException."""
     # Imported late because it takes long: what refuses to serve should fail before.
     from sluiceway_gateway.app import create_app
-    from sluiceway_gateway.http.server import (
-        ConnectionLimits,
-        allowed_connections,
-        limited_protocol,
-    )
+    from sluiceway_gateway.http.server import limited_protocol
 
-    limits = ConnectionLimits(
-        connections=allowed_connections(settings),
-        client_timeout_s=settings.client_timeout_ms / 1000,
-    )
     app = create_app(settings)
     server = _Server(
         uvicorn.Config(
             app,
-            http=limited_protocol(limits),
+            http=limited_protocol(settings),
             # An upgraded connection would escape the limits.
             ws="none",
             log_config=None,

@@ -245,16 +245,23 @@ class Database:
     def _locked(self, writer: SqliteWriter) -> Iterator[Connection]:
         """Begin a write transaction on SQLite once no other writer is active."""
         self._breaker.check()
-        with self._turn(), ExitStack() as held:
+        if not self._writers.acquire(timeout=self._wait_s):
+            raise DatabaseUnavailable(
+                "The database is busy with other changes; send the request again."
+            )
+        try:
             # The previous writer may have tripped it.
             self._breaker.check()
-            try:
-                connection = held.enter_context(writer.transaction())
-            except (sqlite3.OperationalError, OperationalError) as error:
-                if is_locked(error):
-                    self._breaker.trip()
-                raise
-            yield connection
+            with ExitStack() as held:
+                try:
+                    connection = held.enter_context(writer.transaction())
+                except (sqlite3.OperationalError, OperationalError) as error:
+                    if is_locked(error):
+                        self._breaker.trip()
+                    raise
+                yield connection
+        finally:
+            self._writers.release()
 
     def close(self) -> None:
         """Close all connections; those in use close when they are returned."""
@@ -266,18 +273,6 @@ class Database:
                 self._writer.close()
             finally:
                 self._writers.release()
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Wait for the other writers of this process."""
-        if not self._writers.acquire(timeout=self._wait_s):
-            raise DatabaseUnavailable(
-                "The database is busy with other changes; send the request again."
-            )
-        try:
-            yield
-        finally:
-            self._writers.release()
 
 
 def _close(_connection: object, record: ConnectionPoolEntry) -> None:

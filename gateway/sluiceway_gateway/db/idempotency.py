@@ -1,7 +1,7 @@
 """Idempotency keys: a repeated request gets the stored answer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -51,13 +51,7 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
     # Only this key: a request must not wait for the deletion of others.
     expired = requests.c.created_at < now - REMEMBERED_FOR
     tx.execute(delete(requests).where(*_is(request), expired))
-    new = {
-        "principal": request.principal,
-        "key": request.key,
-        "digest": request.digest,
-        "created_at": now,
-    }
-    claimed = tx.execute(_CLAIM[tx.dialect], new)
+    claimed = tx.execute(_CLAIM[tx.dialect], asdict(request) | {"created_at": now})
     # SQLAlchemy has no reliable row count for inserts.
     if claimed.first() is not None:
         return None

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
@@ -246,12 +245,7 @@ class KafkaServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def wait_until_ready(self) -> None:
@@ -286,11 +280,11 @@ class KafkaServer:
         lines = (self._data_dir / "log" / "meta.properties").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)["cluster.id"]
 
-    def _tail(self, lines: int = 15) -> str:
+    def _tail(self) -> str:
         """Return the last lines of the broker's log and output."""
         paths = (self.log_path, self._data_dir / "broker.out")
         texts = [path.read_text(errors="replace") for path in paths if path.exists()]
-        return "\n".join("".join(texts).splitlines()[-lines:])
+        return "\n".join("".join(texts).splitlines()[-15:])
 
 
 def _format(java: list[str], properties: Path) -> None:

@@ -32,11 +32,10 @@ from sluiceway_gateway.endpoints.wire import (
     positions_of,
 )
 from sluiceway_gateway.http.auth import access
-from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
 MAX_PAYLOAD_BYTES = 4096
 MAX_ENDPOINTS = 1000

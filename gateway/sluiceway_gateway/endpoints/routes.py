@@ -32,12 +32,11 @@ from sluiceway_gateway.endpoints.wire import (
     positions_of,
 )
 from sluiceway_gateway.http.auth import Manager, Viewer, access
-from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after_place, place_before
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
 router = APIRouter(
     prefix="/v1/channels/{name}/endpoints", tags=["endpoints"], route_class=GatewayRoute

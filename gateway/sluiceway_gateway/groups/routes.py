@@ -11,11 +11,10 @@ from sluiceway_gateway.endpoints.routes import EndpointId
 from sluiceway_gateway.endpoints.wire import PositionBody, position_json
 from sluiceway_gateway.groups.service import SyncRequest
 from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.offsets.routes import Count, InGroup
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["endpoints"], route_class=GatewayRoute)

@@ -10,10 +10,9 @@ from anyio import to_thread
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
-from sluiceway_gateway.auth.bind import is_loopback, is_loopback_authority
 from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.service import Tokens, is_loopback, is_loopback_authority
 from sluiceway_gateway.errors import Forbidden, Unauthenticated
-from sluiceway_gateway.http.deps import services_of
 
 PUBLIC = frozenset({"/livez", "/readyz"})
 """Paths without authentication: yes, or no with one word for each missing part."""
@@ -21,13 +20,13 @@ PUBLIC = frozenset({"/livez", "/readyz"})
 _PRINCIPAL = "sluiceway.principal"
 
 
-async def authenticate(request: Request, *, recent: bool = False) -> Principal:
+async def authenticate(request: Request, tokens: Tokens, *, recent: bool = False) -> Principal:
     """Return the principal of a request; raises Unauthenticated and Forbidden.
 
     Reads the database on a worker thread. With `recent`, credentials that were valid within the
     last seconds are accepted without a read.
     """
-    tokens, token = services_of(request).tokens, _bearer_token(request.headers)
+    token = _bearer_token(request.headers)
     principal = tokens.recall(token) if recent else None
     if principal is None:
         principal = await to_thread.run_sync(tokens.authenticate, token)
@@ -81,9 +80,9 @@ class Access:
         self.action = action
         self.rechecked = rechecked
 
-    async def authorize(self, request: Request) -> None:
+    async def authorize(self, request: Request, tokens: Tokens) -> None:
         """Raise Unauthenticated or Forbidden unless the request may go on; reads no body."""
-        principal = await authenticate(request, recent=self.rechecked)
+        principal = await authenticate(request, tokens, recent=self.rechecked)
         if self.action is not None:
             principal.require(self.action, request.path_params.get("name"))
         request.scope[_PRINCIPAL] = principal

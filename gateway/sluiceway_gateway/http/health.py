@@ -1,19 +1,32 @@
-"""Routes of health and metrics."""
+"""Liveness, readiness and metrics."""
 
+import asyncio
 from contextlib import suppress
 
+from anyio import to_thread
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.db import revision
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.errors import (
+    DatabaseUnavailable,
+    KafkaUnavailable,
+    WrongEncoding,
+    WrongRevision,
+)
 from sluiceway_gateway.http.auth import Anybody
-from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.metrics import CONTENT_TYPE
+from sluiceway_gateway.provisioning.status import unavailable_reason
+
+#: Of the check of Kafka; a probe needs its answer soon.
+_TIMEOUT_S = 2.0
 
 router = APIRouter(route_class=GatewayRoute)
 
@@ -50,16 +63,38 @@ async def livez() -> Response:
     responses={503: {"description": "At least one of them does not", "model": Ready}},
 )
 async def readyz(gateway: Gateway) -> Response:
-    """Check the database and Kafka."""
-    found = await gateway.readiness.check()
-    whys = {"database": found.database, "kafka": found.kafka}
+    """Check the database and Kafka, in a few threads for any number of requests."""
+    database, kafka = await asyncio.gather(
+        to_thread.run_sync(_database_failure, gateway.database, limiter=gateway.probe_threads),
+        to_thread.run_sync(_kafka_failure, gateway.kafka, limiter=gateway.probe_threads),
+    )
+    whys = {"database": database, "kafka": kafka}
     reasons = {part: why for part, why in whys.items() if why is not None}
     body = {
         **{part: part not in reasons for part in whys},
         "reasons": reasons,
-        "loops": dict(found.loops),
+        "loops": dict(gateway.failing_loops()),
     }
-    return JSONResponse(body, 200 if found.ready else 503)
+    return JSONResponse(body, 503 if reasons else 200)
+
+
+def _database_failure(database: Database) -> str | None:
+    """Return why the database cannot be used, without its address; None if it can."""
+    try:
+        revision.require_current(database)
+        database.check()
+    except (DatabaseUnavailable, WrongEncoding, WrongRevision) as error:
+        return type(error).__name__
+    return None
+
+
+def _kafka_failure(kafka: KafkaAdmin) -> str | None:
+    """Return why Kafka cannot be used, without its address; None if it can."""
+    try:
+        kafka.describe_cluster(_TIMEOUT_S)
+    except KafkaUnavailable as error:
+        return str(unavailable_reason(error.lockout))
+    return None
 
 
 @router.get(

@@ -30,13 +30,7 @@ def loads(body: bytes) -> Any:
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not UTF-8; send JSON in UTF-8.") from None
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_object,
-            parse_constant=_constant,
-            parse_float=_float,
-            parse_int=_int,
-        )
+        value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise InvalidRequest(
             f"The body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})."
@@ -73,6 +67,11 @@ def _int(text: str) -> int:
     if len(text) > _MAX_DIGITS:
         raise InvalidRequest(f"A number of {len(text)} digits is too large.")
     return int(text)
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int
+)
 
 
 def _refuse_depth() -> NoReturn:

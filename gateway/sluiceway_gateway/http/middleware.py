@@ -2,30 +2,37 @@
 
 import asyncio
 import logging
+import secrets
 import time
-import uuid
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import structlog
 from fastapi import Request
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sluiceway_gateway.http.problems import internal_error, problem_response
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.errors import SluicewayGatewayError
+from sluiceway_gateway.http.problems import error_response, problem_response
 from sluiceway_gateway.metrics import Metrics
 
 _log = structlog.stdlib.get_logger("sluiceway_gateway.http")
 _lines = logging.getLogger("sluiceway_gateway.http")
+_INTERNAL = SluicewayGatewayError(
+    "The gateway failed on this request; its log has the cause under this request's id."
+)
 #: Changes that come as often as reads.
 _FREQUENT = {"/v1/heartbeats", "/v1/channels/{name}/groups/{group}/offsets"}
 
 
 class Observation:
-    """The outermost ASGI middleware."""
+    """The outermost middleware: logs and counts requests, responds to errors with problems."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, tokens: Tokens) -> None:
         self._app = app
         self._metrics = metrics
+        self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve HTTP requests and the lifespan only."""
@@ -34,7 +41,7 @@ class Observation:
             return
         if scope["type"] != "http":
             raise NotImplementedError(f"a connection of the kind {scope['type']}")
-        request_id = uuid.uuid4().hex
+        request_id = secrets.token_hex(16)
         begun, status = time.perf_counter(), 0
 
         async def observed(message: Message) -> None:
@@ -49,13 +56,19 @@ class Observation:
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
-                await self._app(scope, receive, observed)
+                try:
+                    await self._app(scope, receive, observed)
+                except (HTTPException, SluicewayGatewayError) as error:
+                    if status:
+                        raise
+                    response = await error_response(error, Request(scope), self._tokens)
+                    await response(scope, receive, observed)
             except Exception:
                 _log.exception("request failed", method=scope["method"])
                 if status:
                     # Half of an answer is out; the server cuts the connection.
                     raise
-                await problem_response(internal_error())(scope, receive, observed)
+                await problem_response(_INTERNAL)(scope, receive, observed)
             finally:
                 self._tell(scope, status, time.perf_counter() - begun)
 

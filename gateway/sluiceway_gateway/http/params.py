@@ -1,7 +1,6 @@
 """Shared request parameters: rules and documentation."""
 
 import base64
-import binascii
 import hashlib
 from typing import Annotated, Any
 
@@ -72,7 +71,7 @@ def request_of(
 
 def cursor_after(name: str) -> str:
     """Return the cursor after this name."""
-    return base64.urlsafe_b64encode(f"1:{name}".encode()).decode("ascii").rstrip("=")
+    return _cursor(f"1:{name}")
 
 
 def name_before(cursor: str | None) -> str:
@@ -80,11 +79,9 @@ def name_before(cursor: str | None) -> str:
     if cursor is None:
         return ""
     try:
-        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-        text = base64.b64decode(padded, b"-_", validate=True).decode("ascii")
-        # Broken too where the form is another one.
-        name = check_name(text.removeprefix("1:"))
-    except (binascii.Error, UnicodeError, ValueError):
+        # Also invalid where the form is another one.
+        name = check_name(_text_of(cursor).removeprefix("1:"))
+    except ValueError:
         name = ""
     if not name or cursor != cursor_after(name):
         raise _malformed("cursor", _NO_CURSOR)
@@ -93,8 +90,7 @@ def name_before(cursor: str | None) -> str:
 
 def cursor_after_place(place: Place) -> str:
     """Return the cursor after this place."""
-    text = f"e:{place.role}/{place.group}/{place.index}"
-    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
+    return _cursor(f"e:{place.role}/{place.group}/{place.index}")
 
 
 def place_before(cursor: str | None) -> Place | None:
@@ -102,15 +98,23 @@ def place_before(cursor: str | None) -> Place | None:
     if cursor is None:
         return None
     try:
-        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-        text = base64.b64decode(padded, b"-_", validate=True).decode("ascii")
-        role, group, index = text.removeprefix("e:").split("/")
+        role, group, index = _text_of(cursor).removeprefix("e:").split("/")
         place = Place(role=Role(role), group=group and check_group(group), index=int(index))
-    except (binascii.Error, UnicodeError, ValueError):
+    except ValueError:
         place = None
     if place is None or cursor != cursor_after_place(place) or place.index > INT64_MAX:
         raise _malformed("cursor", _NO_CURSOR)
     return place
+
+
+def _cursor(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
+
+
+def _text_of(cursor: str) -> str:
+    """Return a cursor's text. Raises ValueError for one that is not base64."""
+    padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+    return base64.b64decode(padded, b"-_", validate=True).decode("ascii")
 
 
 def selector_of(text: str | None) -> Selector | None:

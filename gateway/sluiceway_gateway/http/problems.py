@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from sluiceway_gateway import errors
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.errors import (
     MOST_VIOLATIONS,
     InvalidRequest,
@@ -81,9 +83,7 @@ def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = 
         "retriable": error.retriable,
     }
     if error.violations:
-        body["errors"] = [
-            {"pointer": each.pointer, "message": each.message} for each in error.violations
-        ]
+        body["errors"] = [asdict(each) for each in error.violations]
     own = dict(headers)
     if isinstance(error, errors.Unauthenticated):
         own["WWW-Authenticate"] = 'Bearer realm="sluiceway"'
@@ -91,13 +91,6 @@ def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = 
         own["Retry-After"] = str(error.retry_after_s)
     # Escaped, so that whatever a message quotes can be sent.
     return Response(json.dumps(body), status, headers=own, media_type=MEDIA_TYPE)
-
-
-def internal_error() -> SluicewayGatewayError:
-    """Return the error for an unexpected exception; it contains no details."""
-    return SluicewayGatewayError(
-        "The gateway failed on this request; its log has the cause under this request's id."
-    )
 
 
 _POINTER_LENGTH = 300
@@ -157,34 +150,26 @@ def problems(
     return {**found, **(also or {})}
 
 
-def install(app: FastAPI) -> None:
-    """Respond to every error that reaches the application with a problem."""
-
-    @app.exception_handler(SluicewayGatewayError)
-    async def ours(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, SluicewayGatewayError)  # noqa: S101
+async def error_response(
+    error: HTTPException | SluicewayGatewayError, request: Request, tokens: Tokens
+) -> Response:
+    """Return the response for an error, or for an unknown path or method (HTTPException)."""
+    if isinstance(error, SluicewayGatewayError):
         return problem_response(error)
-
-    @app.exception_handler(HTTPException)
-    async def routing(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101
-        try:
-            # No route was found, and so none has authenticated the request.
-            await authenticate(request)
-        except SluicewayGatewayError as refusal:
-            return problem_response(refusal)
-        headers = error.headers or {}
-        if error.status_code == 404:
-            return problem_response(
-                errors.NotFound("There is nothing here; the paths are in /openapi.json."), headers
-            )
-        if error.status_code == 405:
-            allowed = ", ".join(_methods(request))
-            return problem_response(
-                errors.MethodNotAllowed(f"{request.method} is not for this; use {allowed}."),
-                {"Allow": allowed},
-            )
-        return problem_response(InvalidRequest(f"The request cannot be read: {error.detail}."))
+    try:
+        # No route was found, so none has authenticated the request.
+        await authenticate(request, tokens)
+    except SluicewayGatewayError as refusal:
+        return problem_response(refusal)
+    if error.status_code == 405:
+        allowed = ", ".join(_methods(request))
+        return problem_response(
+            errors.MethodNotAllowed(f"{request.method} is not for this; use {allowed}."),
+            {"Allow": allowed},
+        )
+    return problem_response(
+        errors.NotFound("There is nothing here; the paths are in /openapi.json.")
+    )
 
 
 def _methods(request: Request) -> list[str]:

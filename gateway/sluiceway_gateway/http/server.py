@@ -6,7 +6,6 @@ connections. The limits apply before authentication, so they do not depend on th
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,8 +23,6 @@ from sluiceway_gateway.http.auth import PUBLIC
 from sluiceway_gateway.http.problems import problem_response
 from sluiceway_gateway.settings import Settings
 
-__all__ = ["HEALTH_CONNECTIONS", "ConnectionLimits", "allowed_connections", "limited_protocol"]
-
 MAX_URL_BYTES = 16 * 1024
 MAX_HEAD_BYTES = 32 * 1024
 """Bytes of the URL and the headers, including trailers of a chunked body."""
@@ -38,15 +35,6 @@ _WARN_EVERY_S = 60.0
 _log = logging.getLogger("sluiceway_gateway.http")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConnectionLimits:
-    """Limits for clients, authenticated or not."""
-
-    connections: int
-    client_timeout_s: float
-    """Time for a request to arrive completely, and for a client to read more of a response."""
-
-
 class LimitedProtocol(HttpToolsProtocol):
     """One connection.
 
@@ -54,7 +42,9 @@ class LimitedProtocol(HttpToolsProtocol):
     if all are busy, new ones may ask for the health endpoints only.
     """
 
-    limits: ClassVar[ConnectionLimits]
+    max_connections: ClassVar[int]
+    client_timeout_s: ClassVar[float]
+    """Time for a request to arrive completely, and for a client to read more of a response."""
     idle: ClassVar[dict["LimitedProtocol", None]]
     """Connections of this server without a request, the longest idle first."""
     warned_s: ClassVar[float]
@@ -75,7 +65,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection, closing an idle one if necessary, or refuse it."""
         super().connection_made(transport)
-        over = len(self.connections) - self.limits.connections
+        over = len(self.connections) - self.max_connections
         if over > 0:
             self._warn()
             if self.idle:
@@ -188,14 +178,13 @@ class LimitedProtocol(HttpToolsProtocol):
             _log.warning(
                 "all %d connections are in use: idle ones are closed for new ones, and new ones "
                 "refused if there are none; see SLUICEWAY_MAX_CONNECTIONS",
-                self.limits.connections,
+                self.max_connections,
             )
 
     def _expect(self) -> None:
         """Start the timer for the rest of a request."""
         if self._deadline is None:
-            timeout_s = self.limits.client_timeout_s
-            self._deadline = self.loop.call_later(timeout_s, self._overdue)
+            self._deadline = self.loop.call_later(self.client_timeout_s, self._overdue)
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
@@ -211,9 +200,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
             self._abort_if_stalled()
         else:
-            seconds = self.limits.client_timeout_s
+            timeout = f"{self.client_timeout_s:g} s"
             self._refuse(
-                RequestTimeout(f"The request did not arrive within {seconds:g} s; send it again.")
+                RequestTimeout(f"The request did not arrive within {timeout}; send it again.")
             )
 
     def _refuse(self, error: SluicewayGatewayError) -> None:
@@ -238,22 +227,22 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._abort_if_stalled()
 
         if waiting and self._stalled is None:
-            self._stalled = self.loop.call_later(self.limits.client_timeout_s, look)
+            self._stalled = self.loop.call_later(self.client_timeout_s, look)
 
 
-def limited_protocol(limits: ConnectionLimits) -> type[LimitedProtocol]:
+def limited_protocol(settings: Settings) -> type[LimitedProtocol]:
     """Return the protocol class for one server, for uvicorn's option `http`."""
 
     class ServerProtocol(LimitedProtocol):
-        pass
+        max_connections = _allowed_connections(settings)
+        client_timeout_s = settings.client_timeout_ms / 1000
+        idle: ClassVar = {}
+        warned_s = -_WARN_EVERY_S
 
-    ServerProtocol.limits = limits
-    ServerProtocol.idle = {}
-    ServerProtocol.warned_s = -_WARN_EVERY_S
     return ServerProtocol
 
 
-def allowed_connections(settings: Settings) -> int:
+def _allowed_connections(settings: Settings) -> int:
     """Return the number of connections that fit the process's limit of open files."""
     wanted = settings.max_connections
     # A connection to SQLite opens three; Kafka, logs and the event loop open some.

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sluiceway.kafka.diagnosis import Finding, diagnosis
+from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.errors import AccessFailure, InvalidSettings, KafkaUnavailable, Misfit
 from sluiceway_gateway.kafka.model import Cause, Rejection
 
@@ -149,9 +149,13 @@ class Client:
         Raises KafkaUnavailable if every result is `UNAVAILABLE`.
         """
         results = {key: _result(future, timeout_s) for key, future in futures.items()}
-        unavailable = [each for each in results.values() if _is_unavailable(each)]
+        unavailable = [
+            each.message
+            for each in results.values()
+            if isinstance(each, Rejection) and each.cause is Cause.UNAVAILABLE
+        ]
         if unavailable and len(unavailable) == len(results):
-            raise self.unavailable(unavailable[0].message)
+            raise self.unavailable(unavailable[0])
         self.admin.poll(0)
         if not unavailable:
             self._last_error = self._last_failure = None
@@ -189,7 +193,10 @@ class Client:
         except TimeoutError:
             # No broker answers, so the last finding still holds.
             return self._last_failure
-        self._last_failure = None if found is None else _access_failure(found)
+        self._last_failure = None
+        if found is not None:
+            words = f"{found.message} ({_SOURCE})"
+            self._last_failure = AccessFailure(misfit=Misfit(found.problem), words=words)
         return self._last_failure
 
     def _on_error(self, error: KafkaError) -> None:
@@ -242,13 +249,5 @@ def _result(future: "Future[Any]", timeout_s: float) -> Any:
         return Rejection(cause=Cause.UNAVAILABLE, message="the Kafka client does not answer")
 
 
-def _access_failure(found: Finding) -> AccessFailure:
-    return AccessFailure(misfit=Misfit(found.problem), words=f"{found.message} ({_SOURCE})")
-
-
 def _is_refusal(error: KafkaError | None) -> TypeGuard[KafkaError]:
     return error is not None and error.code() in _REFUSED
-
-
-def _is_unavailable(result: object) -> bool:
-    return isinstance(result, Rejection) and result.cause is Cause.UNAVAILABLE

@@ -16,12 +16,11 @@ from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody, position_json
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.auth import Manager, Viewer, access
-from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, Wait, request_of
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.offsets.ack import AckResult, Bounds
 from sluiceway_gateway.offsets.model import Commit, Committed, Position
 from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset

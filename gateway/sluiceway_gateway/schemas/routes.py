@@ -10,10 +10,9 @@ from pydantic import BaseModel
 
 from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.http.auth import Anybody, Viewer
-from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
 router = APIRouter(prefix="/v1", tags=["schemas"], route_class=GatewayRoute)
 

@@ -19,10 +19,9 @@ from sluiceway_gateway.errors import (
     Unauthenticated,
 )
 from sluiceway_gateway.http.auth import Anybody, Viewer, access, authenticate
-from sluiceway_gateway.http.deps import Gateway, Services
 from sluiceway_gateway.http.params import Conditions, Name, Wait, name_before
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.status.views import ChannelView, ListView, StatusView, awaited
 from sluiceway_gateway.status.wire import StatusBody, StatusList
@@ -186,7 +185,7 @@ async def _stream(
     named = Precondition.of(if_match=None, if_none_match=last).names(tag)
 
     async def check() -> None:
-        await authenticate(request)
+        await authenticate(request, gateway.tokens)
 
     events = _events(view, gateway.watch, check=check, seen=tag if named else None)
     return _Stream(events, gateway.watch)

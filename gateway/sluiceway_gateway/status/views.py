@@ -11,9 +11,9 @@ from starlette.concurrency import run_in_threadpool
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.etag import Precondition, status_etag
 from sluiceway_gateway.channels.wire import time_json
-from sluiceway_gateway.http.deps import Services
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import cursor_after
+from sluiceway_gateway.http.route import Services
 from sluiceway_gateway.status.service import StatusPage
 from sluiceway_gateway.status.store import StatusVersion
 from sluiceway_gateway.status.wire import status_text, summary_json

@@ -1,6 +1,6 @@
 import pytest
 
-from sluiceway_gateway.auth.bind import check_bind, is_loopback, is_loopback_authority
+from sluiceway_gateway.auth.service import check_bind, is_loopback, is_loopback_authority
 from sluiceway_gateway.errors import BindRefused
 
 LOOPBACK = ["127.0.0.1", "127.8.8.8", "::1", "localhost", "::ffff:127.0.0.1"]

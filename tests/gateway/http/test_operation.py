@@ -1,3 +1,4 @@
+import asyncio
 import io
 import itertools
 import json
@@ -6,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 from gateway_rig import Rig, code
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import Message, Receive, Scope, Send
 
 from logging_kept import logging_kept
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.loops import Leader
 from waiting import until
@@ -120,6 +123,28 @@ def test_what_nobody_foresaw_is_a_problem_and_in_the_log(
     (failure,) = [each for each in logged if each["event"] == "request failed"]
     assert failure["request_id"] == answer.headers["x-request-id"]
     assert "RuntimeError" in failure["exception"]
+
+
+def test_an_error_after_the_start_of_a_response_cuts_the_connection(
+    rig: Rig, lines: io.StringIO
+) -> None:
+    async def begun(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise DatabaseUnavailable("the details")
+
+    async def receive() -> Message:
+        raise AssertionError("reads nothing")
+
+    async def send(message: Message) -> None:
+        sent.append(message["type"])
+
+    sent: list[str] = []
+    parts = rig.app.state.parts
+    observation = Observation(begun, metrics=parts.metrics, tokens=parts.tokens)
+    with pytest.raises(DatabaseUnavailable):
+        asyncio.run(observation({"type": "http", "method": "GET"}, receive, send))
+    assert sent == ["http.response.start"]
+    assert "the details" in lines.getvalue()
 
 
 def test_requests_are_logged_without_their_secrets(rig: Rig, lines: io.StringIO) -> None:

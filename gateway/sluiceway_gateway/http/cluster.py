@@ -1,4 +1,4 @@
-"""Routes of the Kafka cluster."""
+"""Brokers and topics of the Kafka cluster, read without a cache."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -7,11 +7,11 @@ from fastapi import APIRouter, Path, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from sluiceway_gateway.cluster.service import TopicReport
+from sluiceway_gateway.auth.model import Action
+from sluiceway_gateway.errors import NotFound
 from sluiceway_gateway.http.auth import Administrator, Anybody
-from sluiceway_gateway.http.deps import Gateway
 from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
 router = APIRouter(prefix="/v1/cluster", tags=["cluster"], route_class=GatewayRoute)
 
@@ -65,7 +65,7 @@ class ClusterTopicBody(BaseModel):
 )
 def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
     """Return the cluster's id, its controller and its living brokers."""
-    return JSONResponse(asdict(gateway.cluster.cluster()))
+    return JSONResponse(asdict(gateway.kafka.describe_cluster()))
 
 
 @router.get(
@@ -76,7 +76,12 @@ def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
 )
 def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gateway) -> Response:
     """Return a living broker."""
-    return JSONResponse(asdict(gateway.cluster.broker(broker_id)))
+    brokers = gateway.kafka.describe_cluster().brokers
+    for broker in brokers:
+        if broker.id == broker_id:
+            return JSONResponse(asdict(broker))
+    alive = ", ".join(str(each.id) for each in brokers)
+    raise NotFound(f"There is no broker {broker_id}; living brokers: {alive or 'none'}.")
 
 
 @router.get(
@@ -90,19 +95,17 @@ def get_topic(topic: TopicName, principal: Anybody, gateway: Gateway) -> Respons
 
     Needs the permission to read the topic's channel, or the scope `admin` if there is none.
     """
-    gateway.cluster.authorize(principal, topic)
-    return JSONResponse(_topic_json(gateway.cluster.topic(topic)))
-
-
-def _topic_json(report: TopicReport) -> dict[str, object]:
-    def partition(number: int) -> dict[str, int | None]:
-        marks = report.watermarks.get(number)
-        return {
-            "begin_offset": None if marks is None else marks.begin_offset,
-            "end_offset": None if marks is None else marks.end_offset,
-        }
-
-    topic = asdict(report.topic)
-    for each in topic["partitions"]:
-        each |= partition(each["partition"])
-    return topic
+    if not principal.may(Action.ADMIN):
+        name = gateway.channels.name_of_topic(topic)
+        principal.require(*((Action.ADMIN,) if name is None else (Action.READ, name)))
+    found = gateway.kafka.describe_topic(topic)
+    if found is None:
+        raise NotFound(f"There is no topic {topic!r} in Kafka.")
+    with_leader = [each.partition for each in found.partitions if each.leader is not None]
+    watermarks = gateway.kafka.watermarks(topic, with_leader)
+    body = asdict(found)
+    for each in body["partitions"]:
+        marks = watermarks.get(each["partition"])
+        each["begin_offset"] = None if marks is None else marks.begin_offset
+        each["end_offset"] = None if marks is None else marks.end_offset
+    return JSONResponse(body)

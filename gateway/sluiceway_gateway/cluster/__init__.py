@@ -1,1 +1,0 @@
-"""The Kafka cluster: brokers, topics, watermarks."""
