@@ -233,7 +233,7 @@ class ChannelReader(ChannelEndpoint):
     def end_offsets(self) -> dict[int, int]:
         """Return the offset after the last message of each partition."""
         self._require_open()
-        return self._stream.ends_at_once(self.partitions)
+        return self._stream.ends(self.partitions)
 
     def lag(self) -> dict[int, int]:
         """Return the number of offsets between the position and the end of each partition.

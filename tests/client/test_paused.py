@@ -24,7 +24,7 @@ from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Heartbeat,
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, Fenced, KafkaUnavailable, StaleGeneration
-from sluiceway.kafka import idle_timeout
+from sluiceway.kafka import consumer as kafka_consumer
 from sluiceway.kafka.consumer import OwnStream
 from waiting import until
 
@@ -350,7 +350,7 @@ def test_a_pause_is_no_silence_of_kafka(topics: Topics, monkeypatch: pytest.Monk
     ahead_s = 0.0
     monotonic = time.monotonic
     monkeypatch.setattr(
-        idle_timeout, "time", SimpleNamespace(monotonic=lambda: monotonic() + ahead_s)
+        kafka_consumer, "time", SimpleNamespace(monotonic=lambda: monotonic() + ahead_s)
     )
     with ChannelReader(connection, until="now", timeout_s=1) as reader:
         with monkeypatch.context() as nothing_comes:

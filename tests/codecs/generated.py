@@ -8,27 +8,13 @@ from decimal import Decimal as Number
 from hypothesis import strategies as st
 
 from sluiceway.schema import Schema
-from sluiceway.schema.types import (
-    Array,
-    Decimal,
-    Enum,
-    Field,
-    Fixed,
-    Kind,
-    Leaf,
-    Map,
-    Nullable,
-    Record,
-    Scalar,
-    Type,
-    Uuid,
-)
+from sluiceway.schema import types as t
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
-Leaves = st.SearchStrategy[Leaf]
+Leaves = st.SearchStrategy[t.Leaf]
 
-SCALARS: Leaves = st.sampled_from([Scalar(kind=kind) for kind in Kind])
-FIXED: Leaves = st.builds(Fixed, name=st.just("f"), size=st.integers(1, 17))
+SCALARS: Leaves = st.sampled_from([t.Scalar(kind=kind) for kind in t.Kind])
+FIXED: Leaves = st.builds(t.Fixed, name=st.just("f"), size=st.integers(1, 17))
 
 
 def _digits(least: int, most: int) -> st.SearchStrategy[tuple[int, int]]:
@@ -37,20 +23,20 @@ def _digits(least: int, most: int) -> st.SearchStrategy[tuple[int, int]]:
     )
 
 
-def _in_fixed(digits: tuple[int, int], longer: int) -> Leaf:
+def _in_fixed(digits: tuple[int, int], longer: int) -> t.Leaf:
     size = (10 ** digits[0]).bit_length() // 8 + 1 + longer
-    fixed = Fixed(name="d", size=size)
-    return Decimal(precision=digits[0], scale=digits[1], fixed=fixed)
+    fixed = t.Fixed(name="d", size=size)
+    return t.Decimal(precision=digits[0], scale=digits[1], fixed=fixed)
 
 
 DECIMALS: Leaves = st.one_of(
-    _digits(1, 76).map(lambda digits: Decimal(precision=digits[0], scale=digits[1])),
+    _digits(1, 76).map(lambda digits: t.Decimal(precision=digits[0], scale=digits[1])),
     st.builds(_in_fixed, _digits(1, 76), st.integers(0, 5)),
 )
-UUIDS: Leaves = st.sampled_from([Uuid(), Uuid(fixed=Fixed(name="u", size=16))])
+UUIDS: Leaves = st.sampled_from([t.Uuid(), t.Uuid(fixed=t.Fixed(name="u", size=16))])
 ENUMS: Leaves = st.lists(NAMES, min_size=1, max_size=4, unique=True).flatmap(
     lambda symbols: st.builds(
-        Enum,
+        t.Enum,
         name=st.just("e"),
         symbols=st.just(tuple(symbols)),
         default=st.one_of(st.none(), st.sampled_from(symbols)),
@@ -62,48 +48,49 @@ FAST: Leaves = st.one_of(
     ENUMS,
     UUIDS,
     DECIMALS.filter(lambda leaf: not leaf.fixed or leaf.fixed.size % 4 == 0),
-    st.builds(Fixed, name=st.just("f"), size=st.sampled_from([4, 8, 12, 16, 20, 64])),
+    st.builds(t.Fixed, name=st.just("f"), size=st.sampled_from([4, 8, 12, 16, 20, 64])),
 )
 
 
-def types(leaves: Leaves = LEAVES, depth: int = 2) -> st.SearchStrategy[Type]:
+def types(leaves: Leaves = LEAVES, depth: int = 2) -> st.SearchStrategy[t.Type]:
     present = leaves
     if depth:
         below = st.deferred(lambda: types(leaves, depth - 1))
         present = st.one_of(
             leaves,
-            below.map(lambda type_: Array(items=type_)),
-            below.map(lambda type_: Map(values=type_)),
+            below.map(lambda type_: t.Array(items=type_)),
+            below.map(lambda type_: t.Map(values=type_)),
             records(leaves, depth - 1, most=3),
         )
-    nullable = st.builds(lambda i, n: Nullable(item=i, null_first=n), present, st.booleans())
+    nullable = st.builds(lambda i, n: t.Nullable(item=i, null_first=n), present, st.booleans())
     return st.one_of(present, nullable)
 
 
 @st.composite
 def records(draw, leaves=LEAVES, depth=2, most=5, name="nested"):
     names = draw(st.lists(NAMES, min_size=1, max_size=most, unique=True))
-    fields = tuple(Field(name=n, type=draw(types(leaves, depth))) for n in names)
-    return Record(name=name, fields=fields)
+    fields = tuple(t.Field(name=n, type=draw(types(leaves, depth))) for n in names)
+    return t.Record(name=name, fields=fields)
 
 
-def _named(type_: Type, path: str) -> Type:
+def _named(type_: t.Type, path: str) -> t.Type:
     """Give everything that is named a name of its own."""
     match type_:
-        case Nullable(item=item):
-            return Nullable(item=_named(item, path), null_first=type_.null_first)
-        case Array(items=items):
-            return Array(items=_named(items, f"{path}_i"))
-        case Map(values=values):
-            return Map(values=_named(values, f"{path}_v"))
-        case Record(fields=fields):
+        case t.Nullable(item=item):
+            return t.Nullable(item=_named(item, path), null_first=type_.null_first)
+        case t.Array(items=items):
+            return t.Array(items=_named(items, f"{path}_i"))
+        case t.Map(values=values):
+            return t.Map(values=_named(values, f"{path}_v"))
+        case t.Record(fields=fields):
             renamed = [
-                Field(name=f.name, type=_named(f.type, f"{path}_{n}")) for n, f in enumerate(fields)
+                t.Field(name=f.name, type=_named(f.type, f"{path}_{n}"))
+                for n, f in enumerate(fields)
             ]
-            return Record(name=path, fields=tuple(renamed))
-        case Fixed() | Enum():
+            return t.Record(name=path, fields=tuple(renamed))
+        case t.Fixed() | t.Enum():
             return replace(type_, name=path)
-        case Decimal(fixed=Fixed()) | Uuid(fixed=Fixed()):
+        case t.Decimal(fixed=t.Fixed()) | t.Uuid(fixed=t.Fixed()):
             return replace(type_, fixed=replace(type_.fixed, name=path))
     return type_
 
@@ -138,46 +125,46 @@ def _near(zone):
 
 _TIMES = st.one_of(st.times(), st.sampled_from([time.min, time.max]))
 _VALUES = {
-    Kind.BOOLEAN: st.booleans(),
-    Kind.INT: st.integers(-(2**31), 2**31 - 1),
-    Kind.LONG: st.integers(-(2**63), 2**63 - 1),
-    Kind.FLOAT: st.floats(width=32),
-    Kind.DOUBLE: st.floats(),
-    Kind.STRING: st.text(max_size=8),
-    Kind.BYTES: st.binary(max_size=8),
-    Kind.DATE: st.one_of(st.dates(), st.sampled_from([date.min, date.max])),
-    Kind.TIME_MILLIS: _ticking(_TIMES, 1_000_000),
-    Kind.TIME: _ticking(_TIMES, 1_000),
-    Kind.TIMESTAMP_MILLIS: _ticking(_instants(UTC), 1_000_000),
-    Kind.TIMESTAMP: _ticking(_instants(UTC), 1_000),
-    Kind.TIMESTAMP_NANOS: _ticking(_near(UTC), 1),
-    Kind.LOCAL_TIMESTAMP_MILLIS: _ticking(_instants(None), 1_000_000),
-    Kind.LOCAL_TIMESTAMP: _ticking(_instants(None), 1_000),
-    Kind.LOCAL_TIMESTAMP_NANOS: _ticking(_near(None), 1),
+    t.Kind.BOOLEAN: st.booleans(),
+    t.Kind.INT: st.integers(-(2**31), 2**31 - 1),
+    t.Kind.LONG: st.integers(-(2**63), 2**63 - 1),
+    t.Kind.FLOAT: st.floats(width=32),
+    t.Kind.DOUBLE: st.floats(),
+    t.Kind.STRING: st.text(max_size=8),
+    t.Kind.BYTES: st.binary(max_size=8),
+    t.Kind.DATE: st.one_of(st.dates(), st.sampled_from([date.min, date.max])),
+    t.Kind.TIME_MILLIS: _ticking(_TIMES, 1_000_000),
+    t.Kind.TIME: _ticking(_TIMES, 1_000),
+    t.Kind.TIMESTAMP_MILLIS: _ticking(_instants(UTC), 1_000_000),
+    t.Kind.TIMESTAMP: _ticking(_instants(UTC), 1_000),
+    t.Kind.TIMESTAMP_NANOS: _ticking(_near(UTC), 1),
+    t.Kind.LOCAL_TIMESTAMP_MILLIS: _ticking(_instants(None), 1_000_000),
+    t.Kind.LOCAL_TIMESTAMP: _ticking(_instants(None), 1_000),
+    t.Kind.LOCAL_TIMESTAMP_NANOS: _ticking(_near(None), 1),
 }
 
 
-def values(type_: Type) -> st.SearchStrategy[object]:
+def values(type_: t.Type) -> st.SearchStrategy[object]:
     match type_:
-        case Scalar(kind=kind):
+        case t.Scalar(kind=kind):
             return _VALUES[kind]
-        case Fixed(size=size):
+        case t.Fixed(size=size):
             return st.binary(min_size=size, max_size=size)
-        case Decimal(precision=precision, scale=scale):
+        case t.Decimal(precision=precision, scale=scale):
             most = 10**precision - 1
             numbers = st.one_of(st.integers(-most, most), st.sampled_from([-most, 0, most]))
             return numbers.map(lambda number: Number(f"{number}E-{scale}"))
-        case Uuid():
+        case t.Uuid():
             return st.one_of(st.uuids(), st.sampled_from([uuid.UUID(int=0)]))
-        case Enum(symbols=symbols):
+        case t.Enum(symbols=symbols):
             return st.sampled_from(symbols)
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return st.one_of(st.none(), values(item))
-        case Array(items=items):
+        case t.Array(items=items):
             return st.lists(values(items), max_size=3)
-        case Map(values=items):
+        case t.Map(values=items):
             return st.dictionaries(st.text(max_size=4), values(items), max_size=3)
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             return st.fixed_dictionaries({field.name: values(field.type) for field in fields})
     raise AssertionError(type_)
 
