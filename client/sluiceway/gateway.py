@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from sluiceway.channel import Channel
-from sluiceway.channel_endpoint import ClosesOnExit
 from sluiceway.channel_state import checked_idle, spec_json
+from sluiceway.endpoint.handle import ClosesOnExit
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_summaries

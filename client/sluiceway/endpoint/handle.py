@@ -1,10 +1,12 @@
-"""The handle of an attached endpoint: attach, heartbeats, detach."""
+"""Attached endpoints: attach, heartbeats, detach; and the base class of readers and writers."""
 
 import logging
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
 from sluiceway.endpoint.metrics import EndpointMetrics
@@ -31,7 +33,8 @@ from sluiceway.rest.endpoint_models import (
 )
 from sluiceway.rest.transport import Backoff
 
-__all__ = ["EndpointHandle", "StatusCallback"]
+__all__ = ["ChannelEndpoint", "ClosesOnExit", "EndpointHandle", "StatusCallback"]
+
 
 LOGGER = logging.getLogger("sluiceway.endpoint.handle")
 
@@ -331,3 +334,79 @@ class EndpointHandle:
     def _end(self) -> None:
         self._open = False
         self.session.unregister(self)
+
+
+class ClosesOnExit(ABC):
+    """A context manager: leaving the block closes, leaving it by an exception aborts."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything. May be repeated."""
+
+    def abort(self, error: BaseException) -> None:
+        """Release everything after a failure, which `error` describes to others."""
+        del error
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort(error)
+
+
+class ChannelEndpoint(ClosesOnExit):
+    """A writer or reader, which may be attached to its channel as an endpoint."""
+
+    def __init__(self, handle: EndpointHandle | None) -> None:
+        self._handle = handle
+
+    @property
+    def endpoint_id(self) -> str | None:
+        """The endpoint's id, 32 hexadecimal digits; None if it is not attached."""
+        return None if self._handle is None else self._handle.id
+
+    @property
+    def handle(self) -> EndpointHandle:
+        """The endpoint's handle, for libraries on top of readers and writers.
+
+        Raises OptionError if it is not attached.
+        """
+        if self._handle is None:
+            raise OptionError(
+                "this reader or writer is not attached to its channel, so it has no status: give "
+                "it a group"
+            )
+        return self._handle
+
+    @property
+    def payload(self) -> Mapping[str, Any] | None:
+        """The payload that its counterparts see: a JSON object up to 4 KiB, or None."""
+        return self.handle.payload
+
+    @payload.setter
+    def payload(self, payload: Mapping[str, Any] | None) -> None:
+        self.handle.payload = payload
+
+    @property
+    def finish_requested(self) -> bool:
+        """Whether the channel is closing or being deleted, as of the last heartbeat.
+
+        A writer should finish then; a reader knows that no further writer attaches.
+        """
+        return self._handle is not None and self._handle.finish_requested
+
+    def on_status(self, callback: StatusCallback) -> None:
+        """Call `callback` with its counterparts, a tuple of Endpoint: now, and when they change.
+
+        It runs in the heartbeat thread, which it should not block; exceptions are logged.
+        """
+        self.handle.subscribe(callback)

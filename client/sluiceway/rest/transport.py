@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from sluiceway._version import __version__
+from sluiceway import __version__
 from sluiceway.errors import (
     ChannelClosed,
     ChannelNotFound,
@@ -31,9 +31,8 @@ from sluiceway.errors import (
     Unauthenticated,
 )
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.rest.auth import Token, TokenSource, clear_tracebacks
+from sluiceway.rest.auth import Token, TokenSource, certificate_fault, clear_tracebacks, speaks_tls
 from sluiceway.rest.parsing import JsonNode, Page, parse
-from sluiceway.rest.tls import certificate_fault, speaks_tls
 
 _CODES: Mapping[type[GatewayError], str] = {
     ChannelClosed: "channel_closed",

@@ -15,7 +15,7 @@ from zipimport import zipimporter
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from sluiceway._version import __version__
+from sluiceway import __version__
 from sluiceway.fork_guard import ForkGuard
 
 __all__ = ["ClientPool", "Shipped", "prepare_worker"]
@@ -64,7 +64,7 @@ def _unpickle(version: str, pickled: bytes) -> object:
         "--conf spark.pyspark.python=./environment/bin/python"
     )
     try:
-        from sluiceway._version import __version__ as found
+        from sluiceway import __version__ as found
 
         if found.split(".")[:2] == version.split(".")[:2]:
             kind, attributes = pickle.loads(pickled)  # noqa: S301 - pickled by Spark's driver
