@@ -329,7 +329,7 @@ class ChannelReader(ChannelEndpoint):
             if self._fetcher.finished:
                 self._stop_condition.verify_complete()
                 if self.finished and self._handle is not None:
-                    self._handle.session.mark_complete(self._handle)
+                    self._handle.mark_complete()
                 return False
             if time.monotonic() >= deadline_s:
                 return False

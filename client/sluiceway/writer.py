@@ -7,7 +7,6 @@ from typing import Any
 from sluiceway.codecs import codec
 from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
-from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.endpoint.waiting import wait_for_commits
 from sluiceway.errors import (
     DeliveryFailed,
@@ -190,7 +189,7 @@ class ChannelWriter(ChannelEndpoint):
             p for p in range(self.connection.partitions) if self._producer.may_have_written_to(p)
         ]
         wait_for_commits(
-            handle.session.calls,
+            handle.calls,
             handle.channel,
             uid=handle.uid,
             topic_id=self.connection.topic_id,
@@ -327,7 +326,7 @@ class WriterEndpoint:
         self.failures = 0
         self._reason = ""
         self.handle = EndpointHandle(
-            HeartbeatSession.of(control.endpoints, grace_s=control.grace_s),
+            control,
             channel=channel,
             uid=uid,
             role="writer",

@@ -23,6 +23,7 @@ from sluiceway.errors import (
     cause_of,
 )
 from sluiceway.fork_guard import ForkGuard
+from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import (
     AttachResult,
     Endpoint,
@@ -61,7 +62,7 @@ class EndpointHandle:
 
     def __init__(
         self,
-        session: HeartbeatSession,
+        control: Control,
         *,
         channel: str,
         uid: str,
@@ -82,7 +83,8 @@ class EndpointHandle:
         self.uid = uid
         self.role = role
         self.membership = membership
-        self.session = session
+        self.name = f"the {role} {membership or self.id[:8]} of the channel {channel!r}"
+        self.session = HeartbeatSession.of(control.endpoints, grace_s=control.grace_s)
         self.metrics = EndpointMetrics(role)
         self.counterparts: tuple[Endpoint, ...] | None = None
         self.finish_requested = False
@@ -94,29 +96,22 @@ class EndpointHandle:
         self._callbacks: list[StatusCallback] = []
         self._failure: SluicewayError | None = None
         self._open = False
-        self._pristine = False
         self._answered = threading.Event()
         self._fork_guard = ForkGuard()
-        session.register(self)
+        self.session.register(self)
+        # The session's connections stay open while it has endpoints.
+        self.calls = self.session.calls
         try:
             self.attached = self._attach(timeout_s)
         except BaseException:
-            session.unregister(self)
+            self.session.unregister(self)
             raise
         self._open = True
-        session.track(
-            self,
-            DetachRequest(
-                name=self.name, channel=channel, id=self.id, uid=uid, epoch=self.attached.epoch
-            ),
+        self._if_abandoned = DetachRequest(
+            name=self.name, channel=channel, id=self.id, uid=uid, epoch=self.attached.epoch
         )
-        session.require_interval(self.attached.heartbeat_interval_ms)
-
-    @property
-    def name(self) -> str:
-        """The endpoint as messages name it."""
-        instance = str(self.membership) if self.membership else self.id[:8]
-        return f"the {self.role} {instance} of the channel {self.channel!r}"
+        self.session.track(self, self._if_abandoned)
+        self.session.require_interval(self.attached.heartbeat_interval_ms)
 
     @property
     def is_open(self) -> bool:
@@ -140,12 +135,15 @@ class EndpointHandle:
         Readers need not wait for a replacement of a pristine writer that fails. Set it when the
         writer is opened, and clear it before the first message is handed to Kafka's client.
         """
-        return self._pristine
+        return self._if_abandoned.pristine
 
     @pristine.setter
     def pristine(self, pristine: bool) -> None:
-        self._pristine = pristine
-        self.session.mark_pristine(self, pristine=pristine)
+        self._if_abandoned.pristine = pristine
+
+    def mark_complete(self) -> None:
+        """Note that a reader has read everything: abandoning it now is no failure."""
+        self._if_abandoned.complete = True
 
     def owns(self, partition: int) -> bool:
         """Whether a partition, also one that is added later, is assigned to this endpoint."""
@@ -280,7 +278,7 @@ class EndpointHandle:
         backoff = Backoff(timeout_s)
         while True:
             try:
-                return self.session.calls.attach(
+                return self.calls.attach(
                     self.channel,
                     uid=self.uid,
                     instance=self.id,
@@ -308,10 +306,10 @@ class EndpointHandle:
             "ends": None if ends is None else {str(p): end for p, end in ends.items()},
             **self.metrics.final_fields(self.attached.takes),
         }
-        self.session.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
+        self.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
 
     def _fail(self, cause: str, ends: Mapping[int, int] | None) -> None:
-        if ends is None and self._pristine:
+        if ends is None and self.pristine:
             ends = {}
         # A heartbeat with an earlier state that arrives after the error would undo it.
         self._open = False

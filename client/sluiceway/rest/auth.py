@@ -50,12 +50,13 @@ class Token:
 class TokenSource:
     """The caller's token, or else that of SLUICEWAY_TOKEN or SLUICEWAY_TOKEN_FILE.
 
-    `refresh()` reads it again, as tokens in files are replaced while jobs run.
+    `current` is the token to send, or None. `refresh` reads it again, as tokens in files are
+    replaced while jobs run.
     """
 
     def __init__(self, token: Token | None = None) -> None:
         self.given = token
-        self._token = self._found()
+        self.current = self._found()
 
     @property
     def origin(self) -> Hashable:
@@ -63,14 +64,10 @@ class TokenSource:
         variable = Token.of(os.environ.get("SLUICEWAY_TOKEN"))
         return (self.given, variable, os.environ.get("SLUICEWAY_TOKEN_FILE"))
 
-    def current(self) -> Token | None:
-        """Return the token to send, or None."""
-        return self._token
-
-    def refresh(self) -> bool:
-        """Read the token again; return whether it changed."""
-        before, self._token = self._token, self._found()
-        return self._token != before
+    def refresh(self, rejected: Token | None) -> bool:
+        """Read the token again; return whether it differs from the rejected one."""
+        self.current = self._found()
+        return self.current != rejected
 
     def _found(self) -> Token | None:
         if self.given is not None:

@@ -111,14 +111,8 @@ class Control:
 
     def statuses(self) -> Iterator[ChannelSummary]:
         """Yield the summaries of all channels visible to the token, by name, page by page."""
-        cursor: str | None = None
-        while True:
-            page = self.status_page(cursor)
-            assert page is not None  # noqa: S101 - a request without an ETag has a response
+        for page in _pages(self, []):
             yield from page.lines
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     def status_page(
         self, cursor: str | None = None, *, seen: str | None = None, wait_s: float = 0.0
