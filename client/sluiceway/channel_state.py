@@ -97,7 +97,9 @@ class ResourceField(Generic[T]):
         self._name = name
 
     def __get__(self, channel: Any, owner: type) -> T:
-        value: T = self if channel is None else getattr(channel._state.resource, self._name)  # noqa: SLF001
+        if channel is None:
+            return self  # type: ignore[return-value]
+        value: T = getattr(channel._state.resource, self._name)  # noqa: SLF001
         return value
 
     def __set__(self, channel: object, value: object) -> None:

@@ -24,6 +24,7 @@ from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.records import to_batches
 from sluiceway.rest.channels import Control
 from sluiceway.rest.models import Connection
+from sluiceway.rest.transport import check_seconds
 from sluiceway.schema import Schema
 
 __all__ = ["ChannelWriter", "WriterEndpoint"]
@@ -79,8 +80,7 @@ class ChannelWriter(ChannelEndpoint):
         if type(batch_records) is not int or batch_records < 1:
             raise OptionError(f"batch_records is {batch_records!r}; it takes a number from 1")
         for name, value in (("delivery_timeout_s", delivery_timeout_s), ("timeout_s", timeout_s)):
-            if not isinstance(value, int | float) or not 1 <= value <= 86_400:
-                raise OptionError(f"{name} is {value!r}; it takes seconds from 1 to 86400")
+            check_seconds(name, value, 1)
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
         self._timeout_s = timeout_s

@@ -32,7 +32,7 @@ from sluiceway.rest.endpoint_models import (
     Role,
     checked_payload,
 )
-from sluiceway.rest.transport import Backoff
+from sluiceway.rest.transport import Backoff, check_seconds
 
 __all__ = ["ChannelEndpoint", "ClosesOnExit", "EndpointHandle", "StatusCallback"]
 
@@ -75,8 +75,7 @@ class EndpointHandle:
 
         Raises Conflict, ChannelClosed, ChannelNotFound, and ChannelNotReady after `timeout_s`.
         """
-        if not isinstance(close_timeout_s, int | float) or not 0 <= close_timeout_s <= 86_400:
-            raise OptionError(f"close_timeout_s is {close_timeout_s!r}; it takes seconds to 86400")
+        check_seconds("close_timeout_s", close_timeout_s)
         self._close_timeout_s = close_timeout_s
         self.id = uuid.uuid4().hex
         self.channel = channel

@@ -7,7 +7,7 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -138,10 +138,7 @@ class Transport:
     ) -> None:
         token = Token.of(token)
         self.url = _checked_url(url or os.environ.get("SLUICEWAY_URL") or DEFAULT_URL)
-        if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 86_400:
-            raise OptionError(
-                f"timeout_s is {timeout_s!r}; it must be in seconds, above 0 and at most 86400"
-            )
+        check_seconds("timeout_s", timeout_s, 0.001)
         self._token = TokenSource(token)
         self._ca = ca or os.environ.get("SLUICEWAY_CA_FILE")
         self._timeout_s = timeout_s
@@ -240,9 +237,18 @@ class Transport:
         response = self.request("GET", path, params=params, headers=headers, wait_s=wait_s)
         return None if response.status_code == 304 else response
 
-    def page(self, path: str, params: Mapping[str, str], *, timeout_s: float | None = None) -> Page:
-        """Return one page of a list."""
-        return parse(Page, self.json(self.request("GET", path, params=params, timeout_s=timeout_s)))
+    def items(
+        self, path: str, params: Mapping[str, str], *, timeout_s: float | None = None
+    ) -> Iterator[JsonNode]:
+        """Yield the items of a list, page by page."""
+        query = dict(params)
+        while True:
+            response = self.request("GET", path, params=query, timeout_s=timeout_s)
+            page = parse(Page, self.json(response))
+            yield from page.items
+            if page.next_cursor is None:
+                return
+            query["cursor"] = page.next_cursor
 
     def json(self, response: httpx.Response) -> JsonNode:
         """Return the JSON of a response. Raises IncompatibleGateway if it has none."""
@@ -376,6 +382,12 @@ class Backoff:
         return True
 
 
+def check_seconds(name: str, seconds: object, least: float = 0) -> None:
+    """Raise OptionError unless an argument is a number of seconds, of a day at most."""
+    if not isinstance(seconds, int | float) or not least <= seconds <= 86_400:
+        raise OptionError(f"{name} is {seconds!r}; it takes seconds from {least:g} to 86400")
+
+
 _NAME = re.compile(r"[a-z0-9._-]+")
 _GROUP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
 
@@ -401,4 +413,4 @@ def group_path(channel: str, group: str) -> str:
     return f"{channel_path(channel)}/groups/{group}"
 
 
-__all__ = ["Backoff", "Transport", "channel_path", "group_path"]
+__all__ = ["Backoff", "Transport", "channel_path", "check_seconds", "group_path"]
