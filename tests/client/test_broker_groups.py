@@ -10,7 +10,7 @@ import pytest
 from broker_calls import broker_at, commit, committed, encoded, fetched, produced
 
 from relay import Relay
-from sluiceway import Channel, Heartbeat
+from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.broker import Broker, PartitionOffsetCommitRequest, PartitionOffsetFetchRequest
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
@@ -263,6 +263,24 @@ def test_a_group_has_one_channel_and_one_kind_of_members(
         assert told.error_code == InconsistentGroupProtocol.ERROR_CODE
     told = broker.join_group("c", b"g", b"", b"no-such-channel")
     assert told.error_code == UnknownTopicOrPartition.ERROR_CODE
+
+
+def test_commits_without_membership_follow_a_recreated_channel(
+    broker: Broker, channel: Channel, gateway_url: str
+) -> None:
+    produced(broker, channel, encoded(channel, 3))
+    fetched(broker, channel)
+    assert commit(broker, channel, b"g", 3).err == 0
+    channel.delete(force=True)
+    with Gateway(gateway_url) as gateway:
+        anew = gateway.channel(channel.name, channel.schema)
+        fetched(broker, anew)
+        produced(broker, anew, encoded(anew, 2))
+        assert len(fetched(broker, anew).messages) == 2
+        # The first commit finds out that the channel is another one.
+        assert commit(broker, anew, b"g", 2).err
+        assert commit(broker, anew, b"g", 2).err == 0
+        assert committed(broker, anew, b"g").offset == 2
 
 
 def test_commits_without_membership_need_a_group_without_members(

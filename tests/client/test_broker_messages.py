@@ -260,8 +260,13 @@ def test_undecodable_messages_are_refused_with_their_partition(
     assert limit(broker, channel, OffsetType.LATEST, 1).offset == [len(bad)]
 
 
-def test_messages_with_a_new_schema_are_accepted(broker: Broker, channel: Channel) -> None:
+@pytest.mark.parametrize("reconnected", [False, True])
+def test_messages_with_a_new_schema_are_accepted(
+    broker: Broker, channel: Channel, reconnected: bool
+) -> None:
     produced(broker, channel, encoded(channel, 1))
+    if reconnected:
+        broker.connect()
     newer = channel.schema.definition | {}
     field = {"name": "note", "type": ["null", "string"], "default": None}
     newer["fields"] = [*newer["fields"], field]
@@ -275,6 +280,9 @@ def test_a_message_that_is_too_large_is_refused(broker: Broker, new_channel: New
     told = produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000])
     assert told.err == MessageSizeTooLarge.ERROR_CODE
     assert "the channel takes 2,000" in told.reason
+    channel.update(config={"max.message.bytes": "20000"})
+    # Kafka's brokers may learn the new limit a moment later.
+    until(lambda: produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000]).err == 0)
 
 
 def test_a_closed_channel_takes_no_messages(broker: Broker, channel: Channel) -> None:
@@ -375,6 +383,17 @@ def test_new_partitions_are_read_to_their_ends(gateway_url: str, new_channel: Ne
         assert produced(broker, channel, encoded(channel, 1, 1), partition=1).err == 0
     with channel.reader() as reader:
         assert len(list(reader)) == 2
+
+
+def test_refused_messages_without_acknowledgement_fail_the_writer(
+    gateway_url: str, channel: Channel
+) -> None:
+    with broker_at(gateway_url) as broker:
+        produced(broker, channel, encoded(channel, 1), required_acks=0)
+        produced(broker, channel, [b"plain"], required_acks=0)
+    (writer,) = channel.endpoints()
+    assert writer.state == "error"
+    assert "must begin with" in str(writer.cause)
 
 
 def test_lost_messages_without_acknowledgement_fail_the_writer(

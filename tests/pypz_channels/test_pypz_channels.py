@@ -7,7 +7,14 @@ import pytest
 from pypz_rig import SCHEMA, Bench, QuickReader, demo, take, until
 from pypz_standins import StandinPort
 
-from sluiceway.errors import CommitBeyondRead, Conflict, EndpointClosed, Fenced, OptionError
+from sluiceway.errors import (
+    CommitBeyondRead,
+    Conflict,
+    EndpointClosed,
+    Fenced,
+    KafkaUnavailable,
+    OptionError,
+)
 from sluiceway.pypz import (
     InvalidRecordValue,
     KafkaChannelReader,
@@ -120,9 +127,7 @@ def test_changes_of_writers_do_not_end_the_wait_for_records(bench: Bench, metric
     reading = ThreadPoolExecutor(1)
 
     def heard_of(*states: str) -> None:
-        link = reader._link
-        assert link is not None
-        until(lambda: sorted(each.state for each in link.counterparts) == sorted(states))
+        until(lambda: sorted(each.state for each in reader._counterparts) == sorted(states))
 
     writer = bench.writer(config=config)
     until(writer.invoke_open_channel)
@@ -146,6 +151,28 @@ def test_changes_of_writers_do_not_end_the_wait_for_records(bench: Bench, metric
     assert second.result(60) == demo(1, 1)
     assert not reader.is_any_connected_channels_unhealthy()
     assert reader.retrieve_all_connected_channel_count() == 3
+
+
+def test_an_error_loses_no_record_that_was_read_before_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = bench.pair()
+    assert reader._endpoint is not None
+    read = reader._endpoint.read
+
+    def first_only(count: int, timeout: float) -> list[dict[str, object]]:
+        if not timeout:
+            raise KafkaUnavailable("no broker answers")
+        return read(count, timeout)
+
+    writer.invoke_write_records(demo(2))
+    monkeypatch.setattr(reader._endpoint, "read", first_only)
+    assert take(reader, 1) == demo(1)
+    with pytest.raises(KafkaUnavailable):
+        reader.invoke_read_records()
+    assert reader.get_read_record_count() == 1
+    monkeypatch.undo()
+    assert take(reader, 1) == demo(1, 1)
 
 
 def test_a_call_without_records_returns_after_its_timeout(bench: Bench) -> None:

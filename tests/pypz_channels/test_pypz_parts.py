@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import sluiceway.pypz.errors
+import sluiceway.pypz.resources
 from sluiceway import Endpoint, Position
 from sluiceway.endpoint.metrics import EndpointMetrics
 from sluiceway.errors import (
@@ -26,14 +26,13 @@ from sluiceway.pypz.config import (
     channel_name,
     group_name,
     reader_settings,
-    writer_settings,
+    writer_properties,
 )
-from sluiceway.pypz.heartbeats import cycle_figures
-from sluiceway.pypz.offsets import OffsetHistory
 from sluiceway.pypz.peers import Peers
+from sluiceway.pypz.reader import OffsetHistory
 from sluiceway.pypz.resources import Resources
 from sluiceway.pypz.status import OwnChannelStatus as OurStatus
-from sluiceway.pypz.status import StatusPayload
+from sluiceway.pypz.status import StatusPayload, cycle_figures
 
 LOGGER = ChannelLogger(logging.getLogger("parts"), "port", "channel")
 WRITER = Endpoint(
@@ -198,10 +197,10 @@ def test_properties_of_kafka_python_are_translated() -> None:
         "sasl_plain_username": "u",
         "metricsEnabled": True,
     }
-    reading, writing = reader_settings(given, told.append), writer_settings(given, told.append)
+    reading, writing = reader_settings(given, told.append), writer_properties(given, told.append)
     assert (reading.max_poll_records, reading.on_lost_writer) == (9, "raise")
     assert dict(reading.kafka) == {"fetch.wait.max.ms": 5, "sasl.username": "u"}
-    assert dict(writing.kafka) == {
+    assert writing == {
         "linger.ms": 7,
         "compression.type": "none",
         "sasl.username": "u",
@@ -281,8 +280,8 @@ def test_without_avro_a_schema_error_is_ours_alone(monkeypatch: pytest.MonkeyPat
 
 
 def reloaded_errors() -> Any:
-    """Import the errors module again, as a new process would."""
-    path = sluiceway.pypz.errors.__file__
+    """Import the module of the errors again, as a new process would."""
+    path = sluiceway.pypz.resources.__file__
     spec = importlib.util.spec_from_file_location("reloaded_errors", path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,30 +1,49 @@
-"""Admin requests: groups and topics."""
+"""Admin and metadata requests: topics, groups, Kafka's brokers, offset limits."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluiceway.broker.connection import RequestHandler
-from sluiceway.broker.requests import ByName, in_bytes, in_text
-from sluiceway.broker.responses import MemberAssignment
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sluiceway.broker.connection import GatewayAddress, RequestHandler
+from sluiceway.broker.exceptions import (
+    LeaderNotAvailable,
+    ProtocolClientError,
+    SocketDisconnectedError,
+    UnknownTopicOrPartition,
+    partition_refusal,
+    topic_refusal,
+)
+from sluiceway.broker.requests import ByName, OffsetType, each_once, in_bytes, in_text
+from sluiceway.broker.responses import (
+    BrokerMetadata,
+    ListOffsetResponse,
+    MemberAssignment,
+    MetadataResponse,
+    OffsetPartitionResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from sluiceway.channel import Channel
-from sluiceway.errors import OptionError
+from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
+from sluiceway.kafka.config import MaskedProperties, admin_config
+from sluiceway.kafka.errors import create_client, translate_error
 from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.models import Connection
 
 __all__ = [
     "AdminRequests",
     "ApiVersionsResponse",
-    "ApiVersionsSpec",
     "CreateTopicRequest",
-    "DescribeGroupResponse",
     "DescribeGroupsResponse",
-    "DescribedMember",
-    "GroupListing",
     "ListGroupsResponse",
 ]
 
 _PROTOCOL_TYPE = b"consumer"
+_NO_LEADER = -1
 
 
 @dataclass(frozen=True)
@@ -105,11 +124,16 @@ class ApiVersionsResponse:
 
 
 class AdminRequests:
-    """Admin requests of one Broker. Refusals are raised, as in pykafka."""
+    """Admin and metadata requests of one Broker; `gateway` goes into the brokers of its metadata.
 
-    def __init__(self, handler: RequestHandler) -> None:
+    Refusals of admin requests are raised, as in pykafka.
+    """
+
+    def __init__(self, handler: RequestHandler, *, gateway: GatewayAddress) -> None:
         self._handler = handler
         self._control = handler.control
+        self._gateway = gateway
+        self._clients: dict[MaskedProperties, Any] = {}
 
     def list_groups(self) -> ListGroupsResponse:
         """List the groups of all channels that the token may see."""
@@ -164,6 +188,92 @@ class AdminRequests:
             if timeout_s > 0:
                 channel.wait_until_gone(deadline_s - time.monotonic())
 
+    def describe_topics(self, topics: Iterable[Any] | None) -> MetadataResponse:
+        """Describe channels and Kafka's brokers; without names all channels the token may see."""
+        names = list(topics or ()) or [each.name for each in self._control.channels()]
+        described: ByName[TopicMetadata] = ByName()
+        cluster: Any = None
+        brokers: dict[int, BrokerMetadata] = {}
+        for name in (in_bytes(each, "topic") for each in names):
+            try:
+                connection = self._handler.connection(name, fresh=True)
+            except SluicewayError as error:
+                described[name] = _refused_topic(name, topic_refusal(error))
+                continue
+            cluster = self._list_topics(connection)
+            described[name] = _topic(name, cluster.topics[connection.topic_name])
+            brokers |= self._brokers(cluster.brokers.values())
+        if not brokers:
+            # Without a channel that leads to them, the gateway may name the brokers.
+            try:
+                cluster = self._control.cluster()
+            except Forbidden:
+                return MetadataResponse({}, described)
+            brokers = self._brokers(cluster.brokers)
+        return MetadataResponse(brokers, described, cluster.controller_id, cluster.cluster_id)
+
+    def offset_limits(self, requests: Any) -> ListOffsetResponse:
+        """Return an offset for each partition; `Broker.request_offset_limits` documents it."""
+        topics: ByName[dict[int, OffsetPartitionResponse]] = ByName()
+        asked: dict[bytes, tuple[Connection, dict[int, int]]] = {}
+        for request in each_once(requests):
+            topic = in_bytes(request.topic_name, "topic")
+            when = request.offsets_before
+            if type(when) is not int or when < OffsetType.EARLIEST:
+                raise OptionError(
+                    f"offsets_before is {when!r}; it takes -2 (the beginning), -1 (the end) or "
+                    "milliseconds since 1970"
+                )
+            answers = topics.setdefault(topic, {})
+            try:
+                connection = self._handler.locate(topic, request.partition_id)
+            except ProtocolClientError as refusal:
+                answers[request.partition_id] = _refused_offset(refusal)
+            else:
+                _, times = asked.setdefault(topic, (connection, {}))
+                times[request.partition_id] = when
+        for topic, (connection, times) in asked.items():
+            topics[topic] |= self._offsets(connection, times)
+        return ListOffsetResponse(topics)
+
+    def _brokers(self, found: Iterable[Any]) -> dict[int, BrokerMetadata]:
+        return {
+            each.id: BrokerMetadata(each.id, each.host, each.port, gateway=self._gateway)
+            for each in found
+        }
+
+    def _offsets(
+        self, connection: Connection, times: Mapping[int, int]
+    ) -> dict[int, OffsetPartitionResponse]:
+        identity, timeout_s = self._handler.identity(connection), self._handler.timeout_s
+        try:
+            found = identity.offsets(times, timeout_s=timeout_s, committed=False)
+            # Without a message that is not older than the time, the answer is the end.
+            late = [partition for partition, offset in found.items() if offset < 0]
+            found |= identity.ends(late, timeout_s=timeout_s) if late else {}
+        except SluicewayError as error:
+            cause = error.__cause__
+            if type(error) is KafkaFailure and isinstance(cause, KafkaException):
+                refusal = partition_refusal(cause.args[0], "listing offsets")
+            else:
+                refusal = topic_refusal(error)
+            return dict.fromkeys(times, _refused_offset(refusal))
+        return {partition: OffsetPartitionResponse([offset]) for partition, offset in found.items()}
+
+    def _list_topics(self, connection: Connection) -> Any:
+        name = connection.topic_name
+        try:
+            return self._client(connection).list_topics(name, timeout=self._handler.timeout_s)
+        except KafkaException as error:
+            failure = translate_error(error.args[0], doing="describing the topic", topic=name)
+            raise SocketDisconnectedError(str(failure)) from error
+
+    def _client(self, connection: Connection) -> Any:
+        properties = admin_config(connection.kafka)
+        return self._clients.get(properties) or self._clients.setdefault(
+            properties, create_client(AdminClient, properties)
+        )
+
     def _groups(self, channel: str) -> Iterator[bytes]:
         report = self._control.status(channel)
         return (each.group.encode() for each in (report.groups if report is not None else ()))
@@ -185,3 +295,36 @@ def _settings(entries: Iterable[Any]) -> dict[str, Any]:
             except ValueError as error:
                 raise OptionError(f"retention.{unit} is {given!r}; it takes a number") from error
     return ({"retention": retention} if retention else {}) | ({"config": config} if config else {})
+
+
+def _topic(name: bytes, found: Any) -> TopicMetadata:
+    if found.error is not None:
+        return _refused_topic(name, partition_refusal(found.error, "describing the topic"))
+    if not found.partitions:
+        refusal = UnknownTopicOrPartition(
+            "Kafka does not have the channel's topic; ask the gateway for the channel's status"
+        )
+        return _refused_topic(name, refusal)
+    return TopicMetadata(
+        name, {number: _partition(each) for number, each in sorted(found.partitions.items())}
+    )
+
+
+def _partition(found: Any) -> PartitionMetadata:
+    led = found.leader != _NO_LEADER
+    return PartitionMetadata(
+        id=found.id,
+        leader=found.leader,
+        replicas=list(found.replicas),
+        isr=list(found.isrs),
+        err=0 if led else LeaderNotAvailable.ERROR_CODE,
+        reason="" if led else "the partition has no leader; ask again when its brokers are back",
+    )
+
+
+def _refused_topic(name: bytes, refusal: ProtocolClientError) -> TopicMetadata:
+    return TopicMetadata(name, {}, refusal.ERROR_CODE, str(refusal))
+
+
+def _refused_offset(refusal: ProtocolClientError) -> OffsetPartitionResponse:
+    return OffsetPartitionResponse([], refusal.ERROR_CODE, str(refusal))

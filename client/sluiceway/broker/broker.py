@@ -16,9 +16,7 @@ from sluiceway.broker.admin import (
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import SocketDisconnectedError
 from sluiceway.broker.fetch import FetchRequests
-from sluiceway.broker.groups import GroupRequests
-from sluiceway.broker.metadata import MetadataRequests
-from sluiceway.broker.offsets import OffsetRequests
+from sluiceway.broker.groups import GroupRequests, OffsetRequests
 from sluiceway.broker.produce import ProduceRequests
 from sluiceway.broker.requests import checked_count
 from sluiceway.broker.responses import (
@@ -52,10 +50,9 @@ class _Requests:
     ) -> None:
         self.handler = handler
         self.produces = produces
-        self.admin = AdminRequests(handler)
+        self.admin = AdminRequests(handler, gateway=address)
         self.fetches = FetchRequests(handler)
         self.groups = GroupRequests(handler)
-        self.metadata = MetadataRequests(handler, gateway=address)
 
     def close(self) -> None:
         self.fetches.close()
@@ -112,10 +109,10 @@ class Broker:
             host, self._port, url=url, ssl_config=ssl_config, token=token, listener=listener
         )
         self._timeout_s = checked_count(socket_timeout_ms, "socket_timeout_ms") / 1000
-        timeout_ms = checked_count(
-            offsets_channel_socket_timeout_ms, "offsets_channel_socket_timeout_ms"
+        self._offsets_timeout_s = (
+            checked_count(offsets_channel_socket_timeout_ms, "offsets_channel_socket_timeout_ms")
+            / 1000
         )
-        self._offsets_timeout_s = timeout_ms / 1000
         self._raise_errors = raise_errors
         self._lock = threading.Lock()
         self._connecting_offsets = threading.Lock()
@@ -203,7 +200,9 @@ class Broker:
         handler.greet(attempts)
         with self._lock:
             before = self._requests
-            produces = ProduceRequests(handler) if before is None else before.produces
+            produces = (
+                ProduceRequests(handler, self._address) if before is None else before.produces
+            )
             produces.handler = handler
             self._requests = _Requests(handler, self._address, produces)
             self._close_failure = None
@@ -292,12 +291,12 @@ class Broker:
         For a time in milliseconds, the first offset that is not older, or the end.
         """
         with self._request() as requests:
-            return self._checked(requests.metadata.offset_limits(partition_requests))
+            return self._checked(requests.admin.offset_limits(partition_requests))
 
     def request_metadata(self, topics: Iterable[Any] | None = None) -> MetadataResponse:
         """Describe channels and Kafka's brokers; without names all channels the token may see."""
         with self._request() as requests:
-            return self._checked(requests.metadata.describe(topics))
+            return self._checked(requests.admin.describe_topics(topics))
 
     def commit_consumer_group_offsets(
         self,

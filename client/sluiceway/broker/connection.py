@@ -9,7 +9,6 @@ from typing import Any
 
 from sluiceway.broker.exceptions import (
     ProtocolClientError,
-    Refusal,
     SocketDisconnectedError,
     UnknownTopicOrPartition,
     topic_refusal,
@@ -79,6 +78,11 @@ class GatewayAddress:
             listener=listener or os.environ.get("SLUICEWAY_LISTENER"),
         )
 
+    def control(self, timeout_s: float) -> Control:
+        """Return a control plane with connections of its own."""
+        transport = Transport(self.url, token=self.token, ca=self.ca, timeout_s=timeout_s)
+        return Control(transport, listener=self.listener)
+
 
 class RequestHandler:
     """Connection to the gateway, with a cache of channels; created by `Broker.connect`.
@@ -88,8 +92,7 @@ class RequestHandler:
 
     def __init__(self, address: GatewayAddress, *, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        transport = Transport(address.url, token=address.token, ca=address.ca, timeout_s=timeout_s)
-        self.control = Control(transport, listener=address.listener)
+        self.control = address.control(timeout_s)
         self.running = True
         self.connected = False
         self._connections: dict[str, Connection] = {}
@@ -163,26 +166,24 @@ class RequestHandler:
             key, TopicIdentity(connection)
         )
 
-    def locate(self, topic: object, partition: int) -> Connection | Refusal:
-        """Return the connection of a partition's channel, or why there is no such partition.
+    def locate(self, topic: object, partition: int) -> Connection:
+        """Return the connection of a partition's channel.
 
-        Raises SocketDisconnectedError, and OptionError for an invalid name.
+        Raises ProtocolClientError if there is no such partition, SocketDisconnectedError, and
+        OptionError for an invalid name.
         """
         try:
             known = self.connection(topic)
             if partition >= known.partitions:
                 # The channel may have grown.
                 known = self.connection(topic, fresh=True)
-        except OptionError:
-            raise
         except SluicewayError as error:
             if isinstance(error, ChannelNotFound):
                 self.forget(topic)
-            return topic_refusal(error)
+            raise topic_refusal(error) from error
         if 0 <= partition < known.partitions:
             return known
-        return Refusal.of(
-            UnknownTopicOrPartition,
+        raise UnknownTopicOrPartition(
             f"the channel {known.channel_name!r} has the partitions 0 to {known.partitions - 1}, "
-            f"and not {partition}",
+            f"and not {partition}"
         )

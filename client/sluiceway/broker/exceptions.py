@@ -13,7 +13,6 @@ Responses carry codes, as pykafka's do. `response.check()`, and every call of a 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from confluent_kafka import KafkaError
@@ -22,7 +21,6 @@ from sluiceway.errors import (
     ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
-    CommitBeyondRead,
     Conflict,
     EndpointClosed,
     Fenced,
@@ -198,7 +196,6 @@ _TOPIC_ERRORS: Mapping[type[SluicewayError], type[ProtocolClientError]] = {
 _GROUP_ERRORS: Mapping[type[SluicewayError], type[ProtocolClientError]] = {
     ChannelNotFound: UnknownTopicOrPartition,
     ChannelNotReady: GroupCoordinatorNotAvailable,
-    CommitBeyondRead: OffsetOutOfRangeError,
     EndpointClosed: UnknownMemberId,
     Fenced: UnknownMemberId,
     Forbidden: GroupAuthorizationFailed,
@@ -221,20 +218,7 @@ _GROUP_CONFLICTS: Mapping[str, type[ProtocolClientError]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """An error code with its reason; code 0 means success."""
-
-    err: int = 0
-    reason: str = ""
-
-    @classmethod
-    def of(cls, kind: type[ProtocolClientError], reason: str) -> "Refusal":
-        """Return the refusal with an exception's code."""
-        return cls(err=kind.ERROR_CODE, reason=reason)
-
-
-def topic_refusal(error: SluicewayError) -> Refusal:
+def topic_refusal(error: SluicewayError) -> ProtocolClientError:
     """Return the refusal of a topic for `error`.
 
     Raises SocketDisconnectedError if the gateway or Kafka did not answer, and `error` itself if
@@ -243,31 +227,34 @@ def topic_refusal(error: SluicewayError) -> Refusal:
     return _refusal(error, _TOPIC_ERRORS)
 
 
-def group_refusal(error: SluicewayError) -> Refusal:
+def group_refusal(error: SluicewayError) -> ProtocolClientError:
     """Return the refusal of a group request for `error`; raises as `topic_refusal` does."""
     if type(error) is Conflict and error.code in _GROUP_CONFLICTS:
-        return Refusal.of(_GROUP_CONFLICTS[error.code], str(error))
+        return _GROUP_CONFLICTS[error.code](str(error))
     return _refusal(error, _GROUP_ERRORS)
 
 
-def partition_refusal(error: KafkaError, doing: str) -> Refusal:
+def partition_refusal(error: KafkaError, doing: str) -> ProtocolClientError:
     """Return the refusal of one partition for an error of librdkafka."""
-    reason = f"Kafka refused {doing}: {error.name()}, {error.str()}"
-    # librdkafka passes Kafka's own codes on; its own codes are negative.
     if error.code() > 0 and error.code() in ERROR_CODES:
-        return Refusal(err=error.code(), reason=reason)
-    if is_gone(error):
-        return Refusal.of(UnknownTopicOrPartition, reason)
-    return Refusal.of(RequestTimedOut if is_unavailable(error) else UnknownError, reason)
+        # librdkafka passes Kafka's own codes on; its own codes are negative.
+        kind = ERROR_CODES[error.code()]
+    elif is_gone(error):
+        kind = UnknownTopicOrPartition
+    else:
+        kind = RequestTimedOut if is_unavailable(error) else UnknownError
+    return kind(f"Kafka refused {doing}: {error.name()}, {error.str()}")
 
 
 def _refusal(
     error: SluicewayError, kinds: Mapping[type[SluicewayError], type[ProtocolClientError]]
-) -> Refusal:
+) -> ProtocolClientError:
+    if isinstance(error, ProtocolClientError):
+        return error
     lasting = isinstance(error, GatewayAccessFailed | KafkaAccessFailed)
     if isinstance(error, GatewayUnavailable | KafkaUnavailable) and not lasting:
         raise SocketDisconnectedError(str(error)) from error
     for kind in type(error).__mro__:
         if kind in kinds:
-            return Refusal.of(kinds[kind], str(error))
+            return kinds[kind](str(error))
     raise error

@@ -7,7 +7,7 @@ each request names offsets, of partitions of any topics, and takes messages as t
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     LeaderNotAvailable,
     OffsetOutOfRangeError,
-    Refusal,
+    ProtocolClientError,
     SocketDisconnectedError,
     partition_refusal,
     topic_refusal,
@@ -60,7 +60,7 @@ class _Partition:
     """Offset, size and message."""
     size: int = 0
     at_end: bool = False
-    refusal: Refusal | None = None
+    refusal: ProtocolClientError | None = None
 
     @property
     def place(self) -> TopicPartition:
@@ -97,6 +97,21 @@ class _Partition:
         return found
 
 
+@dataclass
+class _Request:
+    """A request for one partition, with the client and the buffer that serve it."""
+
+    topic: bytes
+    asked: Any
+    connection: Connection
+    client: "_Client" = field(init=False)
+    partition: _Partition = field(init=False)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.connection.topic_name, self.asked.partition_id
+
+
 class _Client:
     """A Kafka consumer for the partitions that are reached by the same properties."""
 
@@ -105,27 +120,28 @@ class _Client:
         self._consumer = create_client(Consumer, properties)
         self._partitions: dict[tuple[str, int], _Partition] = {}
 
-    def assign(self, wanted: Mapping[tuple[str, int], tuple[Connection, int]]) -> list[_Partition]:
-        """Fetch partitions from these offsets, and return them."""
-        moved = []
-        for key, (connection, offset) in wanted.items():
-            known = self._partitions.get(key)
-            if known and known.connection == connection and known.start <= offset <= known.next:
+    def assign(self, requests: Collection[_Request]) -> None:
+        """Fetch the requested partitions from the requested offsets, and set their buffers."""
+        moved: dict[tuple[str, int], _Partition] = {}
+        for each in requests:
+            offset, known = each.asked.offset, self._partitions.get(each.key)
+            same = known and known.connection == each.connection
+            if known and same and known.start <= offset <= known.next:
                 known.skip_to(offset)
             else:
-                moved.append(key)
+                known = _Partition(each.connection, each.asked.partition_id, offset, offset)
+                moved[each.key] = known
+            each.client, each.partition = self, known
+        wanted = {each.key for each in requests}
         idle = [
             key
-            for key, each in self._partitions.items()
-            if key not in wanted and each.size > _MAX_BUFFER_BYTES
+            for key, partition in self._partitions.items()
+            if key not in wanted and partition.size > _MAX_BUFFER_BYTES
         ]
         self.drop([*moved, *idle])
-        for key in moved:
-            connection, offset = wanted[key]
-            self._partitions[key] = _Partition(connection, key[1], offset, offset)
         if moved:
-            self._consumer.incremental_assign([self._partitions[key].place for key in moved])
-        return [self._partitions[key] for key in wanted]
+            self._consumer.incremental_assign([each.place for each in moved.values()])
+            self._partitions |= moved
 
     def drop(self, keys: Collection[tuple[str, int]]) -> None:
         """Stop fetching partitions, and forget their messages."""
@@ -184,20 +200,9 @@ class _Client:
             self._consumer.incremental_unassign([place])
             self._consumer.incremental_assign([place])
             return
-        partition.refusal = Refusal.of(
-            OffsetOutOfRangeError,
-            f"the partition has no offset {partition.next}: it reaches from {low} to {high}",
+        partition.refusal = OffsetOutOfRangeError(
+            f"the partition has no offset {partition.next}: it reaches from {low} to {high}"
         )
-
-
-@dataclass
-class _Request:
-    """A request for one partition, with the buffer that serves it."""
-
-    asked: Any
-    connection: Connection
-    client: _Client
-    partition: _Partition
 
 
 class FetchRequests:
@@ -211,19 +216,19 @@ class FetchRequests:
     def fetch(self, requests: Any, *, timeout_s: float, min_bytes: int) -> FetchResponse:
         """Answer requests; `Broker.fetch_messages` documents them."""
         topics: ByName[dict[int, FetchPartitionResponse]] = ByName()
-        valid: dict[tuple[bytes, int], tuple[Any, Connection]] = {}
+        valid: list[_Request] = []
         for asked in each_once(requests):
             topic = in_bytes(asked.topic_name, "topic")
-            found = self._locate(asked)
             answers = topics.setdefault(topic, {})
-            if isinstance(found, Refusal):
-                answers[asked.partition_id] = _refused(found)
+            try:
+                valid.append(_Request(topic, asked, self._locate(asked)))
+            except ProtocolClientError as refusal:
+                answers[asked.partition_id] = _refused(refusal)
                 timeout_s = 0.0
-            else:
-                valid[topic, asked.partition_id] = asked, found
         with self._lock:
-            for (topic, partition), answer in self._fetch(valid, timeout_s, min_bytes).items():
-                topics[topic][partition] = answer
+            found = self._fetch(valid, timeout_s, min_bytes)
+        for each, answer in zip(valid, found, strict=True):
+            topics[each.topic][each.asked.partition_id] = answer
         for topic, answers in topics.items():
             if any(answer.err for answer in answers.values()):
                 # The name may belong to another channel by now.
@@ -237,95 +242,78 @@ class FetchRequests:
             for each in clients.values():
                 each.close()
 
-    def _locate(self, asked: Any) -> Connection | Refusal:
-        found = self._handler.locate(asked.topic_name, asked.partition_id)
-        if isinstance(found, Refusal):
-            return found
+    def _locate(self, asked: Any) -> Connection:
+        connection = self._handler.locate(asked.topic_name, asked.partition_id)
         if type(asked.offset) is not int or type(asked.max_bytes) is not int:
             raise OptionError(f"offset and max_bytes are numbers: {asked!r}")
         if asked.offset < 0:
-            return Refusal.of(
-                OffsetOutOfRangeError,
+            raise OffsetOutOfRangeError(
                 f"{asked.offset} is not an offset; request_offset_limits returns where the "
-                "partition begins and ends",
+                "partition begins and ends"
             )
-        return self._replaced(found) or found
+        self._verify(connection)
+        return connection
 
-    def _replaced(self, connection: Connection) -> Refusal | None:
-        """Return the refusal of a topic that was deleted or created again; None if it was not."""
+    def _verify(self, connection: Connection) -> None:
+        """Raise the refusal of a topic that was deleted or created again."""
         try:
             identity = self._handler.identity(connection)
             identity.verify(timeout_s=self._handler.timeout_s, max_age_s=_IDENTITY_MAX_AGE_S)
         except SluicewayError as error:
-            return topic_refusal(error)
-        return None
+            raise topic_refusal(error) from error
 
     def _fetch(
-        self,
-        valid: Mapping[tuple[bytes, int], tuple[Any, Connection]],
-        timeout_s: float,
-        min_bytes: int,
-    ) -> dict[tuple[bytes, int], FetchPartitionResponse]:
+        self, requests: Collection[_Request], timeout_s: float, min_bytes: int
+    ) -> list[FetchPartitionResponse]:
         deadline_s = time.monotonic() + timeout_s
         # Kafka's first answer is waited for even if the request's own timeout is shorter.
         answer_deadline_s = max(deadline_s, time.monotonic() + self._handler.timeout_s)
         try:
-            requests = self._assign(valid)
-            pending = list(requests.values())
-            while not _is_enough(pending, min_bytes):
-                answered = all(each.partition.answered for each in pending)
+            clients = self._assign(requests)
+            while not _is_enough(requests, min_bytes):
+                answered = all(each.partition.answered for each in requests)
                 wait_s = (deadline_s if answered else answer_deadline_s) - time.monotonic()
                 if wait_s <= 0:
                     break
-                clients = {id(each.client): each.client for each in pending}
-                for client in clients.values():
+                for client in clients:
                     client.poll(min(wait_s, _SLICE_S / len(clients)))
-                for each in pending:
-                    partition = each.partition
-                    partition.refusal = partition.refusal or self._replaced(each.connection)
-            _gather(pending)
-            if pending and not any(each.partition.answered for each in pending):
+                for each in requests:
+                    try:
+                        self._verify(each.connection)
+                    except ProtocolClientError as refusal:
+                        each.partition.refusal = each.partition.refusal or refusal
+            _gather(requests)
+            if requests and not any(each.partition.answered for each in requests):
                 raise SocketDisconnectedError(
                     f"Kafka did not answer within {self._handler.timeout_s:g} s; fetch again when "
                     "its brokers are back"
                 )
-            return {key: _answer(each) for key, each in requests.items()}
+            return [_answer(each) for each in requests]
         except KafkaException as error:
             failure = translate_error(error.args[0], doing="fetching", topic="several")
             raise SocketDisconnectedError(str(failure)) from error
 
-    def _assign(
-        self, valid: Mapping[tuple[bytes, int], tuple[Any, Connection]]
-    ) -> dict[tuple[bytes, int], _Request]:
-        by_client: dict[MaskedProperties, dict[tuple[bytes, int], tuple[Any, Connection]]] = {}
-        for key, (asked, connection) in valid.items():
-            properties = consumer_config(connection.kafka)
-            by_client.setdefault(properties, {})[key] = asked, connection
-        found: dict[tuple[bytes, int], _Request] = {}
-        for properties, requests in by_client.items():
+    def _assign(self, requests: Iterable[_Request]) -> Collection[_Client]:
+        """Assign the requested partitions to clients, and return these."""
+        by_client: dict[_Client, list[_Request]] = {}
+        for each in requests:
+            properties = consumer_config(each.connection.kafka)
             client = self._clients.get(properties)
             if client is None:
                 client = self._clients[properties] = _Client(properties)
-            partitions = client.assign(
-                {
-                    (connection.topic_name, asked.partition_id): (connection, asked.offset)
-                    for asked, connection in requests.values()
-                }
-            )
-            for (key, (asked, connection)), each in zip(requests.items(), partitions, strict=True):
-                found[key] = _Request(asked, connection, client, each)
-        return {key: found[key] for key in valid}
+            by_client.setdefault(client, []).append(each)
+        for client, assigned in by_client.items():
+            client.assign(assigned)
+        return by_client.keys()
 
 
 def _answer(request: _Request) -> FetchPartitionResponse:
     partition, connection = request.partition, request.connection
     if partition.refusal is not None:
-        request.client.drop([(connection.topic_name, partition.number)])
+        request.client.drop([request.key])
         return _refused(partition.refusal)
     if not partition.answered:
-        return _refused(
-            Refusal.of(LeaderNotAvailable, "no broker answers for the partition; try again")
-        )
+        return _refused(LeaderNotAvailable("no broker answers for the partition; try again"))
     taken = partition.take(request.asked.max_bytes)
     with gc_paused():
         messages = [_message(each) for each in taken]
@@ -356,10 +344,8 @@ def _gather(requests: Collection[_Request]) -> None:
                 return
 
 
-def _refused(refusal: Refusal) -> FetchPartitionResponse:
-    return FetchPartitionResponse(
-        max_offset=-1, messages=[], err=refusal.err, reason=refusal.reason
-    )
+def _refused(refusal: ProtocolClientError) -> FetchPartitionResponse:
+    return FetchPartitionResponse(-1, [], refusal.ERROR_CODE, str(refusal))
 
 
 def _message(fetched: Any) -> Message:

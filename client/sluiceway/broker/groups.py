@@ -1,4 +1,4 @@
-"""Requests of group members (join, sync, heartbeat, leave), and the members of this process."""
+"""Group requests: members of this process (join, sync, heartbeat, leave), committed offsets."""
 
 import threading
 import uuid
@@ -10,19 +10,25 @@ from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
     InconsistentGroupProtocol,
+    OffsetOutOfRangeError,
+    ProtocolClientError,
     RebalanceInProgress,
-    Refusal,
     UnknownError,
     UnknownMemberId,
+    UnknownTopicOrPartition,
     group_refusal,
 )
-from sluiceway.broker.requests import checked_generation, in_bytes, in_text
+from sluiceway.broker.requests import ByName, checked_generation, each_once, in_bytes, in_text
 from sluiceway.broker.responses import (
     GroupResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
     MemberAssignment,
+    OffsetCommitPartitionResponse,
+    OffsetCommitResponse,
+    OffsetFetchPartitionResponse,
+    OffsetFetchResponse,
     SyncGroupResponse,
 )
 from sluiceway.endpoint.committer import StandaloneCommitter
@@ -32,7 +38,7 @@ from sluiceway.rest.endpoint_models import Membership, Position, SyncResult
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Connection
 
-__all__ = ["GroupRequests", "GroupState", "JoinedMember", "group_state"]
+__all__ = ["GroupRequests", "OffsetRequests", "group_state"]
 
 
 @dataclass(kw_only=True)
@@ -61,12 +67,12 @@ class JoinedMember:
     """Whether it ever had an assignment."""
     heartbeats: int = 0
     commits: int = 0
-    known: dict[int, int] = field(default_factory=dict)
-    """Committed offsets as last seen, by partition."""
+    known: Mapping[int, Position] = field(default_factory=dict)
+    """Committed positions as last seen, by partition."""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def commit(self, calls: EndpointCalls, offsets: Mapping[int, int]) -> None:
-        """Commit the next offsets to read, all or none. Raises GatewayError."""
+    def commit(self, calls: EndpointCalls, positions: Mapping[int, Position]) -> None:
+        """Commit positions, all or none. Raises GatewayError."""
         with self.lock:
             self.commits += 1
             body = {
@@ -77,9 +83,8 @@ class JoinedMember:
                 "topic_id": self.topic_id,
                 "number": self.commits,
             }
-            positions = {p: Position(offset=offset) for p, offset in offsets.items()}
             calls.commit(self.channel, self.group, body, positions=positions)
-            self.known |= offsets
+            self.known = {**self.known, **positions}
 
 
 class GroupState:
@@ -132,14 +137,6 @@ def group_state() -> GroupState:
 R = TypeVar("R", bound=GroupResponse)
 
 
-class _Refused(Exception):
-    """Ends a request with a refusal."""
-
-    def __init__(self, kind: Any, reason: str) -> None:
-        super().__init__(reason)
-        self.refusal = Refusal.of(kind, reason)
-
-
 class GroupRequests:
     """Group membership requests of one Broker; `Broker` documents each of them."""
 
@@ -152,19 +149,16 @@ class GroupRequests:
         name, id_ = in_text(group, "group"), in_text(member_id, "member")
         topic_name = in_text(topic, "topic")
 
-        def joined() -> JoinGroupResponse:
-            member = _member(id_, name) if id_ else self._attach(name, topic_name)
+        def joined(member: JoinedMember) -> JoinGroupResponse:
             if member.channel != topic_name:
-                raise _Refused(
-                    InconsistentGroupProtocol,
+                raise InconsistentGroupProtocol(
                     f"the member {member.id!r} joined for {member.channel!r} and not for "
                     f"{topic_name!r}: a group belongs to one channel; join with an empty id for "
-                    "another",
+                    "another"
                 )
-            with member.lock:
-                share = self._sync(member)
-                # A reset, or a rebalance that did not wait for it, may have taken its share.
-                member.joined, member.generation = share.generation, share.has
+            share = self._sync(member)
+            # A reset, or a rebalance that did not wait for it, may have taken its share.
+            member.joined, member.generation = share.generation, share.has
             ids = self._live_members(member)
             leader = ids[0] if ids else member.id
             metadata = getattr(protocol, "metadata", None)
@@ -176,65 +170,59 @@ class GroupRequests:
                 members={each.encode(): metadata for each in ids} if leader == member.id else {},
             )
 
-        return _answer(joined, JoinGroupResponse, name, id_, member_id=id_.encode())
+        attach = None if id_ else lambda: self._attach(name, topic_name)
+        return _answer(joined, JoinGroupResponse, name, id_, attach, member_id=id_.encode())
 
     def sync(
         self, group: Any, generation: Any, member_id: Any, assignment: Iterable[Any]
     ) -> SyncGroupResponse:
         """Take the assignment of a generation."""
-        name, id_ = in_text(group, "group"), in_text(member_id, "member")
         checked_generation(generation)
         # The gateway assigns the partitions, whatever a leader decided.
         list(assignment)
 
-        def synced() -> SyncGroupResponse:
-            member = _member(id_, name)
-            with member.lock:
-                if generation != member.joined:
-                    raise _stale(member, generation)
-                share = self._sync(member, take=True)
-                if not share.taken or share.generation != generation:
-                    raise _rejoin("the membership has changed since it joined")
-                member.generation, member.started = generation, True
-                member.partitions, member.pending = share.partitions, share.pending
-                member.known = {p: at.offset for p, at in share.positions.items()}
-                pairs = [(member.channel.encode(), list(share.partitions))]
+        def synced(member: JoinedMember) -> SyncGroupResponse:
+            if generation != member.joined:
+                raise _stale(member, generation)
+            share = self._sync(member, take=True)
+            if not share.taken or share.generation != generation:
+                raise _rejoin("the membership has changed since it joined")
+            member.generation, member.started = generation, True
+            member.partitions, member.pending = share.partitions, share.pending
+            member.known = share.positions
+            pairs = [(member.channel.encode(), list(share.partitions))]
             return SyncGroupResponse(member_assignment=MemberAssignment(pairs))
 
-        return _answer(synced, SyncGroupResponse, name, id_)
+        return _answer(synced, SyncGroupResponse, group, member_id)
 
     def heartbeat(self, group: Any, generation: Any, member_id: Any) -> HeartbeatResponse:
         """Send a heartbeat, and answer whether to join again."""
-        name, id_ = in_text(group, "group"), in_text(member_id, "member")
         checked_generation(generation)
 
-        def sent() -> HeartbeatResponse:
-            member = _member(id_, name)
-            with member.lock:
-                current = self._beat(member)
-                if generation not in (member.generation, member.joined):
-                    raise _stale(member, generation)
-                if current != member.joined:
-                    raise _rejoin("the membership has changed")
-                if member.pending and self._sync(member).pending != member.pending:
-                    raise _rejoin("partitions of another member are free")
+        def sent(member: JoinedMember) -> HeartbeatResponse:
+            current = self._beat(member)
+            if generation not in (member.generation, member.joined):
+                raise _stale(member, generation)
+            if current != member.joined:
+                raise _rejoin("the membership has changed")
+            if member.pending and self._sync(member).pending != member.pending:
+                raise _rejoin("partitions of another member are free")
             return HeartbeatResponse()
 
-        return _answer(sent, HeartbeatResponse, name, id_)
+        return _answer(sent, HeartbeatResponse, group, member_id)
 
     def leave(self, group: Any, member_id: Any) -> LeaveGroupResponse:
         """Leave the group."""
-        name, id_ = in_text(group, "group"), in_text(member_id, "member")
 
-        def left() -> LeaveGroupResponse:
-            member = _member(id_, name)
+        def left(member: JoinedMember) -> LeaveGroupResponse:
             body = {"uid": member.uid, "epoch": member.epoch, "state": "closed"}
             body |= _positions(member)
-            self._calls.detach(member.channel, id_, body, timeout_s=self._handler.timeout_s)
-            group_state().members.pop(id_, None)
+            timeout_s = self._handler.timeout_s
+            self._calls.detach(member.channel, member.id, body, timeout_s=timeout_s)
+            group_state().members.pop(member.id, None)
             return LeaveGroupResponse()
 
-        return _answer(left, LeaveGroupResponse, name, id_)
+        return _answer(left, LeaveGroupResponse, group, member_id)
 
     def _attach(self, group: str, topic: str) -> JoinedMember:
         connection = self._handler.connection(topic, fresh=True)
@@ -283,7 +271,7 @@ class GroupRequests:
             why = "the gateway removed it" if result is None else result.reason or result.status
             raise _unknown(member.id, member.group, why)
         if result.status != "ok":
-            raise _Refused(UnknownError, result.reason or result.status)
+            raise UnknownError(result.reason or result.status)
         return result.generation
 
     def _live_members(self, member: JoinedMember) -> list[str]:
@@ -293,19 +281,122 @@ class GroupRequests:
         return [each.id for each in sorted(readers, key=lambda each: each.index)]
 
 
-def _answer(call: Callable[[], R], kind: type[R], group: str, id_: str, **fields: Any) -> R:
-    """Return what `call` returns, or a response with the refusal; forget an unknown member."""
+class OffsetRequests:
+    """Offset requests of groups by one Broker; `Broker` documents each of them."""
+
+    def __init__(self, handler: RequestHandler) -> None:
+        self.handler = handler
+        self._calls = handler.control.endpoints
+
+    def commit(
+        self, group: Any, generation: Any, consumer_id: Any, requests: Any
+    ) -> OffsetCommitResponse:
+        """Commit, each channel's partitions together."""
+        name, id_ = in_text(group, "group"), in_text(consumer_id, "member")
+        checked_generation(generation)
+        by_topic: dict[bytes, dict[int, Any]] = {}
+        for each in each_once(requests):
+            topic = in_bytes(each.topic_name, "topic")
+            by_topic.setdefault(topic, {})[each.partition_id] = each
+        topics: ByName[dict[int, OffsetCommitPartitionResponse]] = ByName()
+        for topic, asked in by_topic.items():
+            answers = topics[topic] = dict.fromkeys(asked, OffsetCommitPartitionResponse())
+            refusals: dict[int, ProtocolClientError] = {}
+            try:
+                self._commit(topic, asked, name, generation, id_, refusals)
+            except SluicewayError as error:
+                refusals = dict.fromkeys(asked, group_refusal(error)) | refusals
+            for partition, each in refusals.items():
+                answers[partition] = OffsetCommitPartitionResponse(each.ERROR_CODE, str(each))
+            if refusals:
+                # The name may belong to another channel by now.
+                self.handler.forget(topic)
+        return OffsetCommitResponse(topics)
+
+    def fetch(self, group: Any, requests: Any) -> OffsetFetchResponse:
+        """Return committed offsets."""
+        name = in_text(group, "group")
+        topics: ByName[dict[int, OffsetFetchPartitionResponse]] = ByName()
+        known: dict[bytes, Mapping[int, Position]] = {}
+        for each in each_once(requests):
+            topic = in_bytes(each.topic_name, "topic")
+            try:
+                connection = self.handler.locate(topic, each.partition_id)
+                if topic not in known:
+                    known[topic] = group_state().committer(connection, name).fetch(self._calls)
+                at = known[topic].get(each.partition_id)
+                answer = OffsetFetchPartitionResponse(at.offset if at else -1)
+            except SluicewayError as error:
+                refusal = group_refusal(error)
+                answer = OffsetFetchPartitionResponse(-1, b"", refusal.ERROR_CODE, str(refusal))
+            topics.setdefault(topic, {})[each.partition_id] = answer
+        return OffsetFetchResponse(topics)
+
+    def _commit(
+        self,
+        topic: bytes,
+        asked: Mapping[int, Any],
+        group: str,
+        generation: int,
+        id_: str,
+        refusals: dict[int, ProtocolClientError],
+    ) -> None:
+        """Commit the valid offsets of one channel, all or none; put others into `refusals`."""
+        committer: JoinedMember | StandaloneCommitter
+        if id_ or generation >= 0:
+            committer = _committing_member(topic, group, generation, id_)
+            topic_id, known = committer.topic_id, committer.known
+        else:
+            connection = self.handler.connection(topic)
+            committer = group_state().committer(connection, group)
+            topic_id, known = connection.topic_id, committer.known(self._calls)
+        fetched = group_state().fetched(topic_id)
+        positions = {}
+        for partition, each in asked.items():
+            at = known.get(partition)
+            furthest = max(fetched.get(partition, 0), at.offset if at else 0)
+            try:
+                self._check(topic, each, furthest)
+                positions[partition] = Position(offset=each.offset)
+            except ProtocolClientError as refusal:
+                refusals[partition] = refusal
+        if positions:
+            committer.commit(self._calls, positions)
+
+    def _check(self, topic: bytes, asked: Any, furthest: int) -> None:
+        """Raise the refusal of a commit beyond `furthest`, or of no partition's offset."""
+        self.handler.locate(topic, asked.partition_id)
+        if type(asked.offset) is not int:
+            raise OptionError(f"offset is {asked.offset!r} in {asked!r}; it takes a number")
+        if asked.offset < 0:
+            raise OffsetOutOfRangeError(f"{asked.offset} is not an offset")
+        if asked.offset > furthest:
+            raise OffsetOutOfRangeError(
+                f"{asked.offset} is past what this process has fetched of the partition, which is "
+                f"up to {furthest}; fetch from there on first, or move the group with "
+                "channel.reset()"
+            )
+
+
+def _answer(
+    call: Callable[[JoinedMember], R],
+    kind: type[R],
+    group: Any,
+    id_: Any,
+    attach: Callable[[], JoinedMember] | None = None,
+    **fields: Any,
+) -> R:
+    """Return what `call` returns for the member, or a refusal; forget a member that is unknown."""
+    name, id_ = in_text(group, "group"), in_text(id_, "member")
     try:
-        return call()
-    except _Refused as refused:
-        refusal = refused.refusal
-    except OptionError:
-        raise
+        member = _member(id_, name) if attach is None else attach()
+        with member.lock:
+            return call(member)
     except SluicewayError as error:
         refusal = group_refusal(error)
-    if refusal.err == UnknownMemberId.ERROR_CODE and group_state().member(id_, group):
+    if isinstance(refusal, UnknownMemberId) and group_state().member(id_, name):
         group_state().members.pop(id_, None)
-    return kind(refusal.err, reason=refusal.reason, **fields)
+    return kind(refusal.ERROR_CODE, reason=str(refusal), **fields)
 
 
 def _member(id_: str, group: str) -> JoinedMember:
@@ -313,6 +404,23 @@ def _member(id_: str, group: str) -> JoinedMember:
     if found is None:
         raise _unknown(id_, group, "it did not join in this process, or has left")
     return found
+
+
+def _committing_member(topic: bytes, group: str, generation: int, id_: str) -> JoinedMember:
+    """Return the member that may commit under this generation. Raises ProtocolClientError."""
+    member = _member(id_, group)
+    if topic != member.channel.encode():
+        raise UnknownTopicOrPartition(
+            f"the member {member.id!r} joined the group for {member.channel!r} only"
+        )
+    if generation == member.generation:
+        return member
+    if generation == member.joined:
+        raise RebalanceInProgress("the member has not synced in this generation yet")
+    raise IllegalGeneration(
+        f"the generation is {generation}, but the member's assignment has {member.generation}: "
+        "join and sync again, and continue from the group's committed offsets"
+    )
 
 
 def _positions(member: JoinedMember) -> dict[str, Any]:
@@ -323,19 +431,18 @@ def _positions(member: JoinedMember) -> dict[str, Any]:
     return {"positions": places} if places else {}
 
 
-def _unknown(id_: str, group: str, why: str) -> _Refused:
-    return _Refused(
-        UnknownMemberId, f"the group {group!r} has no member {id_!r}: {why}. Join with an empty id"
+def _unknown(id_: str, group: str, why: str) -> UnknownMemberId:
+    return UnknownMemberId(
+        f"the group {group!r} has no member {id_!r}: {why}. Join with an empty id"
     )
 
 
-def _stale(member: JoinedMember, generation: int) -> _Refused:
-    return _Refused(
-        IllegalGeneration,
+def _stale(member: JoinedMember, generation: int) -> IllegalGeneration:
+    return IllegalGeneration(
         f"the generation is {generation}, but the member {member.id!r} of the group "
-        f"{member.group!r} joined {member.joined}: join again",
+        f"{member.group!r} joined {member.joined}: join again"
     )
 
 
-def _rejoin(why: str) -> _Refused:
-    return _Refused(RebalanceInProgress, f"{why}: commit, and join again with the same id")
+def _rejoin(why: str) -> RebalanceInProgress:
+    return RebalanceInProgress(f"{why}: commit, and join again with the same id")

@@ -11,11 +11,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from sluiceway.broker.connection import RequestHandler
+from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import (
     InvalidMessageError,
     MessageSizeTooLarge,
-    Refusal,
+    ProtocolClientError,
     RequestTimedOut,
     partition_refusal,
     topic_refusal,
@@ -57,7 +57,7 @@ class _Part:
     """Counts a message that was not delivered, if nothing waits for its report."""
     pending: int = 0
     first_offset: int = -1
-    refusal: Refusal | None = None
+    refusal: ProtocolClientError | None = None
 
     def on_delivery(self, error: Any, message: Any) -> None:
         """Take a delivery report."""
@@ -66,7 +66,7 @@ class _Part:
             refusal = partition_refusal(error, "a message")
             self.refusal = self.refusal or refusal
             if self.add_failure is not None:
-                self.add_failure(refusal.reason)
+                self.add_failure(str(refusal))
         elif self.first_offset < 0 or message.offset() < self.first_offset:
             self.first_offset = message.offset()
 
@@ -78,8 +78,10 @@ class ProduceRequests:
     failed writer if an exception ended it.
     """
 
-    def __init__(self, handler: RequestHandler) -> None:
+    def __init__(self, handler: RequestHandler, address: GatewayAddress) -> None:
         self.handler = handler
+        # The writers outlast the handler: `Broker.connect` replaces it.
+        self._control = address.control(handler.timeout_s)
         self._guard = ForkGuard()
         self._lock = threading.Lock()
         self._producers: dict[MaskedProperties, Any] = {}
@@ -96,10 +98,12 @@ class ProduceRequests:
         for name, partitions in request.msets.items():
             topic = in_bytes(name, "topic")
             for partition, given in partitions.items():
-                part = self._part(topic, partition, given)
-                if isinstance(part, Refusal):
-                    topics.setdefault(topic, {})[partition] = _refused(part)
-                elif part.messages:
+                try:
+                    part = self._part(topic, partition, given)
+                except ProtocolClientError as refusal:
+                    topics.setdefault(topic, {})[partition] = _refused(refusal)
+                    continue
+                if part.messages:
                     parts.append((topic, part))
                     part.add_failure = None if wait else part.writer.add_failure
         with self._lock:
@@ -135,6 +139,7 @@ class ProduceRequests:
                 # Without the topic, neither messages nor readers that wait for them are left.
                 if not isinstance(failure, TopicGone):
                     failures.append(failure)
+        self._control.close()
         if failures:
             raise failures[0]
 
@@ -145,7 +150,7 @@ class ProduceRequests:
             writer = self._writers.get(uid)
             if writer is None:
                 writer = self._writers[uid] = WriterEndpoint(
-                    self.handler.control,
+                    self._control,
                     connection.channel_name,
                     uid=uid,
                     timeout_s=self.handler.timeout_s,
@@ -156,8 +161,8 @@ class ProduceRequests:
             writer.partitions_used = max(writer.partitions_used, connection.partitions)
             return writer
 
-    def _part(self, topic: bytes, partition: int, given: Any) -> _Part | Refusal:
-        """Return the messages of a partition if all of them are valid."""
+    def _part(self, topic: bytes, partition: int, given: Any) -> _Part:
+        """Return the messages of a partition, refused if one of them is invalid."""
         messages = list(given.messages)
         compression = _COMPRESSIONS.get(given.compression_type)
         if compression is None:
@@ -171,30 +176,26 @@ class ProduceRequests:
                 if field is not None and not isinstance(field, bytes):
                     raise OptionError(f"value and partition_key are bytes or None: {each!r}")
         found = self.handler.locate(topic, partition)
-        if isinstance(found, Refusal):
-            return found
         try:
             writer = self._writer(found)
-        except OptionError:
-            raise
         except SluicewayError as error:
-            return topic_refusal(error)
+            raise topic_refusal(error) from error
+        part = _Part(partition, messages, compression, found, writer)
         for index, each in enumerate(messages):
             size = len(each.value or b"") + len(each.partition_key or b"")
             if size > found.max_message_bytes:
-                return Refusal.of(
-                    MessageSizeTooLarge,
+                part.refusal = MessageSizeTooLarge(
                     f"message {index} takes {size:,} bytes, the channel takes "
                     f"{found.max_message_bytes:,}; make it smaller, or raise the channel's "
-                    "max.message.bytes. Nothing was sent to this partition",
+                    "max.message.bytes. Nothing was sent to this partition"
                 )
-            invalid = writer.validator.error(each.value)
-            if invalid is not None:
-                return Refusal.of(
-                    InvalidMessageError,
-                    f"message {index}: {invalid}. Nothing was sent to this partition",
+                break
+            if invalid := writer.validator.error(each.value):
+                part.refusal = InvalidMessageError(
+                    f"message {index}: {invalid}. Nothing was sent to this partition"
                 )
-        return _Part(partition, messages, compression, found, writer)
+                break
+        return part
 
     def _send(self, parts: Collection[_Part], timeout_ms: int, *, wait: bool) -> None:
         producers = set()
@@ -203,11 +204,11 @@ class ProduceRequests:
             producer = self._producer(part.connection, part.compression, timeout_ms)
             producers.add(producer)
             for message in part.messages:
-                if part.refusal is None:
-                    _produce(producer, part, message, timeout_s)
-                if part.refusal is not None and part.add_failure is not None:
-                    part.add_failure(part.refusal.reason)
-            part.writer.records += len(part.messages)
+                if part.refusal is None and _produce(producer, part, message, timeout_s):
+                    part.writer.records += 1
+                elif part.add_failure is not None:
+                    part.writer.records += 1
+                    part.add_failure(str(part.refusal))
             part.writer.report()
         deadline_s = time.monotonic() + timeout_s
         while wait and any(part.pending for part in parts):
@@ -216,9 +217,8 @@ class ProduceRequests:
             if time.monotonic() > deadline_s:
                 for part in parts:
                     if part.pending:
-                        part.refusal = Refusal.of(
-                            RequestTimedOut,
-                            "Kafka did not acknowledge in time; the messages may be written or not",
+                        part.refusal = RequestTimedOut(
+                            "Kafka did not acknowledge in time; the messages may be written or not"
                         )
                 return
 
@@ -243,7 +243,8 @@ def _close_all() -> None:
             each.close(error, timeout_s=_EXIT_TIMEOUT_S)
 
 
-def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> None:
+def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool:
+    """Return whether librdkafka took the message; otherwise its partition is refused."""
     named = {} if message.timestamp is None else {"timestamp": int(message.timestamp)}
     deadline_s = time.monotonic() + timeout_s
     topic, refreshed = part.connection.topic_name, False
@@ -259,21 +260,21 @@ def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> None
             )
         except BufferError:
             if time.monotonic() > deadline_s:
-                part.refusal = Refusal.of(RequestTimedOut, "Kafka takes no more messages")
-                return
+                part.refusal = RequestTimedOut("Kafka takes no more messages")
+                return False
             producer.poll(_SLICE_S)
         except KafkaException as error:
             if error.args[0].code() != _UNKNOWN_PARTITION or refreshed:
                 part.refusal = partition_refusal(error.args[0], "a message")
-                return
+                return False
             # The channel has grown; librdkafka looks for new partitions every few minutes only.
             refreshed = True
             with contextlib.suppress(KafkaException):
                 producer.list_topics(topic, timeout=timeout_s)
         else:
             part.pending += 1
-            return
+            return True
 
 
-def _refused(refusal: Refusal) -> ProducePartitionResponse:
-    return ProducePartitionResponse(refusal.err, -1, refusal.reason)
+def _refused(refusal: ProtocolClientError) -> ProducePartitionResponse:
+    return ProducePartitionResponse(refusal.ERROR_CODE, -1, str(refusal))

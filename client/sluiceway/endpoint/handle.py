@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -171,17 +172,15 @@ class EndpointHandle:
         if self._failure is not None:
             raise self._failure
 
-    def heartbeat_now(self) -> None:
-        """Send a heartbeat at once, wait for its result, and `check`.
-
-        The wait ends after some seconds if the gateway does not answer.
-        """
+    def heartbeat_now(self, timeout_s: float = _FINAL_TIMEOUT_S) -> None:
+        """Send a heartbeat at once, wait up to `timeout_s` for its result, and `check`."""
+        deadline_s = time.monotonic() + timeout_s
         # The first answer may belong to a heartbeat that was in flight.
         for _ in range(2):
             self.check()
             self._answered.clear()
             self.session.wake()
-            if not self._answered.wait(_FINAL_TIMEOUT_S):
+            if not self._answered.wait(max(0.0, deadline_s - time.monotonic())):
                 break
         self.check()
 

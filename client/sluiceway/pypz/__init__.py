@@ -7,16 +7,11 @@ The classes need no pypz. If it is installed, they are registered as its Channel
 ChannelWriter, and use its classes of statuses and messages.
 """
 
-from sluiceway.pypz.errors import (
-    InvalidRecordValue,
-    MissingLocation,
-    NoRecordList,
-    SchemaParseException,
-)
 from sluiceway.pypz.peers import ChannelStatusMonitor
 from sluiceway.pypz.reader import KafkaChannelReader
+from sluiceway.pypz.resources import MissingLocation, SchemaParseException
 from sluiceway.pypz.status import ChannelStatus, ChannelStatusMessage
-from sluiceway.pypz.writer import KafkaChannelWriter
+from sluiceway.pypz.writer import InvalidRecordValue, KafkaChannelWriter, NoRecordList
 
 try:
     from pypz.core.channels.io import ChannelReader, ChannelWriter

@@ -5,14 +5,14 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from sluiceway.channel import Channel
+from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.metrics import EndpointMetrics
-from sluiceway.errors import ChannelNotFound, EndpointClosed, SluicewayError
-from sluiceway.pypz.config import ChannelLogger, level_of, metrics_enabled
-from sluiceway.pypz.errors import OperatorFailed
-from sluiceway.pypz.heartbeats import HeartbeatLink, StatusLoop, cycle_figures
+from sluiceway.errors import ChannelNotFound, EndpointClosed, Fenced, SluicewayError
+from sluiceway.pypz.config import ChannelLogger, flag, level_of
 from sluiceway.pypz.peers import ChannelStatusMonitor, Filter, Peers
 from sluiceway.pypz.resources import Resources
 from sluiceway.pypz.status import (
@@ -20,7 +20,9 @@ from sluiceway.pypz.status import (
     ChannelStatusMessage,
     NameSeparator,
     OwnChannelStatus,
+    StatusLoop,
     StatusPayload,
+    cycle_figures,
 )
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Endpoint, Role
@@ -32,6 +34,13 @@ E = TypeVar("E", bound=ChannelReader | ChannelWriter)
 
 StatusCallback = Callable[[list[ChannelStatusMessage]], object]
 _COUNTERS = ("receivedRecordCount", "sentRecordCount")
+
+
+class OperatorFailed(SluicewayError):
+    """The cause of an endpoint whose port has sent the status Error; it is never raised."""
+
+    code = "operator_failed"
+    message_is_public = True
 
 
 class ChannelBase(ABC, Generic[E]):
@@ -54,7 +63,6 @@ class ChannelBase(ABC, Generic[E]):
     ParamKeyMetricsEnabled = "metricsEnabled"
 
     _role: Role
-    _figures_kind: str
 
     def __init__(
         self, channel_name: str, context: Any, executor: Executor | None = None, **kwargs: Any
@@ -79,7 +87,7 @@ class ChannelBase(ABC, Generic[E]):
         self._channel: Channel | None = None
         self._endpoint: E | None = None
         self._loop: StatusLoop | None = None
-        self._link: HeartbeatLink | None = None
+        self._handle: EndpointHandle | None = None
         self._failed = False
         self._metrics = EndpointMetrics(self._role, cycles=self.MetricsBufferLength)
         self._metrics_enabled = False
@@ -229,7 +237,7 @@ class ChannelBase(ABC, Generic[E]):
     def invoke_configure_channel(self, channel_configuration: Mapping[str, Any]) -> None:
         """Add to the configuration. Raises OptionError for invalid values."""
         configuration = self._configuration | dict(channel_configuration)
-        metrics = metrics_enabled(configuration)
+        metrics = flag(configuration, self.ParamKeyMetricsEnabled)
         level = level_of(configuration.get(self.ParamKeyLogLevel, "DEBUG"))
         self._configure(configuration)
         self._configuration.update(channel_configuration)
@@ -249,16 +257,16 @@ class ChannelBase(ABC, Generic[E]):
             self._failed = True
         elif known in (OwnChannelStatus.Opened, OwnChannelStatus.Started):
             self._failed = False
-        if self._link is not None and document is not None:
-            self._link.send(document)
+        if self._handle is not None and document is not None:
+            self._handle.payload = document
+            self._handle.session.wake()
 
     def invoke_sync_status_update(self) -> None:
         """Ask for the states of the other side, and call the callbacks with what is new."""
-        if self._link is not None:
-            self._link.refresh(self.StatusConsumerTimeoutInMs / 1000)
-        reported = self._counterparts
-        self._update([*reported, *self._unreported_peers()])
-        self._updated_with = reported
+        if self._handle is not None:
+            with suppress(EndpointClosed, Fenced):
+                self._handle.heartbeat_now(self.StatusConsumerTimeoutInMs / 1000)
+        self._update_reported(self._unreported_peers())
 
     def on_status_message_received(self, callback: StatusCallback) -> None:
         """Call `callback` with the list of new messages at each update, also an empty one."""
@@ -273,7 +281,8 @@ class ChannelBase(ABC, Generic[E]):
         Called before the payload is sent.
         """
         if self._metrics_enabled:
-            self._health_check_payload |= cycle_figures(self._metrics, self._figures_kind)
+            kind = "Read" if self._role == "reader" else "Output"
+            self._health_check_payload |= cycle_figures(self._metrics, kind)
 
     def retrieve_all_connected_channel_count(self) -> int:
         """Return the number of channels seen so far."""
@@ -327,7 +336,7 @@ class ChannelBase(ABC, Generic[E]):
 
     @property
     def _counterparts(self) -> tuple[Endpoint, ...]:
-        return () if self._link is None else self._link.counterparts
+        return () if self._handle is None else self._handle.counterparts or ()
 
     def _opened(self) -> E:
         """Return the open reader or writer. Raises EndpointClosed."""
@@ -359,16 +368,17 @@ class ChannelBase(ABC, Generic[E]):
             # Heartbeats report the counters anyway.
             health = {key: value for key, value in health.items() if key not in _COUNTERS}
         self.invoke_sync_send_status_message(OwnChannelStatus.HealthCheck, health)
-        reported = self._counterparts
-        self._update(reported)
-        self._updated_with = reported
+        self._update_reported()
 
     def _catch_up(self) -> None:
         """Take what heartbeats have reported since the last update."""
+        if self._counterparts is not self._updated_with:
+            self._update_reported()
+
+    def _update_reported(self, unreported: Iterable[Endpoint] = ()) -> None:
         reported = self._counterparts
-        if reported is not self._updated_with:
-            self._update(reported)
-            self._updated_with = reported
+        self._update([*reported, *unreported])
+        self._updated_with = reported
 
     def _update(self, endpoints: Iterable[Endpoint]) -> None:
         with self._updating:
@@ -390,7 +400,7 @@ class ChannelBase(ABC, Generic[E]):
     def _release(self) -> None:
         """Forget what was open."""
         self._channel_opened = False
-        self._endpoint = self._link = self._channel = None
+        self._endpoint = self._handle = self._channel = None
         if self._loop is not None:
             self._loop.end()
             self._loop = None

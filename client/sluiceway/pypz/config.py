@@ -12,8 +12,7 @@ from typing import Any, cast
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.errors import OptionError
 
-_BASE = frozenset({"logLevel", "metricsEnabled"})
-_OWN = frozenset({"onLostWriter", "deleteUnread"})
+_OWN = frozenset({"logLevel", "metricsEnabled", "onLostWriter", "deleteUnread"})
 _CONNECTION = {
     "client_id": "client.id",
     "reconnect_backoff_max_ms": "reconnect.backoff.max.ms",
@@ -55,7 +54,7 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 _KNOWN = frozenset(
-    {*_BASE, *_OWN, *_CONNECTION, *_CONSUMER, *_PRODUCER, "max_poll_records", *_WITHOUT_EFFECT}
+    {*_OWN, *_CONNECTION, *_CONSUMER, *_PRODUCER, "max_poll_records", *_WITHOUT_EFFECT}
 )
 
 
@@ -66,13 +65,6 @@ class ReaderSettings:
     max_poll_records: int = 1
     on_lost_writer: OnLostWriter = "raise"
     delete_unread: bool = False
-    kafka: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WriterSettings:
-    """Settings of a writer; `kafka` has librdkafka's properties."""
-
     kafka: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -90,25 +82,21 @@ def reader_settings(
     return ReaderSettings(
         max_poll_records=most,
         on_lost_writer=cast("OnLostWriter", lost),
-        delete_unread=_flag(configuration, "deleteUnread"),
+        delete_unread=flag(configuration, "deleteUnread"),
         kafka=_translated(configuration, _CONNECTION | _CONSUMER),
     )
 
 
-def writer_settings(
+def writer_properties(
     configuration: Mapping[str, Any], warn: Callable[[str], object]
-) -> WriterSettings:
-    """Read a writer's configuration, as `reader_settings` does."""
+) -> dict[str, object]:
+    """Return librdkafka's properties of a writer; `warn` as in `reader_settings`."""
     _check_keys(configuration, warn)
-    return WriterSettings(kafka=_translated(configuration, _CONNECTION | _PRODUCER))
+    return _translated(configuration, _CONNECTION | _PRODUCER)
 
 
-def metrics_enabled(configuration: Mapping[str, Any]) -> bool:
-    """Return the value of `metricsEnabled`. Raises OptionError."""
-    return _flag(configuration, "metricsEnabled")
-
-
-def _flag(configuration: Mapping[str, Any], key: str) -> bool:
+def flag(configuration: Mapping[str, Any], key: str) -> bool:
+    """Return a setting that is True or False. Raises OptionError."""
     value = configuration.get(key, False)
     if not isinstance(value, bool):
         raise OptionError(f"{key} is {value!r}; it takes True or False")
@@ -227,11 +215,10 @@ def _hashed(name: str, near: str, characters: str) -> str:
 __all__ = [
     "ChannelLogger",
     "ReaderSettings",
-    "WriterSettings",
     "channel_name",
+    "flag",
     "group_name",
     "level_of",
-    "metrics_enabled",
     "reader_settings",
-    "writer_settings",
+    "writer_properties",
 ]

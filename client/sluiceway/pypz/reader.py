@@ -1,25 +1,102 @@
-"""KafkaChannelReader: pypz's channel reader on a channel of a gateway."""
+"""KafkaChannelReader: pypz's channel reader, whose offsets count records."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any
 
-from sluiceway.errors import CommitBeyondRead, Conflict, OptionError
+from sluiceway.errors import CommitBeyondRead, Conflict, OptionError, SluicewayError
 from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import ReaderSettings, group_name, reader_settings
-from sluiceway.pypz.heartbeats import HeartbeatLink
-from sluiceway.pypz.offsets import OffsetHistory
 from sluiceway.pypz.peers import ChannelStatusMonitor, FailedWriters
 from sluiceway.pypz.status import ChannelStatus
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Endpoint, Position
 from sluiceway.rest.models import Heartbeat
 
-__all__ = ["KafkaChannelReader"]
+__all__ = ["KafkaChannelReader", "OffsetHistory"]
+
 
 _MAX_ACKNOWLEDGED = 100
 """With more partitions, an acknowledgement has no positions: they would not fit."""
 _CLOSE_TIMEOUT_S = 60.0
+_MAX_RUNS = 10_000
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """`length` consecutive records from `count` on; `before` are the positions before them."""
+
+    count: int
+    length: int
+    partition: int | None
+    before: Mapping[int, Position]
+
+    def leads_to(self, partition: int, history: "OffsetHistory") -> bool:
+        return self.partition == partition and self.at(history.count) == history.current
+
+    def at(self, count: int) -> Mapping[int, Position]:
+        if self.partition is None:
+            return self.before
+        offset = self.before[self.partition].offset + count - self.count
+        return {**self.before, self.partition: Position(offset=offset)}
+
+
+class OffsetHistory:
+    """Positions of a reader by the number of records read, until they are committed.
+
+    In one partition without gaps, every count has its position. With several partitions, or gaps,
+    only the counts at the ends of calls have; others get the last position before, so a commit
+    never covers a record that was not read.
+    """
+
+    def __init__(self, count: int, positions: Mapping[int, Position]) -> None:
+        self.count = count
+        self.current = dict(positions)
+        self._runs: deque[_Run] = deque(maxlen=_MAX_RUNS)
+
+    def add(self, records: int, positions: Mapping[int, Position]) -> None:
+        """Add records that were read, up to these positions."""
+        if not records:
+            # Only offsets without records lay in between.
+            self.current = dict(positions)
+            return
+        moved = [p for p in positions if positions[p] != self.current.get(p)]
+        partition = None
+        if len(moved) == 1 and self._is_consecutive(moved[0], records, positions):
+            partition = moved[0]
+        last = self._runs[-1] if self._runs else None
+        if last is not None and partition is not None and last.leads_to(partition, self):
+            last.length += records
+        else:
+            self._runs.append(
+                _Run(count=self.count, length=records, partition=partition, before=self.current)
+            )
+        self.count += records
+        self.current = dict(positions)
+
+    def at(self, count: int) -> Mapping[int, Position] | None:
+        """Return the positions after `count` records, or the last known ones before."""
+        if count >= self.count:
+            return self.current
+        for run in reversed(self._runs):
+            if run.count <= count:
+                return run.at(count)
+        return None
+
+    def forget(self, count: int) -> None:
+        """Forget the positions before `count`, which is committed."""
+        while self._runs and self._runs[0].count + self._runs[0].length <= count:
+            self._runs.popleft()
+
+    def _is_consecutive(
+        self, partition: int, records: int, positions: Mapping[int, Position]
+    ) -> bool:
+        before, after = self.current.get(partition), positions[partition]
+        if before is None or before.records or after.records:
+            return False
+        return after.offset - before.offset == records
 
 
 class KafkaChannelReader(ChannelBase[ChannelReader]):
@@ -38,7 +115,6 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
     """The offset before one is set."""
 
     _role = "reader"
-    _figures_kind = "Read"
 
     def __init__(
         self, channel_name: str, context: Any, executor: Executor | None = None, **kwargs: Any
@@ -53,6 +129,8 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         self._initial_input_record_offset = 0
         self._last_offset_committed = 0
         self._history: OffsetHistory | None = None
+        self._read_failure: SluicewayError | None = None
+        """The failure that the next call raises."""
         self._starts: dict[int, Position] = {}
 
     def acknowledge_input(self) -> None:
@@ -133,9 +211,16 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             timeout_ms = self.InitialDataConsumerTimeoutInMs
             self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
         # News of writers does not end the wait: their records may be under way.
+        failure, self._read_failure = self._read_failure, None
+        if failure is not None:
+            raise failure
         records = reader.read(1, timeout=timeout_ms / 1000)
         if records and limit > 1:
-            records += reader.read(limit - 1, timeout=0)
+            try:
+                records += reader.read(limit - 1, timeout=0)
+            except SluicewayError as error:
+                # The record before it is handed out first.
+                self._read_failure = error
         self._catch_up()
         self._metrics.record_cycle(self._read_record_count)
         if records:
@@ -232,6 +317,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
                     "the committed positions: set_initial_record_offset_auto()"
                 )
             reader.seek(dict.fromkeys(positions, offset))
+            self._read_failure = None
         return OffsetHistory(offset, reader.position())
 
     def _read_new_partitions(self, reader: ChannelReader) -> bool:
@@ -274,7 +360,8 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         )
         try:
             self._begin(reader)
-            self._link = HeartbeatLink(reader.handle)
+            reader.handle.subscribe()
+            self._handle = reader.handle
         except BaseException as error:
             self._endpoint = None
             reader.__exit__(type(error), error, None)
@@ -302,7 +389,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
 
     def _release(self) -> None:
         super()._release()
-        self._failed_writers = self._history = None
+        self._failed_writers = self._history = self._read_failure = None
         self._known_ends = {}
 
     def _configure(self, configuration: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from sluiceway.channel import Channel
@@ -10,15 +11,41 @@ from sluiceway.errors import (
     ChannelNotReady,
     Conflict,
     InvalidSchema,
+    OptionError,
     SluicewayError,
 )
 from sluiceway.gateway import Gateway
 from sluiceway.pypz.config import ChannelLogger, channel_name
-from sluiceway.pypz.errors import MissingLocation, SchemaParseException
 from sluiceway.rest.models import Heartbeat
 from sluiceway.schema import Schema
 
-__all__ = ["Resources"]
+__all__ = ["MissingLocation", "Resources", "SchemaParseException"]
+
+
+class MissingLocation(OptionError, AttributeError):
+    """The gateway's address is missing."""
+
+    code = "missing_location"
+
+
+def _installed(name: str, *modules: str) -> type[Exception]:
+    """Return the class from the first of these modules that has it, or else Exception."""
+    for module in modules:
+        try:
+            found = getattr(import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+        if isinstance(found, type) and issubclass(found, Exception):
+            return found
+    return Exception
+
+
+# avro defines it in avro.schema up to 1.10, which pypz asks for, and in avro.errors from 1.11 on.
+_AvroError: Any = _installed("SchemaParseException", "avro.schema", "avro.errors")
+
+
+class SchemaParseException(InvalidSchema, _AvroError):  # type: ignore[misc]
+    """A port's schema is missing or invalid; also avro's exception, if avro is installed."""
 
 
 class Resources:

@@ -1,13 +1,17 @@
-"""pypz's channel statuses and status messages, and the payload of heartbeats that carries them."""
+"""pypz's channel statuses and messages, their payload in heartbeats, and the status loop."""
 
 import json
+import logging
 import threading
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
+from sluiceway.endpoint.metrics import EndpointMetrics
 from sluiceway.rest.endpoint_models import Endpoint
 
 __all__ = [
@@ -15,11 +19,13 @@ __all__ = [
     "ChannelStatusMessage",
     "NameSeparator",
     "OwnChannelStatus",
-    "ReceivedStatus",
+    "StatusLoop",
     "StatusPayload",
-    "now_ms",
+    "cycle_figures",
     "received_status",
 ]
+
+LOGGER = logging.getLogger("sluiceway.pypz")
 
 NameSeparator = "@"
 """Between a channel's name and the full name of the port that reads or writes it."""
@@ -62,7 +68,7 @@ class OwnStatusMessage:
         given = status if isinstance(status, OwnChannelStatus) else OwnChannelStatus[str(status)]
         self.status = given
         self.payload = payload
-        self.timestamp = now_ms() if timestamp is None else timestamp
+        self.timestamp = int(time.time() * 1000) if timestamp is None else timestamp
 
     def get_channel_unique_name(self) -> str:
         """Return `channel@port`."""
@@ -90,11 +96,6 @@ else:
         from pypz.core.channels.status import ChannelStatus, ChannelStatusMessage
     except ImportError:
         ChannelStatus, ChannelStatusMessage = OwnChannelStatus, OwnStatusMessage
-
-
-def now_ms() -> int:
-    """Return the wall clock's milliseconds, for display."""
-    return int(time.time() * 1000)
 
 
 _KEY = "pypz"
@@ -179,3 +180,60 @@ def _message(given: Any) -> tuple[int, OwnChannelStatus, Any] | None:
         case [int(number), str(name), payload] if name in OwnChannelStatus.__members__:
             return number, OwnChannelStatus[name], payload
     return None
+
+
+_END_TIMEOUT_S = 5.0
+
+
+class StatusLoop:
+    """Calls a method every `interval_s` until it ends, or the method's object is collected.
+
+    It runs in `executor`, or in a daemon thread. Exceptions are logged, and the loop continues.
+    """
+
+    def __init__(
+        self, turn: Callable[[], None], *, name: str, interval_s: float, executor: Executor | None
+    ) -> None:
+        self._turn = weakref.WeakMethod(turn)
+        self._name = name
+        self._interval_s = interval_s
+        self._ended = threading.Event()
+        self._left = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._future: Future[None] | None = None
+        if executor is not None:
+            self._future = executor.submit(self._run)
+        else:
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def end(self) -> None:
+        """End the loop, and wait a moment for the call under way."""
+        self._ended.set()
+        unstarted = self._future is not None and self._future.cancel()
+        if not unstarted and self._thread is not threading.current_thread():
+            self._left.wait(_END_TIMEOUT_S)
+
+    def _run(self) -> None:
+        self._thread = threading.current_thread()
+        while not self._ended.wait(self._interval_s):
+            turn = self._turn()
+            if turn is None:
+                break
+            try:
+                turn()
+            except Exception:
+                LOGGER.exception("a status of %s was not sent; the next one is", self._name)
+            del turn
+        self._left.set()
+
+
+def cycle_figures(metrics: EndpointMetrics, kind: str) -> dict[str, float]:
+    """Return a channel's figures by pypz's names, 0 before the second call; `kind` is of these."""
+    averages = metrics.cycles.averages()
+    names = (
+        f"averageTimePer{kind}CycleMs",
+        f"averageTimePer{kind}RecordMs",
+        f"averageRecordPer{kind}Cycle",
+    )
+    elapsed = {f"elapsedTimeSinceLast{kind}CycleMs": round(1000 * metrics.cycles.elapsed_s)}
+    return elapsed | {name: averages.get(name, 0) for name in names}

@@ -5,16 +5,24 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
-from sluiceway.errors import InvalidRecord
+from sluiceway.errors import InvalidRecord, OptionError
 from sluiceway.pypz.channel import ChannelBase
-from sluiceway.pypz.config import WriterSettings, group_name, writer_settings
-from sluiceway.pypz.errors import InvalidRecordValue, NoRecordList
-from sluiceway.pypz.heartbeats import HeartbeatLink
+from sluiceway.pypz.config import group_name, writer_properties
 from sluiceway.pypz.status import ChannelStatus
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.writer import ChannelWriter
 
-__all__ = ["KafkaChannelWriter"]
+__all__ = ["InvalidRecordValue", "KafkaChannelWriter", "NoRecordList"]
+
+
+class InvalidRecordValue(InvalidRecord, ValueError):
+    """A record does not match the port's schema; nothing of the list was sent."""
+
+
+class NoRecordList(OptionError, TypeError):
+    """The argument is not a list of records."""
+
+    code = "no_record_list"
 
 
 class KafkaChannelWriter(ChannelBase[ChannelWriter]):
@@ -27,13 +35,12 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
     """
 
     _role = "writer"
-    _figures_kind = "Output"
 
     def __init__(
         self, channel_name: str, context: Any, executor: Executor | None = None, **kwargs: Any
     ) -> None:
         super().__init__(channel_name, context, executor, **kwargs)
-        self._settings = WriterSettings()
+        self._kafka: Mapping[str, object] = {}
         self._counting = threading.Lock()
         self._written_record_count = 0
         self._ends: Mapping[int, int] | None = None
@@ -117,15 +124,16 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             return True
         channel = self._resources.writable_channel()
         group = group_name(str(self._context.get_full_name()))
-        writer = self._endpoint = channel.writer(group=group, config=self._settings.kafka)
+        writer = self._endpoint = channel.writer(group=group, config=self._kafka)
         # As in pypz, the first record goes to the first partition.
         writer.start_round_robin_at(0)
-        self._link = HeartbeatLink(writer.handle)
+        writer.handle.subscribe()
+        self._handle = writer.handle
         self._channel = channel
         return True
 
     def _configure(self, configuration: Mapping[str, Any]) -> None:
-        self._settings = writer_settings(configuration, self._logger.warning)
+        self._kafka = writer_properties(configuration, self._logger.warning)
 
     def _unreported_peers(self) -> Iterable[Endpoint]:
         return self._endpoints("reader") if self._silent_mode else ()
