@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
-from sluiceway._version import __version__
+from sluiceway import __version__
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import connection
 from sluiceway_gateway.channels import routes as channels_routes

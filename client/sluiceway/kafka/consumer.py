@@ -10,10 +10,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from sluiceway.errors import KafkaUnavailable, SluicewayError
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.garbage import gc_paused
 from sluiceway.kafka.config import consumer_config
 from sluiceway.kafka.errors import create_client, is_gone, is_unavailable, translate_error
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
+from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 
 __all__ = ["GATHER_S", "FetchedMessages", "IdleTimeout", "MessageStream", "OwnStream", "Watermarks"]
