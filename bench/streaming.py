@@ -147,7 +147,7 @@ class ChannelSide(Side):
         """Encode one record."""
         encoding = codec(self.kind, Schema.of(_SHAPE.schema), connection.schema_id)
         batch = pa.RecordBatch.from_pylist([RECORD], _SHAPE.schema)
-        return encoding.encode(batch, limit_bytes=10**6).values[0]
+        return encoding.encode(batch, limit_bytes=10**6)[0]
 
 
 class ArrowSide(ChannelSide):
@@ -185,8 +185,8 @@ class ConnectorSide(Side):
         """Encode one record, without the registry's prefix."""
         del connection
         batch = pa.RecordBatch.from_pylist([RECORD], _SHAPE.schema)
-        encoded = codec("avro", Schema.of(_SHAPE.schema), 0).encode(batch, limit_bytes=10**6)
-        return encoded.values[0][5:]
+        (encoded,) = codec("avro", Schema.of(_SHAPE.schema), 0).encode(batch, limit_bytes=10**6)
+        return encoded[5:]
 
     def _encoded(self, frame: DataFrame) -> DataFrame:
         record = sql.struct(*(frame[column] for column in frame.columns))

@@ -7,8 +7,6 @@ pyarrow or Kafka.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from sluiceway._version import __version__
-
 if TYPE_CHECKING:
     from sluiceway.channel import Channel
     from sluiceway.errors import SluicewayError
@@ -55,6 +53,14 @@ __all__ = [
     "StatusReport",
     "__version__",
 ]
+
+__version__ = "0.1.0"
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that installs this version with some extras, for error messages."""
+    target = f"'.[{','.join(extras)}]'" if extras else "."
+    return f"`pip install {target}` in a checkout of sluiceway {__version__}"
 
 
 if not TYPE_CHECKING:  # Type checkers see only the imports above.

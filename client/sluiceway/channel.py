@@ -9,7 +9,6 @@ from typing import Literal, Self
 from sluiceway import offsets
 from sluiceway.channel_state import ChannelState, ResourceField, spec_json
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.endpoint.waiting import WaitedState, missing_endpoints, wait_for_endpoints
 from sluiceway.errors import ChannelNotFound, OptionError
@@ -430,7 +429,7 @@ class Channel:
         self, role: Role, member: Membership | None, timeout_s: float, close_timeout_s: float
     ) -> EndpointHandle:
         return EndpointHandle(
-            HeartbeatSession.of(self._control.endpoints, grace_s=self._control.grace_s),
+            self._control,
             channel=self.name,
             uid=self.uid,
             role=role,

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import timedelta
-from typing import Any, Generic, Protocol, Self, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 from sluiceway.errors import (
     ChannelNotFound,
@@ -86,12 +87,6 @@ class ChannelState:
             )
 
 
-class HasState(Protocol):
-    """An object with the state of a channel."""
-
-    _state: ChannelState
-
-
 class ResourceField(Generic[T]):
     """A read-only attribute: a field of the channel's resource, as of the last answer."""
 
@@ -101,17 +96,13 @@ class ResourceField(Generic[T]):
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    @overload
-    def __get__(self, channel: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, channel: HasState, owner: type) -> T: ...
-    def __get__(self, channel: HasState | None, owner: type) -> Self | T:
+    def __get__(self, channel: Any, owner: type) -> T:
         if channel is None:
-            return self
+            return self  # type: ignore[return-value]
         value: T = getattr(channel._state.resource, self._name)  # noqa: SLF001
         return value
 
-    def __set__(self, channel: HasState, value: object) -> None:
+    def __set__(self, channel: object, value: object) -> None:
         raise AttributeError(f"{self._name} is read-only; use the channel's update()")
 
 
@@ -130,7 +121,7 @@ def spec_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of the fields of a channel's spec that are not None. Raises OptionError."""
     spec = {name: value for name, value in fields.items() if value is not None}
     for name in spec.keys() & {"retention", "heartbeat"}:
-        spec[name] = spec[name].to_json()
+        spec[name] = asdict(spec[name])
     if "schema" in spec:
         spec["schema"] = spec["schema"].definition
     if "config" in spec:

@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 from sluiceway.channel import Channel
-from sluiceway.channel_endpoint import ClosesOnExit
 from sluiceway.channel_state import checked_idle, spec_json
-from sluiceway.errors import ChannelNotFound, Conflict, OptionError
+from sluiceway.endpoint.handle import ClosesOnExit
+from sluiceway.errors import ChannelNotFound, Conflict
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_summaries
 from sluiceway.rest.models import ChannelResource, Heartbeat, Retention, require_readable
 from sluiceway.rest.status import ChannelSummary
-from sluiceway.rest.transport import Transport
+from sluiceway.rest.transport import Transport, check_seconds
 from sluiceway.schema import Schema
 
 __all__ = ["Gateway"]
@@ -44,8 +44,7 @@ class Gateway(ClosesOnExit):
     ) -> None:
         given = Token.of(token)
         del token
-        if not isinstance(control_grace_s, int | float) or not 0 < control_grace_s <= 86_400:
-            raise OptionError(f"control_grace_s is {control_grace_s!r}; it takes seconds to 86400")
+        check_seconds("control_grace_s", control_grace_s, 0.001)
         transport = Transport(url, token=given, ca=ca, timeout_s=timeout_s)
         self.url = transport.url
         self._control = Control(

@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from sluiceway.channel import Channel
-from sluiceway.channel_endpoint import ClosesOnExit
+from sluiceway.endpoint.handle import ClosesOnExit
 from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, writers_outcome
 from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader
 from sluiceway.records import to_batches
 from sluiceway.rest.endpoint_models import Endpoint, Position
+from sluiceway.rest.transport import check_seconds
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["InputPort", "OutputPort"]
@@ -264,6 +265,5 @@ def _await(
 def _checked_timeout(timeout_s: float | None) -> float:
     if timeout_s is None:
         return math.inf
-    if not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= 86_400:
-        raise OptionError(f"open_timeout_s is {timeout_s!r}; it takes seconds to 86400, or None")
+    check_seconds("open_timeout_s", timeout_s)
     return timeout_s

@@ -9,10 +9,9 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from sluiceway import offsets
-from sluiceway.channel_endpoint import ChannelEndpoint
 from sluiceway.codecs.decoder import decoder_for
 from sluiceway.endpoint.committer import OffsetCommitter
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition, WhenFinished
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties
@@ -233,7 +232,7 @@ class ChannelReader(ChannelEndpoint):
     def end_offsets(self) -> dict[int, int]:
         """Return the offset after the last message of each partition."""
         self._require_open()
-        return self._stream.ends_at_once(self.partitions)
+        return self._stream.ends(self.partitions)
 
     def lag(self) -> dict[int, int]:
         """Return the number of offsets between the position and the end of each partition.
@@ -330,7 +329,7 @@ class ChannelReader(ChannelEndpoint):
             if self._fetcher.finished:
                 self._stop_condition.verify_complete()
                 if self.finished and self._handle is not None:
-                    self._handle.session.mark_complete(self._handle)
+                    self._handle.mark_complete()
                 return False
             if time.monotonic() >= deadline_s:
                 return False
@@ -346,4 +345,5 @@ class ChannelReader(ChannelEndpoint):
     def _require_open(self) -> None:
         if self._closed:
             raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
-        self._check()
+        if self._handle is not None:
+            self._handle.check()

@@ -1,12 +1,12 @@
-"""ChannelWriter: writes records into a channel."""
+"""ChannelWriter: writes records into a channel; WriterEndpoint: attaches another producer."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sluiceway.channel_endpoint import ChannelEndpoint
 from sluiceway.codecs import codec
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.codecs.wire import WireFormatValidator
+from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
 from sluiceway.errors import (
     DeliveryFailed,
@@ -22,10 +22,13 @@ from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.records import to_batches
+from sluiceway.rest.channels import Control
 from sluiceway.rest.models import Connection
+from sluiceway.rest.transport import check_seconds
 from sluiceway.schema import Schema
 
-__all__ = ["ChannelWriter"]
+__all__ = ["ChannelWriter", "WriterEndpoint"]
+
 
 _IDENTITY_MAX_AGE_S = 30.0
 
@@ -77,8 +80,7 @@ class ChannelWriter(ChannelEndpoint):
         if type(batch_records) is not int or batch_records < 1:
             raise OptionError(f"batch_records is {batch_records!r}; it takes a number from 1")
         for name, value in (("delivery_timeout_s", delivery_timeout_s), ("timeout_s", timeout_s)):
-            if not isinstance(value, int | float) or not 1 <= value <= 86_400:
-                raise OptionError(f"{name} is {value!r}; it takes seconds from 1 to 86400")
+            check_seconds(name, value, 1)
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
         self._timeout_s = timeout_s
@@ -187,7 +189,7 @@ class ChannelWriter(ChannelEndpoint):
             p for p in range(self.connection.partitions) if self._producer.may_have_written_to(p)
         ]
         wait_for_commits(
-            handle.session.calls,
+            handle.calls,
             handle.channel,
             uid=handle.uid,
             topic_id=self.connection.topic_id,
@@ -300,4 +302,84 @@ class ChannelWriter(ChannelEndpoint):
             ) from self._failure
         if self._closed:
             raise EndpointClosed("this writer is closed; open a new one with channel.writer()")
-        self._check()
+        if self._handle is not None:
+            self._handle.check()
+
+
+class WriterEndpoint:
+    """A channel's writer whose messages are encoded and produced by the caller's own client.
+
+    Attaches when it is created. Raises GatewayError, KafkaFailure. `records` counts the messages
+    handed to Kafka's client, `failures` those that it did not deliver.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        channel: str,
+        *,
+        uid: str,
+        timeout_s: float,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        self.records = 0
+        self.failures = 0
+        self._reason = ""
+        self.handle = EndpointHandle(
+            control,
+            channel=channel,
+            uid=uid,
+            role="writer",
+            membership=None,
+            timeout_s=timeout_s,
+            close_timeout_s=0,
+        )
+        try:
+            self.connection = self.handle.attached.connection
+            # One more than the highest partition that may hold a message of this writer.
+            self.partitions_used = self.connection.partitions
+            self.identity = TopicIdentity(self.connection, config)
+            self.identity.verify(timeout_s=timeout_s)
+            self.validator = WireFormatValidator(
+                self.connection, refresh=lambda: control.connection(channel, "write")
+            )
+        except BaseException as error:
+            self.handle.fail(error)
+            raise
+
+    def add_failure(self, reason: str) -> None:
+        """Count a message that was not delivered."""
+        self._reason = self._reason or reason
+        self.failures += 1
+
+    def report(self) -> None:
+        """Let heartbeats report the count of messages."""
+        self.handle.record_cycle(self.records)
+
+    def close(self, error: BaseException | None = None, *, timeout_s: float) -> None:
+        """Report where the channel's messages end, or that the writer failed.
+
+        It failed if there is an `error` or if messages were lost. Raises GatewayError, after which
+        it may be repeated, and KafkaFailure where the ends are unknown.
+        """
+        if error is None and self.failures:
+            error = DeliveryFailed(
+                partition=None,
+                reason=self._reason,
+                written_records=self.records - self.failures,
+                failed_records=self.failures,
+            )
+        if error is not None:
+            self.handle.fail(error)
+            return
+        self.handle.detach(ends=self._ends(timeout_s) if self.records else None)
+
+    def _ends(self, timeout_s: float) -> dict[int, int]:
+        """Return where each partition ends. Raises KafkaFailure, TopicGone if it was deleted."""
+        try:
+            # The channel may have grown, and messages without a key go to any partition.
+            found = self.identity.all_ends(timeout_s=timeout_s, least=self.partitions_used)
+        except KafkaFailure:
+            self.identity.verify(timeout_s=timeout_s)
+            raise
+        return {partition: end for partition, end in found.items() if end}

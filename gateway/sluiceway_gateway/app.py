@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
-from sluiceway._version import __version__
+from sluiceway import __version__
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import connection
 from sluiceway_gateway.channels import routes as channels_routes
@@ -19,9 +19,8 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import require_current
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
-from sluiceway_gateway.endpoints.attach import AttachService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
-from sluiceway_gateway.endpoints.service import Endpoints
+from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http import cluster, health, openapi
@@ -35,8 +34,7 @@ from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets import routes as offsets_routes
-from sluiceway_gateway.offsets.ack import Acknowledgements
-from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.provisioning.reconciler import Counts
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings

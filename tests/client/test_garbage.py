@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from sluiceway.garbage import gc_paused
+from sluiceway.records.to_python import gc_paused
 
 
 def test_the_collector_waits_for_the_end_of_the_block() -> None:

@@ -37,8 +37,7 @@ def client(directory: Path, version: str) -> Path:
     """Create an importable client with a version and no modules."""
     package = directory / "sluiceway"
     package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "_version.py").write_text(f"__version__ = {version!r}\n")
+    (package / "__init__.py").write_text(f"__version__ = {version!r}\n")
     return directory
 
 

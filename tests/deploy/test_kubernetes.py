@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from processes import GATEWAY
-from sluiceway._version import __version__
+from sluiceway import __version__
 from sluiceway_gateway.cli.entry import COMMANDS
 from sluiceway_gateway.settings import Settings
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateways import serving
 from shared_kafka import SharedKafka
-from sluiceway._version import __version__
+from sluiceway import __version__
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 

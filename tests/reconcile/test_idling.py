@@ -11,11 +11,10 @@ from confluent_kafka import Producer
 from reconciler_rig import Rig
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
-from sluiceway_gateway.endpoints import history
-from sluiceway_gateway.endpoints.attach import AttachService
 from sluiceway_gateway.endpoints.attach_batch import AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.change_store import events_of_group
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.service import DetachSpec, Endpoints
+from sluiceway_gateway.endpoints.service import AttachService, DetachSpec, Endpoints
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper, UsageRecorder
 from sluiceway_gateway.lifecycle.store import record_use
@@ -110,7 +109,7 @@ def test_an_idle_channel_is_announced_closed_and_then_removed(
     assert owner.said()[:2] == ("True", "Unused")
     assert owner.on(IDLE_S - 10).removed == 0
     with owner.rig.database.read() as tx:
-        (line,) = history.of_group(tx, channel.uid, "", limit=9)
+        (line,) = events_of_group(tx, channel.uid, "", limit=9)
     assert line.by == "gateway"
     assert line.cause is not None
     assert "closed: not used since" in line.cause

@@ -16,8 +16,7 @@ from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.mirror import Mirror
-from sluiceway_gateway.offsets.model import Position
-from sluiceway_gateway.offsets.store import PositionUpdate
+from sluiceway_gateway.offsets.model import Committed, Position
 
 
 @dataclass
@@ -43,15 +42,15 @@ class Site:
         """Put positions down, each a partition, an offset and a record in it."""
         whose = (self.channel.uid, group or self.group, member)
         placed = [
-            PositionUpdate(
-                whose=whose,
+            Committed(
                 position=Position(partition=partition, offset=offset, record=record),
                 topic_id=str(self.channel.topic.id),
+                committed_at=self.rig.clock.now,
             )
             for partition, offset, record in places
         ]
         with self.rig.database.write() as tx:
-            offsets_store.put(tx, placed, now=self.rig.clock.now)
+            offsets_store.put(tx, [(whose, each) for each in placed])
 
     def in_kafka(self, group: str = "") -> dict[int, int]:
         """Return a group's offsets in this channel as Kafka's tools show them."""
@@ -121,12 +120,12 @@ def test_only_mirrored_channels_are_mirrored(site: Site, rig: Rig) -> None:
 
 def test_positions_of_another_topic_are_not_mirrored(site: Site) -> None:
     with site.rig.database.write() as tx:
-        place = PositionUpdate(
-            whose=(site.channel.uid, site.group, -1),
+        place = Committed(
             position=Position(partition=0, offset=5),
             topic_id="another",
+            committed_at=site.rig.clock.now,
         )
-        offsets_store.put(tx, [place], now=site.rig.clock.now)
+        offsets_store.put(tx, [((site.channel.uid, site.group, -1), place)])
     assert site.mirror().run_once().written == 0
 
 

@@ -16,12 +16,11 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Phase, SchemaVersion, TopicRef
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.endpoints.attach import AttachService
 from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.liveness import Reaper
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Place, Role
-from sluiceway_gateway.endpoints.service import Endpoints
+from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.offsets.service import Offsets

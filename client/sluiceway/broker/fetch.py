@@ -27,10 +27,10 @@ from sluiceway.broker.requests import ByName, Message, each_once, in_bytes
 from sluiceway.broker.responses import FetchPartitionResponse, FetchResponse
 from sluiceway.errors import OptionError, SluicewayError
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.garbage import gc_paused
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.consumer import GATHER_S
 from sluiceway.kafka.errors import create_client, is_unavailable, translate_error, with_retries
+from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 
 __all__ = ["FetchRequests"]

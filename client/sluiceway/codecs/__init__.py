@@ -1,7 +1,7 @@
 """Codecs: record batches to the values of Kafka messages, and back."""
 
 from sluiceway.codecs.arrow import Envelope, Provenance
-from sluiceway.codecs.base import Codec, Corrupt, Decoded, Encoded, codec
+from sluiceway.codecs.base import Codec, Corrupt, Decoded, codec
 from sluiceway.codecs.decoder import Decoder
 
 __all__ = [
@@ -9,7 +9,6 @@ __all__ = [
     "Corrupt",
     "Decoded",
     "Decoder",
-    "Encoded",
     "Envelope",
     "Provenance",
     "codec",

@@ -25,7 +25,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sluiceway.codecs.base import Corrupt, Decoded, Encoded
+from sluiceway.codecs.base import Corrupt, Decoded
 from sluiceway.errors import RecordTooLarge
 from sluiceway.records.tables import with_valid_offsets
 from sluiceway.records.validation import ValueMismatch, check_column
@@ -122,58 +122,6 @@ class InvalidBatch(ValueError):
     """The bytes are not an acceptable record batch; the text says why."""
 
 
-class BatchReader:
-    """Zero-copy reader for IPC messages with record batches of one Arrow schema."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        nodes, buffers = zip(*(_layout(field.type) for field in schema), strict=True)
-        self._nodes = sum(nodes)
-        self._buffers = sum(buffers)
-
-    def read(self, value: bytes, start: int) -> pa.RecordBatch:
-        """Read the one message in `value` from `start` on. Raises InvalidBatch.
-
-        The batch passed Arrow's full validation, and refers to the memory of `value`.
-        """
-        if len(value) < start + 8 or _u32(value, start) != _MARKER:
-            raise InvalidBatch("no Arrow message follows the envelope")
-        metadata_bytes = _u32(value, start + 4)
-        try:
-            message = pa.ipc.read_message(pa.py_buffer(value).slice(start))
-            metadata = message.metadata.to_pybytes()
-            if message.type != "record batch":
-                raise InvalidBatch(f"it is a {message.type}, not a record batch")
-            self._check(metadata, message.body.size)
-            if start + 8 + metadata_bytes + message.body.size != len(value):
-                raise InvalidBatch("its length is not that of its Arrow message")
-            batch = pa.ipc.read_record_batch(message, self._schema)
-            batch.validate(full=True)
-        except (pa.ArrowException, OSError, EOFError, struct.error, OverflowError) as error:
-            raise InvalidBatch(f"its Arrow message is malformed: {error}") from error
-        return batch
-
-    def _check(self, metadata: bytes, body_bytes: int) -> None:
-        message = _Table(metadata, _u32(metadata, 0))
-        if message.number(_VERSION, "<h") != _V5 or message.number(_HEADER_TYPE, "<B") != (
-            _RECORD_BATCH
-        ):
-            raise InvalidBatch("its Arrow message is not a record batch of version V5")
-        header = message.table(_HEADER)
-        if header.has(_COMPRESSION):
-            raise InvalidBatch("its body is compressed, which this format leaves to Kafka")
-        if header.has(_VARIADIC):
-            raise InvalidBatch("it has view buffers, which no type of a channel has")
-        found = (header.count(_NODES), header.count(_BUFFERS))
-        if found != (self._nodes, self._buffers):
-            raise InvalidBatch(
-                f"it has {found[0]} columns in {found[1]} buffers, "
-                f"the schema has {self._nodes} in {self._buffers}"
-            )
-        if (claimed := sum(header.buffer_lengths(_BUFFERS))) > body_bytes:
-            raise InvalidBatch(f"its columns claim {claimed} bytes, but its body has {body_bytes}")
-
-
 def _layout(type_: pa.DataType) -> tuple[int, int]:
     """Count the nodes and buffers of an array of `type_` and of its children."""
     children = [type_.field(i).type for i in range(type_.num_fields)]
@@ -246,25 +194,26 @@ class ArrowCodec:
     def __init__(self, schema: Schema, schema_id: int) -> None:
         self._schema = schema
         self._schema_id = schema_id
-        self._reader = BatchReader(schema.arrow)
+        nodes, buffers = zip(*(_layout(field.type) for field in schema.arrow), strict=True)
+        self._nodes = sum(nodes)
+        self._buffers = sum(buffers)
 
-    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> list[bytes]:
         """Encode `batch` as one value, or halve it until each value is within the limit."""
-        values: list[bytes] = []
-        counts: list[int] = []
-        for piece in self._pieces(batch, 0, limit_bytes):
-            head = Envelope(schema_id=self._schema_id, records=piece.num_rows).pack()
-            values.append(b"".join((head, piece.serialize())))
-            counts.append(piece.num_rows)
-        return Encoded(values=values, counts=counts)
+        return [
+            b"".join((self._envelope(piece).pack(), piece.serialize()))
+            for piece in self._pieces(batch, 0, limit_bytes)
+        ]
+
+    def _envelope(self, batch: pa.RecordBatch) -> Envelope:
+        return Envelope(schema_id=self._schema_id, records=batch.num_rows)
 
     def _pieces(
         self, batch: pa.RecordBatch, start: int, limit_bytes: int
     ) -> Iterator[pa.RecordBatch]:
         if not batch.num_rows:
             return
-        envelope_bytes = Envelope(schema_id=self._schema_id, records=batch.num_rows).size_bytes
-        size_bytes = envelope_bytes + pa.ipc.get_record_batch_size(batch)
+        size_bytes = self._envelope(batch).size_bytes + pa.ipc.get_record_batch_size(batch)
         if size_bytes <= limit_bytes:
             yield batch
         elif batch.num_rows == 1:
@@ -299,7 +248,7 @@ class ArrowCodec:
             raise InvalidBatch(
                 f"its schema id is {envelope.schema_id}, the channel's is {self._schema_id}"
             )
-        batch = self._reader.read(value, envelope.size_bytes)
+        batch = self._read(value, envelope.size_bytes)
         columns = [with_valid_offsets(column) for column in batch.columns]
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema.arrow)
         if batch.num_rows != envelope.records or batch.num_rows > _MAX_RECORDS:
@@ -314,3 +263,45 @@ class ArrowCodec:
                 f"record {error.position}, field {error.path!r} is invalid: {error.reason}"
             ) from error
         return batch
+
+    def _read(self, value: bytes, start: int) -> pa.RecordBatch:
+        """Read the one IPC message in `value` from `start` on. Raises InvalidBatch.
+
+        The batch passed Arrow's full validation, and refers to the memory of `value`.
+        """
+        if len(value) < start + 8 or _u32(value, start) != _MARKER:
+            raise InvalidBatch("no Arrow message follows the envelope")
+        metadata_bytes = _u32(value, start + 4)
+        try:
+            message = pa.ipc.read_message(pa.py_buffer(value).slice(start))
+            metadata = message.metadata.to_pybytes()
+            if message.type != "record batch":
+                raise InvalidBatch(f"it is a {message.type}, not a record batch")
+            self._check_metadata(metadata, message.body.size)
+            if start + 8 + metadata_bytes + message.body.size != len(value):
+                raise InvalidBatch("its length is not that of its Arrow message")
+            batch = pa.ipc.read_record_batch(message, self._schema.arrow)
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError, EOFError, struct.error, OverflowError) as error:
+            raise InvalidBatch(f"its Arrow message is malformed: {error}") from error
+        return batch
+
+    def _check_metadata(self, metadata: bytes, body_bytes: int) -> None:
+        message = _Table(metadata, _u32(metadata, 0))
+        if message.number(_VERSION, "<h") != _V5 or message.number(_HEADER_TYPE, "<B") != (
+            _RECORD_BATCH
+        ):
+            raise InvalidBatch("its Arrow message is not a record batch of version V5")
+        header = message.table(_HEADER)
+        if header.has(_COMPRESSION):
+            raise InvalidBatch("its body is compressed, which this format leaves to Kafka")
+        if header.has(_VARIADIC):
+            raise InvalidBatch("it has view buffers, which no type of a channel has")
+        found = (header.count(_NODES), header.count(_BUFFERS))
+        if found != (self._nodes, self._buffers):
+            raise InvalidBatch(
+                f"it has {found[0]} columns in {found[1]} buffers, "
+                f"the schema has {self._nodes} in {self._buffers}"
+            )
+        if (claimed := sum(header.buffer_lengths(_BUFFERS))) > body_bytes:
+            raise InvalidBatch(f"its columns claim {claimed} bytes, but its body has {body_bytes}")

@@ -23,7 +23,7 @@ import pyarrow as pa
 from sluiceway.codecs import avro_columnar as columnar
 from sluiceway.codecs.avro_columnar import ColumnarCodec
 from sluiceway.codecs.avro_strict import BUDGET_PER_BYTE, MalformedMessage, StrictReader, expansion
-from sluiceway.codecs.base import RUN_BYTES, Corrupt, Decoded, Encoded
+from sluiceway.codecs.base import RUN_BYTES, Corrupt, Decoded
 from sluiceway.codecs.physical import PhysicalForm, avro_form
 from sluiceway.errors import RecordTooLarge
 from sluiceway.records.tables import with_schema
@@ -31,27 +31,6 @@ from sluiceway.records.to_python import to_records
 from sluiceway.records.validation import invalid_rows
 from sluiceway.schema import Schema
 from sluiceway.schema.avro import definition
-from sluiceway.schema.types import Record
-
-
-class RowWriter:
-    """Encoder for messages of the physical `record`, on fastavro."""
-
-    def __init__(self, record: Record, schema_id: int) -> None:
-        self._parsed = fastavro.parse_schema(definition(record))
-        self._prefix = struct.pack(">BI", 0, schema_id)
-
-    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Encode each row of `batch` as one message."""
-        write, parsed, prefix = fastavro.schemaless_writer, self._parsed, self._prefix
-        values = []
-        for row in to_records(batch):
-            sink = io.BytesIO(prefix)
-            sink.seek(len(prefix))
-            write(sink, parsed, row)
-            values.append(sink.getvalue())
-        return values
-
 
 _FEW: Final = 8
 """Up to so many messages are decoded one by one instead of being halved to find a bad one."""
@@ -69,7 +48,8 @@ class AvroCodec:
         self._form = avro_form(schema.record)
         record = self._form.record
         self._strict = StrictReader(schema.record, schema_id)
-        self._rows = RowWriter(record, schema_id)
+        self._parsed = fastavro.parse_schema(definition(record))
+        self._prefix = struct.pack(">BI", 0, schema_id)
         self._columnar = ColumnarCodec(record, schema_id) if columnar.supports(record) else None
         # A null item of one byte can stand for a wide record: the strict reader limits these.
         self._bounded = expansion(record) <= BUDGET_PER_BYTE
@@ -79,18 +59,30 @@ class AvroCodec:
         """The columnar codec, or None if this schema or process cannot use it."""
         return self._columnar if columnar.usable() else None
 
-    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> list[bytes]:
         """Encode `batch`, one value a record."""
         if not batch.num_rows:
-            return Encoded(values=[], counts=None)
-        writer = self.columnar or self._rows
-        values = writer.encode(self._form.to_physical(batch))
+            return []
+        columnar = self.columnar
+        encode = self._encode_rows if columnar is None else columnar.encode
+        values = encode(self._form.to_physical(batch))
         if max(map(len, values)) > limit_bytes:
             index = next(i for i, value in enumerate(values) if len(value) > limit_bytes)
             raise RecordTooLarge(
                 index=index, size_bytes=len(values[index]), limit_bytes=limit_bytes
             )
-        return Encoded(values=values, counts=None)
+        return values
+
+    def _encode_rows(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Encode each row of the physical `batch` with fastavro."""
+        write, parsed, prefix = fastavro.schemaless_writer, self._parsed, self._prefix
+        values = []
+        for row in to_records(batch):
+            sink = io.BytesIO(prefix)
+            sink.seek(len(prefix))
+            write(sink, parsed, row)
+            values.append(sink.getvalue())
+        return values
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode values of one record each."""

@@ -17,30 +17,22 @@ import pyarrow as pa
 
 from sluiceway.codecs.physical import PhysicalForm
 from sluiceway.records.tables import with_schema
+from sluiceway.schema import types as t
 from sluiceway.schema.arrow import to_arrow
 from sluiceway.schema.avro import definition
-from sluiceway.schema.types import (
-    Field,
-    Fixed,
-    Kind,
-    Leaf,
-    Present,
-    Record,
-    Scalar,
-    map_leaves,
-    walk,
-)
 
 try:
     import pyruhvro
 except ImportError:  # no wheel for this platform
     pyruhvro = None
 
-_KINDS: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE, Kind.STRING})
+_KINDS: Final = frozenset(
+    {t.Kind.BOOLEAN, t.Kind.INT, t.Kind.LONG, t.Kind.FLOAT, t.Kind.DOUBLE, t.Kind.STRING}
+)
 """The kinds for which tests compare pyruhvro with fastavro; it panics on others."""
 
 _MAX_FIXED_BYTES: Final = 64
-_NUMBERS: Final = ((8, Kind.DOUBLE, np.float64), (4, Kind.FLOAT, np.float32))
+_NUMBERS: Final = ((8, t.Kind.DOUBLE, np.float64), (4, t.Kind.FLOAT, np.float32))
 
 _PIECE_BYTES: Final = 128 << 20
 """The size of the pieces in which batches are encoded: pyruhvro's offsets end at 2 GiB."""
@@ -49,26 +41,28 @@ _runtime_owner: int | None = None
 """The process in which pyruhvro started its threads, with its first encoding."""
 
 
-def _stand_in(record: Record) -> Record:
+def _stand_in(record: t.Record) -> t.Record:
     """Return the physical `record` with the types under which pyruhvro moves its leaves."""
 
-    def convert(leaf: Leaf) -> Present:
-        if leaf == Scalar(kind=Kind.BYTES):
-            return Scalar(kind=Kind.STRING)
-        if isinstance(leaf, Fixed) and _is_converted(leaf):
+    def convert(leaf: t.Leaf) -> t.Present:
+        if leaf == t.Scalar(kind=t.Kind.BYTES):
+            return t.Scalar(kind=t.Kind.STRING)
+        if isinstance(leaf, t.Fixed) and _is_converted(leaf):
             numbers = _split(leaf.size)
-            fields = (Field(name=f"b{begin}", type=Scalar(kind=k)) for begin, _, k, _ in numbers)
-            return Record(name=leaf.name, fields=tuple(fields))
+            fields = (
+                t.Field(name=f"b{begin}", type=t.Scalar(kind=k)) for begin, _, k, _ in numbers
+            )
+            return t.Record(name=leaf.name, fields=tuple(fields))
         return leaf
 
-    return map_leaves(record, convert)
+    return t.map_leaves(record, convert)
 
 
-def _is_converted(leaf: Leaf) -> bool:
-    return isinstance(leaf, Fixed) and leaf.size % 4 == 0 and leaf.size <= _MAX_FIXED_BYTES
+def _is_converted(leaf: t.Leaf) -> bool:
+    return isinstance(leaf, t.Fixed) and leaf.size % 4 == 0 and leaf.size <= _MAX_FIXED_BYTES
 
 
-def _split(size: int) -> Iterator[tuple[int, int, Kind, Any]]:
+def _split(size: int) -> Iterator[tuple[int, int, t.Kind, Any]]:
     """Split `size` bytes into numbers: begin, end, kind and NumPy type of each."""
     begin = 0
     for width, kind, number in _NUMBERS:
@@ -77,8 +71,8 @@ def _split(size: int) -> Iterator[tuple[int, int, Kind, Any]]:
             begin += width
 
 
-def _to_numbers(array: pa.Array, leaf: Leaf) -> pa.Array:
-    assert isinstance(leaf, Fixed)  # noqa: S101 - by `_is_converted`
+def _to_numbers(array: pa.Array, leaf: t.Leaf) -> pa.Array:
+    assert isinstance(leaf, t.Fixed)  # noqa: S101 - by `_is_converted`
     size = leaf.size
     rows = np.frombuffer(array.buffers()[1], np.uint8, len(array) * size, array.offset * size)
     rows = rows.reshape(-1, size)
@@ -91,8 +85,8 @@ def _to_numbers(array: pa.Array, leaf: Leaf) -> pa.Array:
     return pa.StructArray.from_arrays(children, names, mask=mask)
 
 
-def _from_numbers(array: pa.Array, leaf: Leaf) -> pa.Array:
-    assert isinstance(leaf, Fixed)  # noqa: S101 - by `_is_converted`
+def _from_numbers(array: pa.Array, leaf: t.Leaf) -> pa.Array:
+    assert isinstance(leaf, t.Fixed)  # noqa: S101 - by `_is_converted`
     rows = np.empty((len(array), leaf.size), np.uint8)
     for index, (begin, end, _, _) in enumerate(_split(leaf.size)):
         child = array.field(index)
@@ -105,10 +99,10 @@ def _from_numbers(array: pa.Array, leaf: Leaf) -> pa.Array:
     )
 
 
-def supports(record: Record) -> bool:
+def supports(record: t.Record) -> bool:
     """Return whether the physical `record` has only types that are tested with pyruhvro."""
-    leaves = (type_ for type_ in walk(_stand_in(record)) if isinstance(type_, Leaf))
-    return all(isinstance(leaf, Scalar) and leaf.kind in _KINDS for leaf in leaves)
+    leaves = (type_ for type_ in t.walk(_stand_in(record)) if isinstance(type_, t.Leaf))
+    return all(isinstance(leaf, t.Scalar) and leaf.kind in _KINDS for leaf in leaves)
 
 
 def usable() -> bool:
@@ -127,7 +121,7 @@ class ColumnarCodec:
     step is needed per message.
     """
 
-    def __init__(self, record: Record, schema_id: int) -> None:
+    def __init__(self, record: t.Record, schema_id: int) -> None:
         self._form = PhysicalForm(
             record, _stand_in(record), _is_converted, _to_numbers, _from_numbers
         )
@@ -135,10 +129,10 @@ class ColumnarCodec:
         taken = {field.name for field in record.fields}
         names = (name for i in range(len(taken) + 2) if (name := f"prefix_{i}") not in taken)
         prefix = (
-            Field(name=next(names), type=Scalar(kind=Kind.BOOLEAN)),
-            Field(name=next(names), type=Scalar(kind=Kind.FLOAT)),
+            t.Field(name=next(names), type=t.Scalar(kind=t.Kind.BOOLEAN)),
+            t.Field(name=next(names), type=t.Scalar(kind=t.Kind.FLOAT)),
         )
-        framed = Record(name=record.name, fields=prefix + record.fields)
+        framed = t.Record(name=record.name, fields=prefix + record.fields)
         self._framed = to_arrow(framed)
         self._definition = json.dumps(definition(framed))
         self._prefix = struct.pack(">I", schema_id)

@@ -11,26 +11,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+from sluiceway.schema import types as t
 from sluiceway.schema.defaults import unscaled_size
-from sluiceway.schema.types import (
-    LOGICAL,
-    TICKS,
-    TIMES,
-    UUID_TEXT,
-    Array,
-    Decimal,
-    Enum,
-    Fixed,
-    Kind,
-    Leaf,
-    Map,
-    Nullable,
-    Record,
-    Scalar,
-    Type,
-    Uuid,
-    join_path,
-)
 
 CELL_BYTES: Final = 8
 BUDGET_PER_BYTE: Final = 1024
@@ -39,18 +21,18 @@ BUDGET_PER_BYTE: Final = 1024
 _UUID_TEXT_BYTES: Final = 36
 
 
-def width(type_: Type) -> int:
+def width(type_: t.Type) -> int:
     """Count the Arrow cells of one value of `type_` in its own row, null or not."""
     match type_:
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return 1 + width(item)
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             return 1 + sum(width(field.type) for field in fields)
-        case Fixed(size=size) | Uuid(fixed=Fixed(size=size)):
+        case t.Fixed(size=size) | t.Uuid(fixed=t.Fixed(size=size)):
             return _cells(size)
-        case Decimal():
+        case t.Decimal():
             return 4
-        case Enum(symbols=symbols):
+        case t.Enum(symbols=symbols):
             return 1 + _cells(max(map(len, symbols)))
         case _:
             return 1
@@ -60,46 +42,50 @@ def _cells(size_bytes: int) -> int:
     return -(-size_bytes // CELL_BYTES)
 
 
-def expansion(type_: Type) -> int:
+def expansion(type_: t.Type) -> int:
     """Return an upper bound of the Arrow bytes for one byte of a message in arrays and maps."""
     match type_:
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return expansion(item)
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             return sum(expansion(field.type) for field in fields)
-        case Array(items=item):
+        case t.Array(items=item):
             return CELL_BYTES * width(item) // _min_bytes(item) + expansion(item)
-        case Map(values=item):
+        case t.Map(values=item):
             return CELL_BYTES * (2 + width(item)) // (1 + _min_bytes(item)) + expansion(item)
         case _:
             return 0
 
 
-def widest(type_: Type) -> int:
+def widest(type_: t.Type) -> int:
     """Count the cells of the widest item of an array or map within `type_`."""
     match type_:
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return widest(item)
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             return max(widest(field.type) for field in fields)
-        case Array(items=item) | Map(values=item):
+        case t.Array(items=item) | t.Map(values=item):
             return max(2 + width(item), widest(item))
         case _:
             return 0
 
 
-def _min_bytes(type_: Type) -> int:
+def _min_bytes(type_: t.Type) -> int:
     """Count the bytes of the shortest encoding of a value of `type_`."""
     match type_:
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             return sum(_min_bytes(field.type) for field in fields)
-        case Scalar(kind=Kind.FLOAT):
+        case t.Scalar(kind=t.Kind.FLOAT):
             return 4
-        case Scalar(kind=Kind.DOUBLE):
+        case t.Scalar(kind=t.Kind.DOUBLE):
             return 8
-        case Fixed(size=size) | Decimal(fixed=Fixed(size=size)) | Uuid(fixed=Fixed(size=size)):
+        case (
+            t.Fixed(size=size)
+            | t.Decimal(fixed=t.Fixed(size=size))
+            | t.Uuid(fixed=t.Fixed(size=size))
+        ):
             return size
-        case Uuid():
+        case t.Uuid():
             return 1 + _UUID_TEXT_BYTES
         case _:
             return 1
@@ -157,7 +143,7 @@ _Reader: TypeAlias = Callable[[_Cursor], Any]
 class StrictReader:
     """Decoder for messages of `record`; values have their physical types."""
 
-    def __init__(self, record: Record, schema_id: int) -> None:
+    def __init__(self, record: t.Record, schema_id: int) -> None:
         self._schema_id = schema_id
         self._read = _reader(record, "")
         self._cells = width(record) + FREE_ITEMS * widest(record)
@@ -167,14 +153,6 @@ class StrictReader:
 
         Raises MalformedMessage unless every byte belongs to it. Memory is limited by the length.
         """
-        self._check_prefix(value)
-        cursor = _Cursor(value, 5, self._cells + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
-        record: dict[str, Any] = self._read(cursor)
-        if left := len(value) - cursor.position:
-            raise MalformedMessage(f"{left} bytes follow after the record")
-        return record
-
-    def _check_prefix(self, value: bytes) -> None:
         if len(value) < 5 or value[0] != 0:
             raise MalformedMessage(
                 f"it begins with {value[:5]!r}, not with the byte 0 and a schema id as in the "
@@ -183,37 +161,44 @@ class StrictReader:
         (found,) = struct.unpack_from(">I", value, 1)
         if found != self._schema_id:
             raise MalformedMessage(f"its schema id is {found}, the channel's is {self._schema_id}")
+        cursor = _Cursor(value, 5, self._cells + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
+        record: dict[str, Any] = self._read(cursor)
+        if left := len(value) - cursor.position:
+            raise MalformedMessage(f"{left} bytes follow after the record")
+        return record
 
 
-def _reader(type_: Type, path: str) -> _Reader:
+def _reader(type_: t.Type, path: str) -> _Reader:
     match type_:
-        case Nullable(item=item, null_first=null_first):
+        case t.Nullable(item=item, null_first=null_first):
             return _nullable(_reader(item, path), null_first, path)
-        case Record(fields=fields):
-            readers = [(f.name, _reader(f.type, join_path(path, f.name))) for f in fields]
+        case t.Record(fields=fields):
+            readers = [(f.name, _reader(f.type, t.join_path(path, f.name))) for f in fields]
             return lambda cursor: {name: read(cursor) for name, read in readers}
-        case Array(items=items):
+        case t.Array(items=items):
             return _blocks(_reader(items, f"{path}[]"), width(items), f"{path}[]")
-        case Map(values=values):
+        case t.Map(values=values):
             return _map(values, path)
         case leaf:
             return _leaf(leaf, path)
 
 
-def _leaf(leaf: Leaf, path: str) -> _Reader:
+def _leaf(leaf: t.Leaf, path: str) -> _Reader:
     match leaf:
-        case Scalar(kind=kind) if kind in TIMES:
-            return _below(86_400 * TICKS[kind], _scalar(LOGICAL[kind], path), "a time of day", path)
-        case Scalar(kind=kind):
-            return _scalar(LOGICAL.get(kind, kind), path)
-        case Fixed(size=size) | Uuid(fixed=Fixed(size=size)):
+        case t.Scalar(kind=kind) if kind in t.TIMES:
+            return _below(
+                86_400 * t.TICKS[kind], _scalar(t.LOGICAL[kind], path), "a time of day", path
+            )
+        case t.Scalar(kind=kind):
+            return _scalar(t.LOGICAL.get(kind, kind), path)
+        case t.Fixed(size=size) | t.Uuid(fixed=t.Fixed(size=size)):
             return lambda cursor: cursor.take(size, path)
-        case Decimal():
+        case t.Decimal():
             return _decimal(leaf, path)
-        case Uuid():
+        case t.Uuid():
             return _uuid(path)
-        case Enum(symbols=symbols):
-            return _below(len(symbols), _scalar(Kind.INT, path), "the number of a symbol", path)
+        case t.Enum(symbols=symbols):
+            return _below(len(symbols), _scalar(t.Kind.INT, path), "the number of a symbol", path)
 
 
 def _below(end: int, read: _Reader, what: str, path: str) -> _Reader:
@@ -226,7 +211,7 @@ def _below(end: int, read: _Reader, what: str, path: str) -> _Reader:
     return number
 
 
-def _decimal(leaf: Decimal, path: str) -> _Reader:
+def _decimal(leaf: t.Decimal, path: str) -> _Reader:
     end = 10**leaf.precision
     fixed = leaf.fixed
 
@@ -243,7 +228,7 @@ def _decimal(leaf: Decimal, path: str) -> _Reader:
 
 
 def _uuid(path: str) -> _Reader:
-    read, matches = _scalar(Kind.STRING, path), re.compile(UUID_TEXT).fullmatch
+    read, matches = _scalar(t.Kind.STRING, path), re.compile(t.UUID_TEXT).fullmatch
 
     def text(cursor: _Cursor) -> str:
         found: str = read(cursor)
@@ -254,7 +239,7 @@ def _uuid(path: str) -> _Reader:
     return text
 
 
-def _scalar(kind: Kind, path: str) -> _Reader:
+def _scalar(kind: t.Kind, path: str) -> _Reader:
     def boolean(cursor: _Cursor) -> bool:
         byte = cursor.take(1, path)[0]
         if byte > 1:
@@ -268,17 +253,17 @@ def _scalar(kind: Kind, path: str) -> _Reader:
             raise MalformedMessage(f"field {path!r} is not UTF-8: {error.reason}") from error
 
     match kind:
-        case Kind.BOOLEAN:
+        case t.Kind.BOOLEAN:
             return boolean
-        case Kind.INT:
+        case t.Kind.INT:
             return lambda cursor: cursor.number(path, 5, 32)
-        case Kind.LONG:
+        case t.Kind.LONG:
             return lambda cursor: cursor.number(path)
-        case Kind.FLOAT:
+        case t.Kind.FLOAT:
             return lambda cursor: struct.unpack("<f", cursor.take(4, path))[0]
-        case Kind.DOUBLE:
+        case t.Kind.DOUBLE:
             return lambda cursor: struct.unpack("<d", cursor.take(8, path))[0]
-        case Kind.STRING:
+        case t.Kind.STRING:
             return string
         case _:
             return lambda cursor: cursor.take(cursor.number(path), path)
@@ -319,8 +304,8 @@ def _blocks(read: _Reader, cells: int, path: str) -> _Reader:
     return blocks
 
 
-def _map(values: Type, path: str) -> _Reader:
-    read_key = _scalar(Kind.STRING, f"{path}{{}}")
+def _map(values: t.Type, path: str) -> _Reader:
+    read_key = _scalar(t.Kind.STRING, f"{path}{{}}")
     read_value = _reader(values, f"{path}{{}}")
     entries = _blocks(
         lambda cursor: (read_key(cursor), read_value(cursor)), 2 + width(values), path

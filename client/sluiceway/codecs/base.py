@@ -13,17 +13,6 @@ from sluiceway.schema import Schema
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """Message values in order. `counts` are the records in each; None: one each.
-
-    A value of None is a tombstone, which only the format `bytes` has.
-    """
-
-    values: Sequence[bytes | None]
-    counts: list[int] | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Corrupt:
     """A value without records; `index` is its index among the decoded values.
 
@@ -51,11 +40,12 @@ class Decoded:
 class Codec(Protocol):
     """Encoder and decoder for the messages of one schema."""
 
-    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
-        """Encode a valid `batch` of exactly the schema `Schema.arrow`.
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Sequence[bytes | None]:
+        """Encode a valid `batch` of exactly the schema `Schema.arrow` as message values.
 
-        No value is longer than `limit_bytes`. Raises RecordTooLarge with the index in `batch` of
-        the first record that does not fit.
+        A value of None is a tombstone, which only the format `bytes` has. No value is longer than
+        `limit_bytes`. Raises RecordTooLarge with the index in `batch` of the first record that
+        does not fit.
         """
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:

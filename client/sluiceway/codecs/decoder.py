@@ -286,14 +286,10 @@ def decoder_for(
     message has an unknown schema id; its exceptions pass through `decode`. Without it, messages of
     unknown ids are not skippable. Raises InvalidSchema, UnsupportedType.
     """
-
-    def look_up(_: Collection[int]) -> Mapping[int, Schema]:
-        return {} if refresh is None else _schemas(refresh())
-
     if target is None:
         target = Schema.parse(connection.schema_definition)
-    used = None if refresh is None else look_up
-    return Decoder(connection.format, target, _schemas(connection), look_up=used)
+    look_up = None if refresh is None else lambda _: _schemas(refresh())
+    return Decoder(connection.format, target, _schemas(connection), look_up=look_up)
 
 
 def corrupt_error(

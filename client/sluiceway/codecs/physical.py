@@ -19,28 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluiceway.records.tables import with_schema
+from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type, to_arrow
-from sluiceway.schema.types import (
-    LOGICAL,
-    Array,
-    Decimal,
-    Enum,
-    Fixed,
-    Kind,
-    Leaf,
-    Map,
-    Nullable,
-    Present,
-    Record,
-    Scalar,
-    Type,
-    Uuid,
-    map_leaves,
-    walk,
-)
 
-Converts: TypeAlias = Callable[[Leaf], bool]
-Conversion: TypeAlias = Callable[[pa.Array, Leaf], pa.Array]
+Converts: TypeAlias = Callable[[t.Leaf], bool]
+Conversion: TypeAlias = Callable[[pa.Array, t.Leaf], pa.Array]
 
 
 class BatchTransform:
@@ -51,7 +34,7 @@ class BatchTransform:
     """
 
     def __init__(
-        self, record: Record, schema: pa.Schema, converts: Converts, convert: Conversion
+        self, record: t.Record, schema: pa.Schema, converts: Converts, convert: Conversion
     ) -> None:
         self._schema = schema
         self._converts = converts
@@ -71,14 +54,14 @@ class BatchTransform:
             batch = pa.RecordBatch.from_arrays(columns, names=self._schema.names)
         return with_schema(batch, self._schema)
 
-    def _applies_to(self, type_: Type) -> bool:
-        return any(isinstance(each, Leaf) and self._converts(each) for each in walk(type_))
+    def _applies_to(self, type_: t.Type) -> bool:
+        return any(isinstance(each, t.Leaf) and self._converts(each) for each in t.walk(type_))
 
-    def _array(self, array: pa.Array, type_: Type) -> pa.Array:
+    def _array(self, array: pa.Array, type_: t.Type) -> pa.Array:
         if not self._applies_to(type_):
             return array
-        match type_.item if isinstance(type_, Nullable) else type_:
-            case Record(fields=fields):
+        match type_.item if isinstance(type_, t.Nullable) else type_:
+            case t.Record(fields=fields):
                 # `flatten` makes fields null below a null record; there, values may be anything.
                 children = [
                     self._array(child, field.type)
@@ -86,10 +69,10 @@ class BatchTransform:
                 ]
                 mask = array.is_null() if array.null_count else None
                 return pa.StructArray.from_arrays(children, [f.name for f in fields], mask=mask)
-            case Array(items=item):
+            case t.Array(items=item):
                 values = self._array(array.values, item)
                 return with_items(array, values, pa.list_(values.type))
-            case Map(values=item):
+            case t.Map(values=item):
                 items = self._array(array.items, item)
                 entries = pa.StructArray.from_arrays([array.keys, items], ["key", "value"])
                 return with_items(array, entries, pa.map_(array.type.key_type, items.type))
@@ -110,8 +93,8 @@ class PhysicalForm:
 
     def __init__(
         self,
-        logical: Record,
-        record: Record,
+        logical: t.Record,
+        record: t.Record,
         converts: Converts,
         to_physical: Conversion,
         from_physical: Conversion,
@@ -124,60 +107,64 @@ class PhysicalForm:
         ).apply
 
 
-def avro_form(record: Record) -> PhysicalForm:
+def avro_form(record: t.Record) -> PhysicalForm:
     """Return the form in which Avro stores `record`: no logical types and no defaults.
 
     An enum is an int, the number of its symbol. Each named type has a name of its own.
     """
     names = (f"r{number}" for number in count())
 
-    def stored(leaf: Leaf) -> Present:
+    def stored(leaf: t.Leaf) -> t.Present:
         match leaf:
-            case Scalar(kind=kind):
-                return Scalar(kind=LOGICAL.get(kind, kind))
-            case Fixed(size=size) | Decimal(fixed=Fixed(size=size)) | Uuid(fixed=Fixed(size=size)):
-                return Fixed(name=next(names), size=size)
-            case Decimal():
-                return Scalar(kind=Kind.BYTES)
-            case Uuid():
-                return Scalar(kind=Kind.STRING)
-            case Enum():
-                return Scalar(kind=Kind.INT)
+            case t.Scalar(kind=kind):
+                return t.Scalar(kind=t.LOGICAL.get(kind, kind))
+            case (
+                t.Fixed(size=size)
+                | t.Decimal(fixed=t.Fixed(size=size))
+                | t.Uuid(fixed=t.Fixed(size=size))
+            ):
+                return t.Fixed(name=next(names), size=size)
+            case t.Decimal():
+                return t.Scalar(kind=t.Kind.BYTES)
+            case t.Uuid():
+                return t.Scalar(kind=t.Kind.STRING)
+            case t.Enum():
+                return t.Scalar(kind=t.Kind.INT)
 
-    physical = map_leaves(record, stored, lambda _: next(names))
+    physical = t.map_leaves(record, stored, lambda _: next(names))
     return PhysicalForm(record, physical, _is_converted, _to_physical, _from_physical)
 
 
-def _is_converted(leaf: Leaf) -> bool:
-    return isinstance(leaf, Decimal | Enum)
+def _is_converted(leaf: t.Leaf) -> bool:
+    return isinstance(leaf, t.Decimal | t.Enum)
 
 
 _NO_SYMBOL: Final = ""
 """The value of a symbol number out of range."""
 
 
-def _to_physical(array: pa.Array, leaf: Leaf) -> pa.Array:
+def _to_physical(array: pa.Array, leaf: t.Leaf) -> pa.Array:
     match leaf:
-        case Enum(symbols=symbols):
+        case t.Enum(symbols=symbols):
             return pc.index_in(array, value_set=pa.array(symbols))
-        case Decimal(fixed=Fixed(size=size)):
+        case t.Decimal(fixed=t.Fixed(size=size)):
             return _decimals_to_fixed(array, size)
-        case Decimal():
+        case t.Decimal():
             return _decimals_to_bytes(array)
     raise AssertionError(leaf)
 
 
-def _from_physical(array: pa.Array, leaf: Leaf) -> pa.Array:
+def _from_physical(array: pa.Array, leaf: t.Leaf) -> pa.Array:
     match leaf:
-        case Enum(symbols=symbols):
+        case t.Enum(symbols=symbols):
             numbers: Any = pc.fill_null(array, 0).to_numpy()
             known = (numbers >= 0) & (numbers < len(symbols))
             indices = np.where(known, numbers, len(symbols))
             mask = np.asarray(array.is_null()) if array.null_count else None
             return pa.array([*symbols, _NO_SYMBOL]).take(pa.array(indices, mask=mask))
-        case Decimal(fixed=None):
+        case t.Decimal(fixed=None):
             return _decimals_from_bytes(array, leaf)
-        case Decimal():
+        case t.Decimal():
             return _decimals_from_fixed(array, leaf)
     raise AssertionError(leaf)
 
@@ -211,7 +198,7 @@ def _decimals_to_fixed(array: pa.Array, size: int) -> pa.Array:
     return _array(pa.binary(size), array, [pa.py_buffer(np.ascontiguousarray(rows))])
 
 
-def _decimals_from_bytes(array: pa.Array, leaf: Decimal) -> pa.Array:
+def _decimals_from_bytes(array: pa.Array, leaf: t.Decimal) -> pa.Array:
     """Decode binaries; empty and too long ones become a number with too many digits."""
     type_ = arrow_type(leaf)
     width = type_.byte_width
@@ -237,7 +224,7 @@ def _decimals_from_bytes(array: pa.Array, leaf: Decimal) -> pa.Array:
     return _decimals(rows, ~readable, array, leaf)
 
 
-def _decimals_from_fixed(array: pa.Array, leaf: Decimal) -> pa.Array:
+def _decimals_from_fixed(array: pa.Array, leaf: t.Decimal) -> pa.Array:
     """Decode binaries of one size; too large a number becomes one with too many digits."""
     size = array.type.byte_width
     width = arrow_type(leaf).byte_width
@@ -251,7 +238,7 @@ def _decimals_from_fixed(array: pa.Array, leaf: Decimal) -> pa.Array:
     return _decimals(resized, too_large, array, leaf)
 
 
-def _decimals(rows: _Bytes, invalid: Any, array: pa.Array, leaf: Decimal) -> pa.Array:
+def _decimals(rows: _Bytes, invalid: Any, array: pa.Array, leaf: t.Decimal) -> pa.Array:
     """Return decimals; `invalid` rows become a number with too many digits for `leaf`."""
     type_ = arrow_type(leaf)
     if invalid.any():

@@ -13,24 +13,12 @@ import pyarrow.compute as pc
 
 from sluiceway.codecs.physical import with_items
 from sluiceway.errors import SchemaMismatch
-from sluiceway.records.columns import column
+from sluiceway.records.from_python import column
 from sluiceway.schema import Schema
+from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.compatibility import incompatibilities
 from sluiceway.schema.defaults import default_to_python
-from sluiceway.schema.types import (
-    Array,
-    Enum,
-    Field,
-    Kind,
-    Map,
-    Nullable,
-    Record,
-    Scalar,
-    Type,
-    field_at,
-    join_path,
-)
 
 _Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
 
@@ -96,7 +84,7 @@ class _NotText(ValueError):
 class _Columns:
     """Conversion of the columns of one record to those of another."""
 
-    def __init__(self, written: Record, read: Record, path: str) -> None:
+    def __init__(self, written: t.Record, read: t.Record, path: str) -> None:
         indices = {field.name: index for index, field in enumerate(written.fields)}
         self._conversions: list[tuple[int | None, _Conversion]] = []
         for field in read.fields:
@@ -105,7 +93,7 @@ class _Columns:
                 self._conversions.append((None, _default(field)))
             else:
                 convert = _conversion(
-                    written.fields[index].type, field.type, join_path(path, field.name)
+                    written.fields[index].type, field.type, t.join_path(path, field.name)
                 )
                 self._conversions.append((index, convert))
 
@@ -118,25 +106,25 @@ class _Columns:
         ]
 
 
-def _conversion(written: Type, read: Type, path: str) -> _Conversion:
+def _conversion(written: t.Type, read: t.Type, path: str) -> _Conversion:
     """Return the conversion of arrays of `written` to arrays of `read`, a compatible type."""
     if written == read:
         return _unchanged
     target = arrow_type(read)
-    written = written.item if isinstance(written, Nullable) else written
-    read = read.item if isinstance(read, Nullable) else read
+    written = written.item if isinstance(written, t.Nullable) else written
+    read = read.item if isinstance(read, t.Nullable) else read
     match written, read:
-        case Record(), Record():
+        case t.Record(), t.Record():
             return partial(_struct, columns=_Columns(written, read, path), target=target)
-        case Array(), Array():
+        case t.Array(), t.Array():
             items = _conversion(written.items, read.items, f"{path}[]")
             return partial(_list, convert=items, target=target)
-        case Map(), Map():
+        case t.Map(), t.Map():
             values = _conversion(written.values, read.values, f"{path}{{}}")
             return partial(_map, convert=values, target=target)
-        case Enum(), Enum() if read.default and not {*written.symbols} <= {*read.symbols}:
+        case t.Enum(), t.Enum() if read.default and not {*written.symbols} <= {*read.symbols}:
             return partial(_known_symbols, symbols=[*read.symbols, None], default=read.default)
-        case Scalar(kind=Kind.BYTES), Scalar(kind=Kind.STRING):
+        case t.Scalar(kind=t.Kind.BYTES), t.Scalar(kind=t.Kind.STRING):
             return partial(_text, path=path)
     return partial(_cast, target=target)
 
@@ -154,7 +142,7 @@ def _text(array: pa.Array, path: str) -> pa.Array:
         return array.cast(pa.string())
     except pa.ArrowInvalid as error:
         raise _NotText(
-            f"{field_at(path)} contains bytes that are not UTF-8: read it as bytes"
+            f"{t.field_at(path)} contains bytes that are not UTF-8: read it as bytes"
         ) from error
 
 
@@ -180,7 +168,7 @@ def _map(array: pa.Array, convert: _Conversion, target: pa.DataType) -> pa.Array
     return with_items(array, entries, target)
 
 
-def _default(field: Field) -> _Conversion:
+def _default(field: t.Field) -> _Conversion:
     """Return the conversion for a field that was not written: its default in every row."""
     assert field.default is not None  # noqa: S101 - checked by `incompatibilities`
     value = column(

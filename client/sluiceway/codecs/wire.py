@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from sluiceway.codecs.arrow import Envelope, InvalidEnvelope
-from sluiceway.codecs.base import Corrupt, Decoded, Encoded, runs
+from sluiceway.codecs.base import Corrupt, Decoded, runs
 from sluiceway.errors import OptionError, RecordTooLarge
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
@@ -32,13 +32,13 @@ class BytesCodec:
         self._schema = schema.arrow
         self._nullable = isinstance(schema.record.fields[0].type, Nullable)
 
-    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> list[bytes | None]:
         """Return the values of `batch`, one per record."""
         values: list[bytes | None] = batch.column(0).to_pylist()
         for index, value in enumerate(values):
             if value is not None and len(value) > limit_bytes:
                 raise RecordTooLarge(index=index, size_bytes=len(value), limit_bytes=limit_bytes)
-        return Encoded(values=values, counts=None)
+        return values
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Return each value as a record."""

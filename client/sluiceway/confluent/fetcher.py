@@ -23,9 +23,9 @@ from confluent_kafka import (
 )
 
 from sluiceway.confluent.errors import CONFLICT, UNKNOWN_PARTITION, kafka_exceptions, refused
-from sluiceway.garbage import gc_paused
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.errors import create_client, with_retries
+from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 
 __all__ = ["MessageFetcher", "Partition", "partitions_of", "topic_partitions"]

@@ -11,7 +11,6 @@ from sluiceway.confluent.errors import INVALID_ARG, refused
 from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.endpoint.committer import OffsetCommitter, StandaloneCommitter
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CommitBeyondRead, GatewayUnavailable, SluicewayError, StaleGeneration
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import HeartbeatResult, Membership, Position
@@ -32,7 +31,7 @@ class ChannelMember(ABC):
 
     def __init__(self, control: Control, channel: str, membership: Membership | None) -> None:
         self.handle = EndpointHandle(
-            HeartbeatSession.of(control.endpoints, grace_s=control.grace_s),
+            control,
             channel=channel,
             uid=control.channel(channel).uid,
             role="reader",
@@ -183,11 +182,11 @@ class ManualConsumer(ChannelMember):
                     f"partition {partition}: offset {at} is past what was handed out, which is up "
                     f"to {furthest}; nothing was committed"
                 )
-        self._commits.commit(self.handle.session.calls, positions_at(offsets))
+        self._commits.commit(self.handle.calls, positions_at(offsets))
 
     def learn(self, partitions: Collection[int]) -> None:
         """Ask for the group's committed offsets of partitions that are assigned again."""
-        self._commits.fetch(self.handle.session.calls, partitions)
+        self._commits.fetch(self.handle.calls, partitions)
 
 
 def positions_at(offsets: Mapping[int, int]) -> dict[int, Position]:

@@ -143,13 +143,12 @@ class PartitionAssignment:
         body: dict[str, object] = {"uid": handle.uid, "epoch": handle.attached.epoch}
         if offer is not None:
             body |= {"take": offer.generation, "has": offer.has}
-        calls = handle.session.calls
         try:
-            return calls.sync(handle.channel, handle.id, body)
+            return handle.calls.sync(handle.channel, handle.id, body)
         except StaleGeneration:
             # The member was lost, and no heartbeat has revived it yet.
             handle.heartbeat_now()
-        return calls.sync(handle.channel, handle.id, body)
+        return handle.calls.sync(handle.channel, handle.id, body)
 
 
 class StopAtAssignmentEnd(StopCondition):

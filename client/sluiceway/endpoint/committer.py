@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.errors import CommitBeyondRead, Fenced, GatewayUnavailable, OptionError
+from sluiceway.errors import CommitBeyondRead, Fenced, GatewayError, GatewayUnavailable, OptionError
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.endpoints import EndpointCalls
 
@@ -82,7 +82,7 @@ class OffsetCommitter:
                 "number": self._sequence,
             }
             try:
-                handle.session.calls.commit(handle.channel, group, body, positions=changed)
+                handle.calls.commit(handle.channel, group, body, positions=changed)
             except Fenced as error:
                 handle.fence(error)
                 raise
@@ -94,7 +94,7 @@ class OffsetCommitter:
         handle, group = self._require_group()
         member = handle.membership
         index = member.index if member is not None and member.mode == "broadcast" else None
-        found = handle.session.calls.committed(handle.channel, group, index=index)
+        found = handle.calls.committed(handle.channel, group, index=index)
         return {p: position for p, position in found.items() if handle.owns(p)}
 
     def last_known(self, partition: int) -> Position | None:
@@ -186,6 +186,8 @@ class StandaloneCommitter:
             after = {p: at for p, at in positions.items() if before.get(p) != at}
             if not after:
                 return
+            # Until there is an answer: the request may be interrupted after it was sent.
+            self._doubtful = after
             try:
                 calls.advance(
                     self._channel,
@@ -194,7 +196,8 @@ class StandaloneCommitter:
                     positions=after,
                     before={p: at for p, at in before.items() if p in after},
                 )
-            except GatewayUnavailable:
-                self._doubtful = after
+            except GatewayError as error:
+                if not isinstance(error, GatewayUnavailable):
+                    self._doubtful = {}
                 raise
-            self._known = {**before, **after}
+            self._known, self._doubtful = {**before, **after}, {}

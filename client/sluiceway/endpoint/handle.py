@@ -1,11 +1,13 @@
-"""The handle of an attached endpoint: attach, heartbeats, detach."""
+"""Attached endpoints: attach, heartbeats, detach; and the base class of readers and writers."""
 
 import logging
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
 from sluiceway.endpoint.metrics import EndpointMetrics
@@ -22,6 +24,7 @@ from sluiceway.errors import (
     cause_of,
 )
 from sluiceway.fork_guard import ForkGuard
+from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import (
     AttachResult,
     Endpoint,
@@ -30,9 +33,10 @@ from sluiceway.rest.endpoint_models import (
     Role,
     checked_payload,
 )
-from sluiceway.rest.transport import Backoff
+from sluiceway.rest.transport import Backoff, check_seconds
 
-__all__ = ["EndpointHandle", "StatusCallback"]
+__all__ = ["ChannelEndpoint", "ClosesOnExit", "EndpointHandle", "StatusCallback"]
+
 
 LOGGER = logging.getLogger("sluiceway.endpoint.handle")
 
@@ -59,7 +63,7 @@ class EndpointHandle:
 
     def __init__(
         self,
-        session: HeartbeatSession,
+        control: Control,
         *,
         channel: str,
         uid: str,
@@ -72,15 +76,15 @@ class EndpointHandle:
 
         Raises Conflict, ChannelClosed, ChannelNotFound, and ChannelNotReady after `timeout_s`.
         """
-        if not isinstance(close_timeout_s, int | float) or not 0 <= close_timeout_s <= 86_400:
-            raise OptionError(f"close_timeout_s is {close_timeout_s!r}; it takes seconds to 86400")
+        check_seconds("close_timeout_s", close_timeout_s)
         self._close_timeout_s = close_timeout_s
         self.id = uuid.uuid4().hex
         self.channel = channel
         self.uid = uid
         self.role = role
         self.membership = membership
-        self.session = session
+        self.name = f"the {role} {membership or self.id[:8]} of the channel {channel!r}"
+        self.session = HeartbeatSession.of(control.endpoints, grace_s=control.grace_s)
         self.metrics = EndpointMetrics(role)
         self.counterparts: tuple[Endpoint, ...] | None = None
         self.finish_requested = False
@@ -92,29 +96,22 @@ class EndpointHandle:
         self._callbacks: list[StatusCallback] = []
         self._failure: SluicewayError | None = None
         self._open = False
-        self._pristine = False
         self._answered = threading.Event()
         self._fork_guard = ForkGuard()
-        session.register(self)
+        self.session.register(self)
+        # The session's connections stay open while it has endpoints.
+        self.calls = self.session.calls
         try:
             self.attached = self._attach(timeout_s)
         except BaseException:
-            session.unregister(self)
+            self.session.unregister(self)
             raise
         self._open = True
-        session.track(
-            self,
-            DetachRequest(
-                name=self.name, channel=channel, id=self.id, uid=uid, epoch=self.attached.epoch
-            ),
+        self._if_abandoned = DetachRequest(
+            name=self.name, channel=channel, id=self.id, uid=uid, epoch=self.attached.epoch
         )
-        session.require_interval(self.attached.heartbeat_interval_ms)
-
-    @property
-    def name(self) -> str:
-        """The endpoint as messages name it."""
-        instance = str(self.membership) if self.membership else self.id[:8]
-        return f"the {self.role} {instance} of the channel {self.channel!r}"
+        self.session.track(self, self._if_abandoned)
+        self.session.require_interval(self.attached.heartbeat_interval_ms)
 
     @property
     def is_open(self) -> bool:
@@ -138,12 +135,15 @@ class EndpointHandle:
         Readers need not wait for a replacement of a pristine writer that fails. Set it when the
         writer is opened, and clear it before the first message is handed to Kafka's client.
         """
-        return self._pristine
+        return self._if_abandoned.pristine
 
     @pristine.setter
     def pristine(self, pristine: bool) -> None:
-        self._pristine = pristine
-        self.session.mark_pristine(self, pristine=pristine)
+        self._if_abandoned.pristine = pristine
+
+    def mark_complete(self) -> None:
+        """Note that a reader has read everything: abandoning it now is no failure."""
+        self._if_abandoned.complete = True
 
     def owns(self, partition: int) -> bool:
         """Whether a partition, also one that is added later, is assigned to this endpoint."""
@@ -276,7 +276,7 @@ class EndpointHandle:
         backoff = Backoff(timeout_s)
         while True:
             try:
-                return self.session.calls.attach(
+                return self.calls.attach(
                     self.channel,
                     uid=self.uid,
                     instance=self.id,
@@ -304,10 +304,10 @@ class EndpointHandle:
             "ends": None if ends is None else {str(p): end for p, end in ends.items()},
             **self.metrics.final_fields(self.attached.takes),
         }
-        self.session.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
+        self.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
 
     def _fail(self, cause: str, ends: Mapping[int, int] | None) -> None:
-        if ends is None and self._pristine:
+        if ends is None and self.pristine:
             ends = {}
         # A heartbeat with an earlier state that arrives after the error would undo it.
         self._open = False
@@ -330,3 +330,79 @@ class EndpointHandle:
     def _end(self) -> None:
         self._open = False
         self.session.unregister(self)
+
+
+class ClosesOnExit(ABC):
+    """A context manager: leaving the block closes, leaving it by an exception aborts."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything. May be repeated."""
+
+    def abort(self, error: BaseException) -> None:
+        """Release everything after a failure, which `error` describes to others."""
+        del error
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort(error)
+
+
+class ChannelEndpoint(ClosesOnExit):
+    """A writer or reader, which may be attached to its channel as an endpoint."""
+
+    def __init__(self, handle: EndpointHandle | None) -> None:
+        self._handle = handle
+
+    @property
+    def endpoint_id(self) -> str | None:
+        """The endpoint's id, 32 hexadecimal digits; None if it is not attached."""
+        return None if self._handle is None else self._handle.id
+
+    @property
+    def handle(self) -> EndpointHandle:
+        """The endpoint's handle, for libraries on top of readers and writers.
+
+        Raises OptionError if it is not attached.
+        """
+        if self._handle is None:
+            raise OptionError(
+                "this reader or writer is not attached to its channel, so it has no status: give "
+                "it a group"
+            )
+        return self._handle
+
+    @property
+    def payload(self) -> Mapping[str, Any] | None:
+        """The payload that its counterparts see: a JSON object up to 4 KiB, or None."""
+        return self.handle.payload
+
+    @payload.setter
+    def payload(self, payload: Mapping[str, Any] | None) -> None:
+        self.handle.payload = payload
+
+    @property
+    def finish_requested(self) -> bool:
+        """Whether the channel is closing or being deleted, as of the last heartbeat.
+
+        A writer should finish then; a reader knows that no further writer attaches.
+        """
+        return self._handle is not None and self._handle.finish_requested
+
+    def on_status(self, callback: StatusCallback) -> None:
+        """Call `callback` with its counterparts, a tuple of Endpoint: now, and when they change.
+
+        It runs in the heartbeat thread, which it should not block; exceptions are logged.
+        """
+        self.handle.subscribe(callback)

@@ -72,29 +72,23 @@ class AbandonedEndpoints:
 
     def __init__(self) -> None:
         self._queue: deque[DetachRequest] = deque()
-        self._tracked: dict[str, tuple[weakref.finalize[..., Any], DetachRequest]] = {}
+        self._finalizers: dict[str, weakref.finalize[..., Any]] = {}
 
     @property
     def pending(self) -> bool:
         """Whether an endpoint is tracked, or its detach request not yet sent."""
-        return bool(self._tracked)
+        return bool(self._finalizers)
 
     def track(self, endpoint: object, request: DetachRequest) -> None:
-        """Queue `request` when `endpoint` is garbage collected before its release."""
+        """Queue `request`, as it is then, when `endpoint` is garbage collected."""
         finalizer = ForkGuard().finalize(endpoint, self._queue.append, request)
         # The gateway finds the endpoints of a process that exits lost.
         finalizer.atexit = False
-        self._tracked[request.id] = finalizer, request
-
-    def request(self, endpoint_id: str) -> DetachRequest | None:
-        """Return the detach request of a tracked endpoint, to amend it."""
-        _, request = self._tracked.get(endpoint_id, (None, None))
-        return request
+        self._finalizers[request.id] = finalizer
 
     def release(self, endpoint_id: str) -> None:
         """Stop tracking an endpoint, which has detached."""
-        finalizer, _ = self._tracked.pop(endpoint_id, (None, None))
-        if finalizer is not None:
+        if (finalizer := self._finalizers.pop(endpoint_id, None)) is not None:
             finalizer.detach()
 
     def detach_all(self, calls: EndpointCalls) -> None:
@@ -120,7 +114,7 @@ class AbandonedEndpoints:
                         "close it; its counterparts were informed",
                         request.name,
                     )
-            self._tracked.pop(request.id, None)
+            self._finalizers.pop(request.id, None)
 
 
 class SessionEndpoint(Protocol):
@@ -216,16 +210,6 @@ class HeartbeatSession:
     def track(self, endpoint: SessionEndpoint, request: DetachRequest) -> None:
         """Send `request` if the endpoint is garbage collected before it is unregistered."""
         self._abandoned.track(endpoint, request)
-
-    def mark_complete(self, endpoint: SessionEndpoint) -> None:
-        """Note that a reader has read everything: abandoning it now is no failure."""
-        if (request := self._abandoned.request(endpoint.id)) is not None:
-            request.complete = True
-
-    def mark_pristine(self, endpoint: SessionEndpoint, *, pristine: bool) -> None:
-        """Note whether a writer has written nothing, in case it is abandoned."""
-        if (request := self._abandoned.request(endpoint.id)) is not None:
-            request.pristine = pristine
 
     def unregister(self, endpoint: SessionEndpoint) -> None:
         """Send no more heartbeats for an endpoint."""

@@ -7,6 +7,7 @@ from typing import Literal
 from sluiceway.errors import OptionError, SluicewayTimeout
 from sluiceway.rest.endpoint_models import CommitProgress, Endpoint
 from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.transport import check_seconds
 
 __all__ = ["WaitedState", "missing_endpoints", "wait_for_commits", "wait_for_endpoints"]
 
@@ -110,8 +111,7 @@ def wait_for_commits(
     """
     if isinstance(groups, str) or not groups or not all(isinstance(each, str) for each in groups):
         raise OptionError(f"groups is {groups!r}; it takes a list of groups' names")
-    if not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= 86_400:
-        raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds to 86400")
+    check_seconds("timeout_s", timeout_s)
     deadline_s = time.monotonic() + timeout_s
     body = {"uid": uid, "topic_id": topic_id, "offsets": {str(p): ends[p] for p in ends}}
     late = []

@@ -1,9 +1,9 @@
 """Record accumulator: validated batches to messages with a partition."""
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -31,12 +31,18 @@ class Messages:
     records: int = 0
 
 
-class RecordAccumulator(Protocol):
+class RecordAccumulator(ABC):
     """Turns a writer's batches into messages. A call that raises changes nothing.
 
     Not thread-safe.
     """
 
+    def __init__(self, codec: Codec, partitioning: Partitioning, limit_bytes: int) -> None:
+        self._codec = codec
+        self._partitioning = partitioning
+        self._limit_bytes = limit_bytes
+
+    @abstractmethod
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
         """Encode one write and return the messages that are full.
 
@@ -45,7 +51,9 @@ class RecordAccumulator(Protocol):
 
     def drain(self) -> Messages:
         """Return the messages of all accumulated records."""
+        return Messages()
 
+    @abstractmethod
     def records_in(self, value: bytes | None) -> int:
         """Return the number of records in one of its messages."""
 
@@ -60,13 +68,8 @@ def record_accumulator(
     return _RecordMessages(codec, partitioning, limit_bytes)
 
 
-class _RecordMessages:
+class _RecordMessages(RecordAccumulator):
     """One message per record."""
-
-    def __init__(self, codec: Codec, partitioning: Partitioning, limit_bytes: int) -> None:
-        self._codec = codec
-        self._partitioning = partitioning
-        self._limit_bytes = limit_bytes
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
         values: list[bytes | None] = []
@@ -88,9 +91,6 @@ class _RecordMessages:
             partitions=round_robin if targets is None else _resolved(targets, round_robin),
             records=len(values),
         )
-
-    def drain(self) -> Messages:
-        return Messages()
 
     def records_in(self, value: bytes | None) -> int:
         del value
@@ -114,7 +114,7 @@ class _Pending:
         )
 
 
-class _BatchMessages:
+class _BatchMessages(RecordAccumulator):
     """Messages of up to `batch_records` rows of one partition.
 
     The partition None stands for the next one of the round robin.
@@ -123,9 +123,7 @@ class _BatchMessages:
     def __init__(
         self, codec: Codec, partitioning: Partitioning, limit_bytes: int, batch_records: int
     ) -> None:
-        self._codec = codec
-        self._partitioning = partitioning
-        self._limit_bytes = limit_bytes
+        super().__init__(codec, partitioning, limit_bytes)
         self._batch_records = batch_records
         self._pending: dict[int | None, _Pending] = {}
 
@@ -166,7 +164,7 @@ class _BatchMessages:
         targets: list[int | None] = []
         for target, pending in self._pending.items():
             for piece in _pieces(pending.batches, self._batch_records):
-                encoded = self._codec.encode(piece, limit_bytes=self._limit_bytes).values
+                encoded = self._codec.encode(piece, limit_bytes=self._limit_bytes)
                 values += encoded
                 targets += [target] * len(encoded)
         self._pending = {}
@@ -197,7 +195,7 @@ def _encoded(
 ) -> Sequence[bytes | None]:
     """Encode a batch; `numbers` are its rows' numbers in the write, for RecordTooLarge."""
     try:
-        return codec.encode(batch, limit_bytes=limit_bytes).values
+        return codec.encode(batch, limit_bytes=limit_bytes)
     except RecordTooLarge as error:
         raise RecordTooLarge(
             index=next(itertools.islice(numbers, error.index, None)),

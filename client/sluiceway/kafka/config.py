@@ -67,7 +67,7 @@ def found_credentials() -> MaskedProperties:
     return found
 
 
-def merged(given: Mapping[str, object], own: Mapping[str, object]) -> MaskedProperties:
+def _merged(given: Mapping[str, object], own: Mapping[str, object]) -> MaskedProperties:
     """Merge properties; `own` take precedence, also over alternatives of theirs in `given`."""
     replaced = {name for group in _ALTERNATIVES if group & own.keys() for name in group}
     kept = MaskedProperties({name: given[name] for name in given if name not in replaced})
@@ -265,14 +265,16 @@ def _connection_properties(
     refuse_unlisted(connection, CONNECTION)
     own = found_credentials()
     refuse_unlisted(own, LOCAL)
-    return merged(merged(connection, own), overrides)
+    return _merged(_merged(connection, own), overrides)
 
 
 __all__ = [
+    "CONNECTION",
+    "CONSUMER",
+    "PRODUCER",
     "MaskedProperties",
+    "admin_config",
     "consumer_config",
-    "found_credentials",
-    "merged",
     "producer_config",
     "refuse_unlisted",
 ]

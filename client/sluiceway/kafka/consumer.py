@@ -1,5 +1,6 @@
-"""Consumer: messages of assigned partitions, in offset order."""
+"""Consumer: messages of assigned partitions in offset order, and the timeout while none arrive."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,18 +8,19 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sluiceway.errors import SluicewayError
+from sluiceway.errors import KafkaUnavailable, SluicewayError
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.garbage import gc_paused
 from sluiceway.kafka.config import consumer_config
 from sluiceway.kafka.errors import create_client, is_gone, is_unavailable, translate_error
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
+from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 
-__all__ = ["GATHER_S", "FetchedMessages", "MessageStream", "OwnStream", "Watermarks"]
+__all__ = ["GATHER_S", "FetchedMessages", "IdleTimeout", "MessageStream", "OwnStream", "Watermarks"]
 
 GATHER_S = 0.001
 """How long a fetch waits for further messages after its first one."""
+_PROBE_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,8 @@ class MessageStream(ABC):
     """Messages of one topic's partitions, assigned by hand and without a consumer group.
 
     The caller keeps the offsets. An `OwnStream` has a consumer of its own, a `SharedStream`
-    shares one.
+    shares one. Offsets are listed by the admin client of the process: a consumer's own
+    connections are busy waiting for messages.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class MessageStream(ABC):
     ) -> None:
         self._topic = connection.topic_name
         self._timeout_s = timeout_s
+        self._properties = consumer_config(connection.kafka, config)
+        self._committed = self._properties.get("isolation.level") != "read_uncommitted"
         self._fork_guard = ForkGuard()
         self._identity = TopicIdentity(connection, config)
         self._pending_failure: SluicewayError | None = None
@@ -85,10 +90,6 @@ class MessageStream(ABC):
     @abstractmethod
     def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
         """Return up to `limit` messages and events, as soon as there are some."""
-
-    @abstractmethod
-    def _list_offsets(self, times: Mapping[int, int]) -> dict[int, int]:
-        """Request Kafka's ListOffsets for these times, with retries for `timeout_s`."""
 
     def poll(self, limit: int, wait_s: float) -> FetchedMessages:
         """Return up to `limit` messages; none if none arrived within `wait_s`.
@@ -137,17 +138,19 @@ class MessageStream(ABC):
         """Return the offset after the last message of each partition."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
-    def ends_at_once(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the same as `ends`, by a connection that does not wait for a fetch."""
-        return self._identity.ends(partitions, timeout_s=self._timeout_s, committed=True)
-
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
         found = self._offsets(dict.fromkeys(partitions, time_ms))
         return found | self.ends([p for p, offset in found.items() if offset < 0])
 
     def _offsets(self, times: Mapping[int, int]) -> dict[int, int]:
-        return self._list_offsets(times) if times else {}
+        self._check()
+        if not times:
+            return {}
+        return self._identity.offsets(times, timeout_s=self._timeout_s, committed=self._committed)
+
+    def _check(self) -> None:
+        self._fork_guard.check("this reader")
 
     def _call(self, call: Any, *arguments: Any, **named: Any) -> Any:
         try:
@@ -169,8 +172,8 @@ class OwnStream(MessageStream):
         *,
         timeout_s: float,
     ) -> None:
-        self._consumer = create_client(Consumer, consumer_config(connection.kafka, config))
         super().__init__(connection, config, timeout_s=timeout_s)
+        self._consumer = create_client(Consumer, self._properties)
 
     def discover_partitions(self) -> int:
         """Refresh the topic's metadata and return the number of its partitions."""
@@ -199,16 +202,63 @@ class OwnStream(MessageStream):
                 polled += self._call(self._consumer.consume, limit - 1, GATHER_S)
         return polled
 
-    def _list_offsets(self, times: Mapping[int, int]) -> dict[int, int]:
-        def request(timeout_s: float) -> dict[int, int]:
-            asked = [self._at(p, time_ms) for p, time_ms in times.items()]
-            found = self._call(self._consumer.offsets_for_times, asked, timeout=timeout_s)
-            for each in found:
-                if each.error is not None:
-                    raise self._failure(each.error)
-            return {each.partition: each.offset for each in found}
-
-        return self._identity.with_retries(request, timeout_s=self._timeout_s)
-
     def _at(self, partition: int, offset: int = LATEST) -> TopicPartition:
         return TopicPartition(self._topic, partition, offset)
+
+
+class IdleTimeout:
+    """The time since the last message, with probes of the topic meanwhile."""
+
+    def __init__(self, topic: str, *, timeout_s: float) -> None:
+        self._topic = topic
+        self._timeout_s = timeout_s
+        self._since_s = self._next_probe_s = self._last_call_s = 0.0
+        self._pause_excluded = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Restart the timeout: a message has arrived."""
+        self._since_s = self._last_call_s = time.monotonic()
+        self._next_probe_s = self._since_s + min(_PROBE_S, self._timeout_s / 2)
+        self._pause_excluded = False
+
+    def probe(self, stream: MessageStream, *, awaited: bool) -> bool:
+        """Verify the topic if a probe is due, and return whether it was.
+
+        `awaited` means that messages must arrive. Raises KafkaUnavailable, and restarts, when
+        Kafka has not answered or awaited messages have not arrived in time, and the other errors
+        of `MessageStream.verify`.
+        """
+        now_s = time.monotonic()
+        self._exclude_pause(now_s)
+        if now_s < self._next_probe_s:
+            return False
+        idle_s = now_s - self._since_s
+        expired = idle_s >= self._timeout_s
+        self._next_probe_s = now_s + min(_PROBE_S, self._timeout_s / 2)
+        try:
+            stream.verify(timeout_s=min(_PROBE_S, self._timeout_s))
+        except KafkaUnavailable:
+            if not expired:
+                return False
+            self.reset()
+            raise
+        finally:
+            self._last_call_s = time.monotonic()
+        if not awaited:
+            # An idle topic is no failure.
+            self.reset()
+        elif expired:
+            self.reset()
+            raise KafkaUnavailable(
+                f"no messages arrived from the topic {self._topic} for {idle_s:.0f} s, although "
+                "its end is not reached. Positions are kept; try again"
+            )
+        return True
+
+    def _exclude_pause(self, now_s: float) -> None:
+        """Exclude one pause of the process, or of its calls, from the idle time."""
+        pause_s, self._last_call_s = now_s - self._last_call_s, now_s
+        if pause_s > self._timeout_s / 2 and not self._pause_excluded:
+            self._pause_excluded = True
+            self._since_s += pause_s

@@ -127,7 +127,9 @@ def with_retries(
         try:
             return call(max(_SHORTEST_CALL_S, backoff.left_s))
         except (KafkaException, KafkaFailure) as error:
-            if not _is_retriable(error) or not backoff.wait():
+            failure = isinstance(error, KafkaFailure)
+            retriable = error.retriable if failure else is_unavailable(error.args[0])
+            if not retriable or not backoff.wait():
                 raise
         refresh(max(_SHORTEST_CALL_S, backoff.left_s))
 
@@ -145,9 +147,3 @@ def translate_error(error: KafkaError, *, doing: str, topic: str) -> KafkaFailur
             f"{error.str()}. Open the channel anew to see its state"
         )
     return KafkaFailure(f"Kafka refused {doing} (topic {topic}): {error.name()}, {error.str()}")
-
-
-def _is_retriable(error: KafkaException | KafkaFailure) -> bool:
-    if isinstance(error, KafkaFailure):
-        return error.retriable
-    return is_unavailable(error.args[0])

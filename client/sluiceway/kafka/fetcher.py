@@ -8,15 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
-from confluent_kafka import Message
 
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.decoder import corrupt_error
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.completed_fetch import CompletedFetch
-from sluiceway.kafka.consumer import FetchedMessages, MessageStream
-from sluiceway.kafka.idle_timeout import IdleTimeout
+from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, MessageStream
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 
@@ -358,7 +356,10 @@ class Fetcher:
         failure: SluicewayError | None = None
         if messages:
             try:
-                completed = self._decoded(messages)
+                decoded = self._decoder.decode([message.value() for message in messages])
+                completed = CompletedFetch(
+                    messages, decoded, self._positions, skip=self._skip_corrupt
+                )
             except SluicewayError as error:
                 failure = error
         following = self._next | reached
@@ -382,10 +383,6 @@ class Fetcher:
             return limit
         # No more than there are, or the last call would wait for messages that never come.
         return min(limit, sum(self._ends[p] - self._next[p] for p in self._unfinished))
-
-    def _decoded(self, messages: list[Message]) -> CompletedFetch:
-        decoded = self._decoder.decode([message.value() for message in messages])
-        return CompletedFetch(messages, decoded, self._positions, skip=self._skip_corrupt)
 
     def _finish(
         self, partitions: set[int], failure: SluicewayError | None = None

@@ -157,16 +157,6 @@ class Partitioning:
         return KeysAndPartitions(keys=keys, partitions=partitions_of(keys, self.partitions))
 
 
-class _Fixed(Partitioning):
-    def __init__(self, partitions: int, partition: int) -> None:
-        super().__init__(partitions)
-        if type(partition) is not int or not 0 <= partition < partitions:
-            raise OptionError(
-                f"partition is {partition!r}; the channel has the partitions 0 to {partitions - 1}"
-            )
-        self.round_robin = itertools.repeat(partition)
-
-
 class _ByField(Partitioning):
     def __init__(self, partitions: int, field: str, schema: Schema) -> None:
         super().__init__(partitions)
@@ -251,7 +241,13 @@ def partitioning(
     if len(given) > 1:
         raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
     if partition is not None:
-        return _Fixed(partitions, partition)
+        if type(partition) is not int or not 0 <= partition < partitions:
+            raise OptionError(
+                f"partition is {partition!r}; the channel has the partitions 0 to {partitions - 1}"
+            )
+        chosen = Partitioning(partitions)
+        chosen.round_robin = itertools.repeat(partition)
+        return chosen
     if partitioner is not None:
         if not callable(partitioner):
             raise OptionError(f"partitioner is {partitioner!r}; it takes a function")

@@ -9,10 +9,10 @@ from itertools import groupby
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from sluiceway.garbage import gc_paused
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import GATHER_S
 from sluiceway.kafka.errors import create_client, is_gone, is_unavailable
+from sluiceway.records.to_python import gc_paused
 
 __all__ = ["SharedConsumer", "SharedPartitionBuffer"]
 

@@ -9,7 +9,7 @@ from confluent_kafka import Message
 
 from sluiceway.errors import EndpointClosed, OptionError
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.kafka.config import MaskedProperties, consumer_config
+from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import MessageStream, OwnStream
 from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer
 from sluiceway.rest.models import Connection
@@ -84,11 +84,7 @@ _POOLS: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _Consum
 
 
 class SharedStream(MessageStream):
-    """A stream that shares its consumer with others of this process.
-
-    Offsets are requested by the admin client, which is shared as well: the consumer's own
-    connections are busy waiting for messages.
-    """
+    """A stream that shares its consumer with others of this process."""
 
     def __init__(
         self,
@@ -97,11 +93,9 @@ class SharedStream(MessageStream):
         *,
         timeout_s: float,
     ) -> None:
-        super().__init__(connection, config, timeout_s=timeout_s)
-        properties = consumer_config(connection.kafka, _TUNING.over(config or {}))
-        self._committed = properties.get("isolation.level") != "read_uncommitted"
-        key = (self._fork_guard, properties)
-        self._pool = _POOLS.get(key) or _POOLS.setdefault(key, _ConsumerPool(properties))
+        super().__init__(connection, _TUNING.over(config or {}), timeout_s=timeout_s)
+        key = (self._fork_guard, self._properties)
+        self._pool = _POOLS.get(key) or _POOLS.setdefault(key, _ConsumerPool(self._properties))
         self._buffer = SharedPartitionBuffer(
             connection.topic_name, connection.topic_id, connection.partitions
         )
@@ -130,20 +124,12 @@ class SharedStream(MessageStream):
         if not self._fork_guard.forked:
             self._pool.remove(self._buffer)
 
-    def ends_at_once(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the same as `ends`, which waits for no fetch here."""
-        return self.ends(partitions)
-
     def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
         consumer = self._consumer()
         polled: list[Message] = self._call(consumer.poll, self._buffer, limit, wait_s)
         if not polled and self._buffer.failures:
             raise self._failure(self._buffer.failures.popleft())
         return polled
-
-    def _list_offsets(self, times: Mapping[int, int]) -> dict[int, int]:
-        self._check()
-        return self._identity.offsets(times, timeout_s=self._timeout_s, committed=self._committed)
 
     def _consumer(self) -> SharedConsumer:
         self._check()

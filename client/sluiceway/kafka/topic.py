@@ -46,6 +46,7 @@ _PROPAGATION_S = 3.0
 _POLL_S = 0.05
 _MAX_VERIFY_S = 2.0
 _DOING = "describing the topic"
+_SPECS = {LATEST: OffsetSpec.latest(), EARLIEST: OffsetSpec.earliest()}
 _ISOLATION = {False: IsolationLevel.READ_UNCOMMITTED, True: IsolationLevel.READ_COMMITTED}
 
 
@@ -191,7 +192,10 @@ class TopicIdentity:
     ) -> dict[int, int]:
         """Request the offsets of these times once."""
         name = self._connection.topic_name
-        asked = {TopicPartition(name, p): _offset_spec(time_ms) for p, time_ms in times.items()}
+        asked = {
+            TopicPartition(name, p): _SPECS.get(time_ms) or OffsetSpec.for_timestamp(time_ms)
+            for p, time_ms in times.items()
+        }
         try:
             found = self._admin.client.list_offsets(
                 asked, isolation_level=_ISOLATION[committed], request_timeout=timeout_s
@@ -278,9 +282,3 @@ class TopicIdentity:
                     raise
             self._admin.client.poll(0)
             self._admin.errors.raise_refused(_DOING, self._connection.topic_name)
-
-
-def _offset_spec(time_ms: int) -> OffsetSpec:
-    if time_ms == LATEST:
-        return OffsetSpec.latest()
-    return OffsetSpec.earliest() if time_ms == EARLIEST else OffsetSpec.for_timestamp(time_ms)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sluiceway.errors import SchemaMismatch
-from sluiceway.records.columns import scatter
+from sluiceway.records.from_python import scatter
 from sluiceway.records.validation import (
     NULL,
     ArrayOverflow,
@@ -21,47 +21,17 @@ from sluiceway.records.validation import (
     describe,
     list_contents,
 )
-from sluiceway.schema.arrow import arrow_type, is_list
-from sluiceway.schema.types import (
-    INSTANTS,
-    LOCALS,
-    TIMES,
-    Array,
-    Decimal,
-    Enum,
-    Fixed,
-    Kind,
-    Leaf,
-    Map,
-    Nullable,
-    Present,
-    Record,
-    Scalar,
-    Type,
-    Uuid,
-    join_path,
+from sluiceway.schema import types as t
+from sluiceway.schema.arrow import any_of, arrow_type, is_list
+
+_FLOAT: Final = t.Scalar(kind=t.Kind.FLOAT)
+
+
+_is_text: Final = any_of(types.is_string, types.is_large_string, types.is_string_view)
+_is_bytes: Final = any_of(
+    types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
 )
-
-_FLOAT: Final = Scalar(kind=Kind.FLOAT)
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(
-        types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
-    )
-
-
-def _is_bytes(type_: pa.DataType) -> bool:
-    return bool(
-        types.is_binary(type_)
-        or types.is_large_binary(type_)
-        or types.is_binary_view(type_)
-        or types.is_fixed_size_binary(type_)
-    )
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(types.is_integer(type_) or types.is_floating(type_))
+_is_number: Final = any_of(types.is_integer, types.is_floating)
 
 
 def _is_instant(type_: pa.DataType) -> bool:
@@ -72,41 +42,41 @@ def _is_local(type_: pa.DataType) -> bool:
     return bool(types.is_timestamp(type_) and type_.tz is None)
 
 
-_SOURCES: Final[dict[Kind, Callable[[pa.DataType], bool]]] = {
-    Kind.BOOLEAN: types.is_boolean,
-    **dict.fromkeys((Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE), _is_number),
-    Kind.STRING: _is_text,
-    Kind.BYTES: _is_bytes,
-    Kind.DATE: types.is_date,
-    **dict.fromkeys(TIMES, types.is_time),
-    **dict.fromkeys(INSTANTS, _is_instant),
-    **dict.fromkeys(LOCALS, _is_local),
+_SOURCES: Final[dict[t.Kind, Callable[[pa.DataType], bool]]] = {
+    t.Kind.BOOLEAN: types.is_boolean,
+    **dict.fromkeys((t.Kind.INT, t.Kind.LONG, t.Kind.FLOAT, t.Kind.DOUBLE), _is_number),
+    t.Kind.STRING: _is_text,
+    t.Kind.BYTES: _is_bytes,
+    t.Kind.DATE: types.is_date,
+    **dict.fromkeys(t.TIMES, types.is_time),
+    **dict.fromkeys(t.INSTANTS, _is_instant),
+    **dict.fromkeys(t.LOCALS, _is_local),
 }
 
 
-def _takes(leaf: Leaf, type_: pa.DataType) -> bool:
+def _takes(leaf: t.Leaf, type_: pa.DataType) -> bool:
     match leaf:
-        case Scalar(kind=kind):
+        case t.Scalar(kind=kind):
             return _SOURCES[kind](type_)
-        case Fixed():
+        case t.Fixed():
             return _is_bytes(type_)
-        case Decimal():
+        case t.Decimal():
             return bool(types.is_decimal(type_) or types.is_integer(type_))
-        case Uuid():
+        case t.Uuid():
             return _is_text(type_) or _is_bytes(type_)
-        case Enum():
+        case t.Enum():
             return _is_text(type_)
 
 
-def _advice(type_: Present) -> str:
-    if isinstance(type_, Scalar) and type_.kind in INSTANTS:
+def _advice(type_: t.Present) -> str:
+    if isinstance(type_, t.Scalar) and type_.kind in t.INSTANTS:
         return "attach their time zone (pyarrow.compute.assume_timezone)"
-    if isinstance(type_, Scalar) and type_.kind in LOCALS:
+    if isinstance(type_, t.Scalar) and type_.kind in t.LOCALS:
         return f"cast to {arrow_type(type_)} without a time zone"
     return "cast it"
 
 
-def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
+def cast(array: pa.Array, type_: t.Type, path: str) -> pa.Array:
     """Cast a valid `array` to the Arrow type of `type_` without loss, and check its values.
 
     Numbers may have another width or kind, text and bytes other offsets, times and timestamps
@@ -119,16 +89,16 @@ def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
         array = array.storage
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    present = type_.item if isinstance(type_, Nullable) else type_
+    present = type_.item if isinstance(type_, t.Nullable) else type_
     target = arrow_type(present)
     if array.type.equals(target):
         check_column(array, type_, path)
         return array
-    if array.null_count and not isinstance(type_, Nullable):
+    if array.null_count and not isinstance(type_, t.Nullable):
         raise ValueMismatch(int(np.flatnonzero(array.is_null())[0]), path, NULL)
     if types.is_null(array.type):
         return pa.nulls(len(array), target)
-    if not isinstance(present, Record | Array | Map):
+    if not isinstance(present, t.Record | t.Array | t.Map):
         return _leaves(array, present, path)
     if not array.null_count:
         return _nested(array, present, path)
@@ -140,16 +110,16 @@ def cast(array: pa.Array, type_: Type, path: str) -> pa.Array:
         raise error.at_position(places[error.position]) from error
 
 
-def _leaves(array: pa.Array, leaf: Leaf, path: str) -> pa.Array:
+def _leaves(array: pa.Array, leaf: t.Leaf, path: str) -> pa.Array:
     if not _takes(leaf, array.type):
         raise _mismatch(path, array.type, leaf)
     target = arrow_type(leaf)
-    if isinstance(leaf, Decimal) and types.is_integer(array.type):
+    if isinstance(leaf, t.Decimal) and types.is_integer(array.type):
         array = array.cast(pa.decimal128(20, 0))  # 64 bits have up to 20 digits
     try:
-        cast_array = _uuids(array, leaf, path) if isinstance(leaf, Uuid) else array.cast(target)
+        cast_array = _uuids(array, leaf, path) if isinstance(leaf, t.Uuid) else array.cast(target)
     except pa.ArrowInvalid as error:
-        position, why = _find_failure(array, pa.binary(16) if isinstance(leaf, Uuid) else target)
+        position, why = _find_failure(array, pa.binary(16) if isinstance(leaf, t.Uuid) else target)
         public = f"it cannot be converted to {target}"
         raise ValueMismatch(position, path, f"{public}: {why}", public_reason=public) from error
     if isinstance(cast_array, pa.ChunkedArray):
@@ -161,49 +131,55 @@ def _leaves(array: pa.Array, leaf: Leaf, path: str) -> pa.Array:
             problem = "is too large for a float"
             reason = f"{describe(array[position].as_py())} {problem}"
             raise ValueMismatch(position, path, reason, public_reason=f"it {problem}")
-    check_column(cast_array, Nullable(item=leaf), path)
+    check_column(cast_array, t.Nullable(item=leaf), path)
     return cast_array
 
 
-def _uuids(array: pa.Array, leaf: Uuid, path: str) -> pa.Array:
+def _uuids(array: pa.Array, leaf: t.Uuid, path: str) -> pa.Array:
     """Convert text to bytes or bytes to text, as `leaf` is stored."""
     target = arrow_type(leaf)
     if _is_text(array.type) is _is_text(target):
         return array.cast(target)
     if _is_text(array.type):
         text = array.cast(pa.string())
-        check_column(text, Nullable(item=Uuid()), path)
+        check_column(text, t.Nullable(item=t.Uuid()), path)
         return pa.array([v and UUID(v).bytes for v in text.to_pylist()], target)
     found = array.cast(pa.binary(16)).to_pylist()
     return pa.array([v and str(UUID(bytes=v)) for v in found], target)
 
 
 def _find_failure(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
-    """Return the position of a value that cannot be cast to `target`, and why; there is one."""
+    """Return the position of a value that cannot be cast to `target`, and why.
+
+    Raises ArrayOverflow if each value can be cast, and only all of them are too large.
+    """
     begin, end = 0, len(array)
-    why = ""
-    while end - begin > 1 or not why:
-        half = begin + max(1, (end - begin) // 2)
+    while end - begin > 1:
+        half = (begin + end) // 2
         try:
             array.slice(begin, half - begin).cast(target)
             begin = half
-        except pa.ArrowInvalid as error:
-            end, why = half, str(error)
-    return begin, why
+        except pa.ArrowInvalid:
+            end = half
+    try:
+        array.slice(begin, 1).cast(target)
+    except pa.ArrowInvalid as error:
+        return begin, str(error)
+    raise ArrayOverflow
 
 
-def _nested(array: pa.Array, type_: Present, path: str) -> pa.Array:
+def _nested(array: pa.Array, type_: t.Present, path: str) -> pa.Array:
     """Cast a nested array without nulls."""
     match type_:
-        case Record() if types.is_struct(array.type):
+        case t.Record() if types.is_struct(array.type):
             return _structs(array, type_, path)
-        case Array(items=items) if is_list(array.type):
+        case t.Array(items=items) if is_list(array.type):
             offsets, (values,) = _contents_of_any_list(array)
             made = _inside(values, items, f"{path}[]", offsets)
             return pa.ListArray.from_arrays(_narrow(offsets), made)
-        case Map(values=items) if types.is_map(array.type):
+        case t.Map(values=items) if types.is_map(array.type):
             offsets, (keys, values) = list_contents(array)
-            key_array = _inside(keys, Scalar(kind=Kind.STRING), f"{path}{{}}", offsets)
+            key_array = _inside(keys, t.Scalar(kind=t.Kind.STRING), f"{path}{{}}", offsets)
             made = _inside(values, items, f"{path}{{}}", offsets)
             maps = pa.MapArray.from_arrays(_narrow(offsets), key_array, made)
             check_column(maps, type_, path)
@@ -220,7 +196,7 @@ def _contents_of_any_list(array: pa.Array) -> tuple[Any, list[pa.Array]]:
     return offsets, [pc.list_flatten(array)]
 
 
-def _structs(array: pa.Array, record: Record, path: str) -> pa.Array:
+def _structs(array: pa.Array, record: t.Record, path: str) -> pa.Array:
     there = [field.name for field in array.type]
     wanted = [field.name for field in record.fields]
     if sorted(there) != sorted(wanted):
@@ -229,13 +205,13 @@ def _structs(array: pa.Array, record: Record, path: str) -> pa.Array:
             f"{', '.join(wanted)}"
         )
     made = [
-        cast(array.field(there.index(field.name)), field.type, join_path(path, field.name))
+        cast(array.field(there.index(field.name)), field.type, t.join_path(path, field.name))
         for field in record.fields
     ]
     return pa.StructArray.from_arrays(made, names=wanted)
 
 
-def _inside(values: pa.Array, type_: Type, path: str, offsets: Any) -> pa.Array:
+def _inside(values: pa.Array, type_: t.Type, path: str, offsets: Any) -> pa.Array:
     try:
         return cast(values, type_, path)
     except ValueMismatch as error:
@@ -249,7 +225,7 @@ def _narrow(offsets: Any) -> pa.Array:
     return pa.array(offsets.astype(np.int32))
 
 
-def _mismatch(path: str, found: pa.DataType, wanted: Present) -> SchemaMismatch:
+def _mismatch(path: str, found: pa.DataType, wanted: t.Present) -> SchemaMismatch:
     return SchemaMismatch(
         f"the field {path!r} is {found}, but the schema has {arrow_type(wanted)}; {_advice(wanted)}"
     )

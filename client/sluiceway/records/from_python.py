@@ -1,42 +1,35 @@
-"""Conversion of records in any form to validated record batches."""
+"""Conversion of Python records to validated record batches.
+
+Values are converted column by column, without a step per cell. Only after a column failed is it
+searched for the value that does not fit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
-from sluiceway.errors import OptionError
-from sluiceway.records.columns import columns
-from sluiceway.records.tables import frame_batches, is_frame, table_batches
-from sluiceway.records.validation import ArrayOverflow, ValueMismatch, describe
+from sluiceway.records.scalars import scalars
+from sluiceway.records.validation import NULL, TOO_LARGE, ArrayOverflow, ValueMismatch
 from sluiceway.schema import Schema
+from sluiceway.schema import types as t
+from sluiceway.schema.arrow import arrow_type
+from sluiceway.schema.defaults import default_to_python
 
 _ROWS: Final = 16_384
 """The rows of a batch: few enough for the processor's caches."""
 
 
-def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
-    """Convert `records` to batches of the schema `schema.arrow`, all of them or none.
-
-    `records` is a dict or a dataclass instance, an iterable of them, a pyarrow.Table, a
-    pyarrow.RecordBatch or a pandas.DataFrame, without its index. The order is kept. Missing fields
-    have their defaults. No records give an empty list.
-
-    Raises InvalidRecord with the index of the record from 0, the path of the field and the reason:
-    a value of another type or out of range, a null in a field that is not nullable, a missing or
-    unknown field, an instant without a time zone. Raises SchemaMismatch for a column that has
-    another type, is missing or is unknown, and OptionError for any other object.
-    """
-    if isinstance(records, pa.RecordBatch):
-        return table_batches([records], schema)
-    if isinstance(records, pa.Table):
-        return table_batches(records.to_batches(), schema, like=records.schema)
-    if is_frame(records):
-        return frame_batches(records, schema)
-    rows = _listed(records)
+def row_batches(rows: Sequence[Any], schema: Schema) -> list[pa.RecordBatch]:
+    """Convert `rows`, mappings or dataclass instances, as `to_batches` does."""
     return [
         batch
         for start in range(0, len(rows), _ROWS)
@@ -44,41 +37,223 @@ def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
     ]
 
 
-def _listed(records: object) -> Sequence[Any]:
-    if isinstance(records, Mapping) or _is_instance(records):
-        return [records]
-    if isinstance(records, list | tuple):
-        return records
-    if isinstance(records, Iterable) and not isinstance(records, str | bytes | bytearray):
-        return list(records)
-    raise OptionError(
-        f"{describe(records)} is not a record: give a dict, a dataclass instance, an iterable of "
-        "them, a pyarrow table or batch, or a pandas dataframe"
-    )
-
-
 def _batches(rows: Sequence[Any], start: int, schema: Schema) -> list[pa.RecordBatch]:
     kinds = set(map(type, rows))
-    for kind in kinds:
-        if not issubclass(kind, Mapping) and not is_dataclass(kind):
-            position = next(i for i, row in enumerate(rows) if type(row) is kind)
-            mismatch = ValueMismatch.of_value(
-                position, "", "a dict or a dataclass instance", rows[position]
-            )
-            raise mismatch.to_invalid_record(start)
     try:
+        _check_kinds(rows, kinds, "", "a dict or a dataclass instance", _is_record)
         arrays = columns(rows, kinds, schema.record, "")
     except ValueMismatch as error:
         raise error.to_invalid_record(start) from error
     except ArrayOverflow:
         if len(rows) == 1:
-            reason = "it is larger than 2 GiB, the limit of a message; make it smaller"
-            raise ValueMismatch(0, "", reason).to_invalid_record(start) from None
+            raise ValueMismatch(0, "", TOO_LARGE).to_invalid_record(start) from None
         half = len(rows) // 2
         first = _batches(rows[:half], start, schema)
         return first + _batches(rows[half:], start + half, schema)
     return [pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)]
 
 
-def _is_instance(value: object) -> bool:
-    return is_dataclass(value) and not isinstance(value, type)
+_MISSING: Final = object()
+
+
+def field_values(
+    rows: Sequence[Any], kinds: set[type], record: t.Record, path: str
+) -> list[list[Any]]:
+    """Return the values of each field of `record` in `rows`, mappings or dataclass instances.
+
+    Missing fields have their defaults. Raises ValueMismatch for a missing field without a default,
+    and for an unknown field.
+    """
+    if len(kinds) == 1 and not issubclass(kind := next(iter(kinds)), Mapping):
+        return _attributes(rows, kind, record, path)
+    if not all(issubclass(kind, Mapping) for kind in kinds):
+        rows = [row if isinstance(row, Mapping) else _as_dict(row) for row in rows]
+    try:
+        found = [list(map(itemgetter(field.name), rows)) for field in record.fields]
+    except KeyError:
+        found = [_with_default(rows, field, path) for field in record.fields]
+    else:
+        if set(map(len, rows)) <= {len(record.fields)}:
+            return found
+    known = {field.name for field in record.fields}
+    for position, row in enumerate(rows):
+        if unknown := [name for name in row if name not in known]:
+            raise _unknown_field(position, unknown[0], record, path)
+    return found
+
+
+def _with_default(rows: Sequence[Any], field: t.Field, path: str) -> list[Any]:
+    default: object = _MISSING
+    if field.default is not None:
+        default = default_to_python(json.loads(field.default), field.type)
+    values = [row.get(field.name, default) for row in rows]
+    if field.default is None:
+        for position, value in enumerate(values):
+            if value is _MISSING:
+                raise _missing_field(position, t.join_path(path, field.name))
+    return values
+
+
+def _attributes(rows: Sequence[Any], kind: type, record: t.Record, path: str) -> list[list[Any]]:
+    there = {member.name for member in dataclasses.fields(kind)}
+    known = {field.name for field in record.fields}
+    for name in sorted(there - known):
+        raise _unknown_field(0, name, record, path)
+    found = []
+    for field in record.fields:
+        if field.name in there:
+            found.append(list(map(attrgetter(field.name), rows)))
+        elif field.default is None:
+            raise _missing_field(0, t.join_path(path, field.name))
+        else:
+            found.append([default_to_python(json.loads(field.default), field.type)] * len(rows))
+    return found
+
+
+def _as_dict(row: Any) -> dict[str, Any]:
+    return {member.name: getattr(row, member.name) for member in dataclasses.fields(row)}
+
+
+def _missing_field(position: int, path: str) -> ValueMismatch:
+    return ValueMismatch(position, path, "it is missing, and has no default in the schema; add it")
+
+
+def _unknown_field(position: int, name: object, record: t.Record, path: str) -> ValueMismatch:
+    known = ", ".join(field.name for field in record.fields[:20])
+    return ValueMismatch(
+        position,
+        t.join_path(path, str(name)),
+        f"the schema has no such field; it has {known}",
+        public_reason=f"it has a field that is not in the schema, which has {known}",
+        schema_path=path,
+    )
+
+
+_LISTS = (list, tuple, np.ndarray)
+_OFFSET_MAX = 2**31 - 1
+
+
+def column(values: Sequence[Any], type_: t.Type, path: str) -> pa.Array:
+    """Convert `values` of the field at `path` to an array of `type_`.
+
+    Raises ValueMismatch for a value that does not fit, and ArrayOverflow.
+    """
+    kinds = set(map(type, values))
+    if type(None) in kinds:
+        if not isinstance(type_, t.Nullable):
+            raise ValueMismatch(next(i for i, v in enumerate(values) if v is None), path, NULL)
+        kinds.discard(type(None))
+    match type_.item if isinstance(type_, t.Nullable) else type_:
+        case t.Array() as array:
+            return _lists(values, kinds, array, path)
+        case t.Map() as map_:
+            return _maps(values, kinds, map_, path)
+        case t.Record() as record:
+            return _records(values, kinds, record, path)
+        case leaf:
+            return scalars(values, kinds, leaf, path)
+
+
+def columns(rows: Sequence[Any], kinds: set[type], record: t.Record, path: str) -> list[pa.Array]:
+    """Convert `rows`, which have the types `kinds`, to one array for each field of `record`.
+
+    Raises as `column` does, with positions in `rows`.
+    """
+    found = field_values(rows, kinds, record, path)
+    return [
+        column(values, field.type, t.join_path(path, field.name))
+        for values, field in zip(found, record.fields, strict=True)
+    ]
+
+
+def _records(values: Sequence[Any], kinds: set[type], record: t.Record, path: str) -> pa.Array:
+    _check_kinds(values, kinds, path, "a dict or a dataclass", _is_record)
+    members = list(arrow_type(record))
+    places = [place for place, value in enumerate(values) if value is not None]
+    if len(places) == len(values):
+        arrays = columns(values, kinds, record, path)
+        return pa.StructArray.from_arrays(arrays, fields=members)
+    try:
+        arrays = columns([values[place] for place in places], kinds, record, path)
+    except ValueMismatch as error:
+        raise error.at_position(places[error.position]) from error
+    return scatter(pa.StructArray.from_arrays(arrays, fields=members), places, len(values))
+
+
+def scatter(array: pa.Array, positions: Sequence[int], length: int) -> pa.Array:
+    """Return an array of `length` with the values of `array` at `positions`, else null."""
+    indices = np.zeros(length, np.int64)
+    absent = np.ones(length, np.bool_)
+    indices[positions] = np.arange(len(positions))
+    absent[positions] = False
+    return array.take(pa.array(indices, mask=absent))
+
+
+def _lists(values: Sequence[Any], kinds: set[type], type_: t.Array, path: str) -> pa.Array:
+    _check_kinds(values, kinds, path, "a list", lambda kind: issubclass(kind, _LISTS))
+    offsets = list_offsets(values)
+    flat: list[Any] = list(chain.from_iterable(value for value in values if value is not None))
+    try:
+        items = column(flat, type_.items, f"{path}[]")
+    except ValueMismatch as error:
+        row = _row(offsets, error.position)
+        inside = f"{path}[{error.position - offsets[row]}]"
+        raise error.at_position(row, inside + error.path[len(path) + 2 :]) from error
+    bounds = _with_nulls(offsets, values)
+    return pa.ListArray.from_arrays(bounds, items, type=arrow_type(type_))
+
+
+def _maps(values: Sequence[Any], kinds: set[type], type_: t.Map, path: str) -> pa.Array:
+    _check_kinds(values, kinds, path, "a dict with str keys", _is_mapping)
+    offsets = list_offsets(values)
+    present = [value for value in values if value is not None]
+    keys: list[Any] = list(chain.from_iterable(present))
+    flat: list[Any] = list(chain.from_iterable(value.values() for value in present))
+    try:
+        key_array = column(keys, t.Scalar(kind=t.Kind.STRING), f"{path}{{}}")
+        items = column(flat, type_.values, f"{path}{{}}")
+    except ValueMismatch as error:
+        inside = f"{path}[{keys[error.position]!r}]" + error.path[len(path) + 2 :]
+        raise error.at_position(_row(offsets, error.position), inside) from error
+    bounds = _with_nulls(offsets, values)
+    return pa.MapArray.from_arrays(bounds, key_array, items, type=arrow_type(type_))
+
+
+def list_offsets(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the offsets of `values`, with 0 for the length of None. Raises ArrayOverflow."""
+    try:
+        lengths = list(map(len, values))
+    except TypeError:
+        lengths = [0 if value is None else len(value) for value in values]
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if offsets[-1] > _OFFSET_MAX:
+        raise ArrayOverflow
+    return offsets
+
+
+def _with_nulls(offsets: np.ndarray[Any, Any], values: Sequence[Any]) -> pa.Array:
+    absent = np.zeros(len(offsets), np.bool_)
+    absent[:-1] = [value is None for value in values]
+    return pa.array(offsets.astype(np.int32), mask=absent)
+
+
+def _row(offsets: np.ndarray[Any, Any], position: int) -> int:
+    return int(np.searchsorted(offsets, position, side="right")) - 1
+
+
+def _check_kinds(
+    values: Sequence[Any], kinds: set[type], path: str, wanted: str, allowed: Any
+) -> None:
+    for kind in kinds:
+        if not allowed(kind):
+            position = next(i for i, value in enumerate(values) if type(value) is kind)
+            raise ValueMismatch.of_value(position, path, wanted, values[position])
+
+
+def _is_mapping(kind: type) -> bool:
+    return issubclass(kind, Mapping)
+
+
+def _is_record(kind: type) -> bool:
+    return issubclass(kind, Mapping) or is_dataclass(kind)

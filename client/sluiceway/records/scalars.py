@@ -24,35 +24,22 @@ from sluiceway.records.validation import (
     expected,
     invalid_values,
 )
+from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.defaults import symbol
-from sluiceway.schema.types import (
-    INSTANTS,
-    LOCALS,
-    TICKS,
-    TIMES,
-    UUID_TEXT,
-    Decimal,
-    Enum,
-    Fixed,
-    Kind,
-    Leaf,
-    Scalar,
-    Uuid,
-)
 
-_FLOAT: Final = Scalar(kind=Kind.FLOAT)
+_FLOAT: Final = t.Scalar(kind=t.Kind.FLOAT)
 _FLOATS: Final = (float, np.floating)
 _INTEGERS: Final = (int, np.integer)
-_ALLOWED: Final[dict[Kind, tuple[type, ...]]] = {
-    Kind.BOOLEAN: (bool, np.bool_),
-    **dict.fromkeys((Kind.INT, Kind.LONG), _INTEGERS),
-    **dict.fromkeys((Kind.FLOAT, Kind.DOUBLE), _FLOATS + _INTEGERS),
-    Kind.STRING: (str,),
-    Kind.BYTES: (bytes, bytearray, memoryview),
-    Kind.DATE: (date,),
-    **dict.fromkeys(TIMES, (time,)),
-    **dict.fromkeys(INSTANTS | LOCALS, (datetime,)),
+_ALLOWED: Final[dict[t.Kind, tuple[type, ...]]] = {
+    t.Kind.BOOLEAN: (bool, np.bool_),
+    **dict.fromkeys((t.Kind.INT, t.Kind.LONG), _INTEGERS),
+    **dict.fromkeys((t.Kind.FLOAT, t.Kind.DOUBLE), _FLOATS + _INTEGERS),
+    t.Kind.STRING: (str,),
+    t.Kind.BYTES: (bytes, bytearray, memoryview),
+    t.Kind.DATE: (date,),
+    **dict.fromkeys(t.TIMES, (time,)),
+    **dict.fromkeys(t.INSTANTS | t.LOCALS, (datetime,)),
 }
 _REFUSED: Final[dict[type, tuple[type, ...]]] = {int: (bool,), date: (datetime,)}
 """Subclasses of allowed types that are not accepted."""
@@ -60,7 +47,7 @@ _REFUSED: Final[dict[type, tuple[type, ...]]] = {int: (bool,), date: (datetime,)
 _ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
-def scalars(values: Sequence[Any], kinds: set[type], leaf: Leaf, path: str) -> pa.Array:
+def scalars(values: Sequence[Any], kinds: set[type], leaf: t.Leaf, path: str) -> pa.Array:
     """Convert `values`, which have the types `kinds` or are None, to an array of `leaf`.
 
     Raises ValueMismatch for a value that does not fit, and ArrayOverflow.
@@ -72,37 +59,37 @@ def scalars(values: Sequence[Any], kinds: set[type], leaf: Leaf, path: str) -> p
             position = list(map(type, values)).index(type_)
             raise _mismatch_of(position, path, leaf, values[position])
     match leaf:
-        case Scalar(kind=kind) if kind in TIMES or kind in INSTANTS or kind in LOCALS:
+        case t.Scalar(kind=kind) if kind in t.TIMES or kind in t.INSTANTS or kind in t.LOCALS:
             _check_clocks(values, kinds, leaf, path)
-        case Uuid():
+        case t.Uuid():
             values = _uuids(values, kinds, leaf, path)
-        case Decimal() if kinds - {Number, int}:
+        case t.Decimal() if kinds - {Number, int}:
             values = [int(value) if isinstance(value, _INTEGERS) else value for value in values]
-        case Enum() if kinds - {str}:
+        case t.Enum() if kinds - {str}:
             values = [symbol(value) if isinstance(value, enum.Enum) else value for value in values]
     array = _converted(values, leaf, path)
     if leaf == _FLOAT:
         _check_overflow(array, values, path)
-    elif isinstance(leaf, Enum) and len(rows := invalid_values(array, leaf)):
+    elif isinstance(leaf, t.Enum) and len(rows := invalid_values(array, leaf)):
         raise _mismatch_of(int(rows[0]), path, leaf, values[int(rows[0])])
     return array
 
 
-def _allowed(leaf: Leaf) -> tuple[type, ...]:
+def _allowed(leaf: t.Leaf) -> tuple[type, ...]:
     match leaf:
-        case Scalar(kind=kind):
+        case t.Scalar(kind=kind):
             return _ALLOWED[kind]
-        case Fixed():
-            return _ALLOWED[Kind.BYTES]
-        case Decimal():
+        case t.Fixed():
+            return _ALLOWED[t.Kind.BYTES]
+        case t.Decimal():
             return (Number, *_INTEGERS)
-        case Uuid():
+        case t.Uuid():
             return (UUID, str)
-        case Enum():
+        case t.Enum():
             return (str, enum.Enum)
 
 
-def _converted(values: Sequence[Any], leaf: Leaf, path: str) -> pa.Array:
+def _converted(values: Sequence[Any], leaf: t.Leaf, path: str) -> pa.Array:
     target = arrow_type(leaf)
     try:
         array = pa.array(values, target)
@@ -118,13 +105,11 @@ def _converted(values: Sequence[Any], leaf: Leaf, path: str) -> pa.Array:
     return array
 
 
-def _uuids(values: Sequence[Any], kinds: set[type], leaf: Uuid, path: str) -> Sequence[Any]:
+def _uuids(values: Sequence[Any], kinds: set[type], leaf: t.Uuid, path: str) -> Sequence[Any]:
     """Return `values` as text or bytes, as `leaf` is stored."""
     if str in kinds or kinds - {UUID}:
-        matches = re.compile(UUID_TEXT).fullmatch
-        for position, value in enumerate(values):
-            if isinstance(value, str) and not matches(value):
-                raise _mismatch_of(position, path, leaf, value)
+        matches = re.compile(t.UUID_TEXT).fullmatch
+        _refuse(values, leaf, path, lambda v: isinstance(v, str) and not matches(v))
     if leaf.fixed is None:
         return [None if value is None else str(value) for value in values]
     return [
@@ -133,35 +118,32 @@ def _uuids(values: Sequence[Any], kinds: set[type], leaf: Uuid, path: str) -> Se
     ]
 
 
-def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: Scalar, path: str) -> None:
+def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: t.Scalar, path: str) -> None:
     """Reject a wrong time zone, and values between two ticks."""
     kind = leaf.kind
     present = [value for value in values if value is not None]
     if kinds - {datetime, time}:
         # pandas has a timestamp class of its own, with nanoseconds, and NaT.
-        finest = TICKS[kind] > TICKS[Kind.TIME]
-        for position, value in enumerate(values):
-            if value is not None and (
-                value != value or (getattr(value, "nanosecond", 0) and not finest)
-            ):
-                raise _mismatch_of(position, path, leaf, value)
+        finest = t.TICKS[kind] > t.TICKS[t.Kind.TIME]
+        _refuse(
+            values, leaf, path, lambda v: v != v or (getattr(v, "nanosecond", 0) and not finest)
+        )
     zones = set(map(attrgetter("tzinfo"), present))
-    if kind in INSTANTS and None in zones:
-        position = _first(values, lambda v: v is not None and v.tzinfo is None)
+    if kind in t.INSTANTS and None in zones:
+        position = next(
+            i for i, value in enumerate(values) if value is not None and value.tzinfo is None
+        )
         reason = (
             "has no time zone, so it is not an instant; attach one, for instance with "
             "value.replace(tzinfo=datetime.UTC)"
         )
         full_reason = f"{describe(values[position])} {reason}"
         raise ValueMismatch(position, path, full_reason, public_reason=f"it {reason}")
-    if kind not in INSTANTS and zones - {None}:
-        position = _first(values, lambda v: v is not None and v.tzinfo is not None)
-        raise _mismatch_of(position, path, leaf, values[position])
-    if TICKS[kind] < TICKS[Kind.TIME]:
-        between = TICKS[Kind.TIME] // TICKS[kind]
-        for position, value in enumerate(values):
-            if value is not None and value.microsecond % between:
-                raise _mismatch_of(position, path, leaf, value)
+    if kind not in t.INSTANTS and zones - {None}:
+        _refuse(values, leaf, path, lambda v: v.tzinfo is not None)
+    if t.TICKS[kind] < t.TICKS[t.Kind.TIME]:
+        between = t.TICKS[t.Kind.TIME] // t.TICKS[kind]
+        _refuse(values, leaf, path, lambda v: v.microsecond % between)
 
 
 def _check_overflow(array: pa.Array, values: Sequence[Any], path: str) -> None:
@@ -173,9 +155,14 @@ def _check_overflow(array: pa.Array, values: Sequence[Any], path: str) -> None:
             raise _mismatch_of(position, path, _FLOAT, values[position])
 
 
-def _mismatch_of(position: int, path: str, leaf: Leaf, value: object) -> ValueMismatch:
+def _mismatch_of(position: int, path: str, leaf: t.Leaf, value: object) -> ValueMismatch:
     return ValueMismatch.of_value(position, path, expected(leaf), value)
 
 
-def _first(values: Sequence[Any], condition: Callable[[Any], bool]) -> int:
-    return next(position for position, value in enumerate(values) if condition(value))
+def _refuse(
+    values: Sequence[Any], leaf: t.Leaf, path: str, is_wrong: Callable[[Any], object]
+) -> None:
+    """Raise ValueMismatch for the first wrong value that is not None."""
+    for position, value in enumerate(values):
+        if value is not None and is_wrong(value):
+            raise _mismatch_of(position, path, leaf, value)

@@ -1,21 +1,51 @@
-"""Conversion of Arrow tables and pandas dataframes to record batches of a schema."""
+"""Conversion of records in any form to validated record batches."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types
 
-from sluiceway.errors import SchemaMismatch
+from sluiceway.errors import OptionError, SchemaMismatch
 from sluiceway.records.casts import cast
-from sluiceway.records.columns import column
-from sluiceway.records.validation import ArrayOverflow, ValueMismatch
+from sluiceway.records.from_python import column, row_batches
+from sluiceway.records.validation import TOO_LARGE, ArrayOverflow, ValueMismatch, describe
 from sluiceway.schema import Schema
+from sluiceway.schema.arrow import any_of
 from sluiceway.schema.defaults import default_to_python
 from sluiceway.schema.types import Field, Nullable
+
+
+def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
+    """Convert `records` to batches of the schema `schema.arrow`, all of them or none.
+
+    `records` is a dict or a dataclass instance, an iterable of them, a pyarrow.Table, a
+    pyarrow.RecordBatch or a pandas.DataFrame, without its index. The order is kept. Missing fields
+    have their defaults. No records give an empty list.
+
+    Raises InvalidRecord with the index of the record from 0, the path of the field and the reason:
+    a value of another type or out of range, a null in a field that is not nullable, a missing or
+    unknown field, an instant without a time zone. Raises SchemaMismatch for a column that has
+    another type, is missing or is unknown, and OptionError for any other object.
+    """
+    if isinstance(records, pa.RecordBatch):
+        return _table_batches([records], schema)
+    if isinstance(records, pa.Table):
+        return _table_batches(records.to_batches(), schema, like=records.schema)
+    if _is_frame(records):
+        return _frame_batches(records, schema)
+    if isinstance(records, Mapping) or (is_dataclass(records) and not isinstance(records, type)):
+        return row_batches([records], schema)
+    if isinstance(records, Iterable) and not isinstance(records, str | bytes | bytearray):
+        return row_batches(records if isinstance(records, list | tuple) else list(records), schema)
+    raise OptionError(
+        f"{describe(records)} is not a record: give a dict, a dataclass instance, an iterable of "
+        "them, a pyarrow table or batch, or a pandas dataframe"
+    )
 
 
 def with_valid_offsets(array: pa.Array) -> pa.Array:
@@ -34,7 +64,7 @@ def _lacks_offsets(array: pa.Array) -> bool:
     kind = array.type
     if types.is_struct(kind):
         return any(_lacks_offsets(array.field(i)) for i in range(kind.num_fields))
-    width = _offset_bytes(kind)
+    width = 8 if _has_wide_offsets(kind) else 4 if _has_offsets(kind) else 0
     if not width:
         return False
     offsets = array.buffers()[1]
@@ -49,11 +79,8 @@ def _lacks_offsets(array: pa.Array) -> bool:
     return False
 
 
-def _offset_bytes(kind: pa.DataType) -> int:
-    if types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind):
-        return 8
-    plain = (types.is_string, types.is_binary, types.is_list, types.is_map)
-    return 4 if any(is_kind(kind) for is_kind in plain) else 0
+_has_wide_offsets = any_of(types.is_large_string, types.is_large_binary, types.is_large_list)
+_has_offsets = any_of(types.is_string, types.is_binary, types.is_list, types.is_map)
 
 
 class _BatchWithSchema:
@@ -78,7 +105,7 @@ def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(relabeled.columns, schema=schema)
 
 
-def table_batches(
+def _table_batches(
     batches: Sequence[pa.RecordBatch], schema: Schema, *, like: pa.Schema | None = None
 ) -> list[pa.RecordBatch]:
     """Convert `batches` of the Arrow schema `like` to batches of `schema.arrow`.
@@ -127,6 +154,8 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
     except ValueMismatch as error:
         raise error.to_invalid_record(start) from error
     except ArrayOverflow:
+        if batch.num_rows == 1:
+            raise ValueMismatch(0, "", TOO_LARGE).to_invalid_record(start) from None
         half = batch.num_rows // 2
         first = _adapted(batch.slice(0, half), start, schema)
         return first + _adapted(batch.slice(half), start + half, schema)
@@ -144,7 +173,7 @@ def _column(batch: pa.RecordBatch | pa.Table, field: Field) -> pa.Array:
     return cast(with_valid_offsets(array), field.type, field.name)
 
 
-def is_frame(value: object) -> bool:
+def _is_frame(value: object) -> bool:
     """Return whether `value` is a pandas.DataFrame, by the names of its classes.
 
     `sys.modules` is not reliable: while another thread imports pandas, the module has no DataFrame.
@@ -155,7 +184,7 @@ def is_frame(value: object) -> bool:
     )
 
 
-def frame_batches(frame: Any, schema: Schema) -> list[pa.RecordBatch]:
+def _frame_batches(frame: Any, schema: Schema) -> list[pa.RecordBatch]:
     """Convert a pandas dataframe, without its index, to batches of `schema`.
 
     Columns of Python objects are checked like records. In these, and in nullable fields, missing
@@ -166,7 +195,7 @@ def frame_batches(frame: Any, schema: Schema) -> list[pa.RecordBatch]:
     fields = {field.name: field for field in schema.record.fields}
     arrays = [_array(frame.iloc[:, number], fields[name]) for number, name in enumerate(names)]
     table = pa.Table.from_arrays(arrays, names=names)
-    return table_batches(table.to_batches(), schema, like=table.schema)
+    return _table_batches(table.to_batches(), schema, like=table.schema)
 
 
 def _array(series: Any, field: Field) -> Any:

@@ -11,46 +11,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluiceway.errors import InvalidRecord
+from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
-from sluiceway.schema.types import (
-    LOGICAL,
-    TICKS,
-    TIMES,
-    UUID_TEXT,
-    Array,
-    Decimal,
-    Enum,
-    Fixed,
-    Kind,
-    Map,
-    Nullable,
-    Record,
-    Scalar,
-    Type,
-    Uuid,
-    join_path,
-    walk,
-)
 
 _SHOWN: Final = 60
 _SYMBOLS: Final = 20
 _EXPECTED: Final = {
-    Kind.BOOLEAN: "True or False",
-    Kind.INT: "a 32-bit integer",
-    Kind.LONG: "a 64-bit integer",
-    Kind.FLOAT: "a number in the range of a 32-bit float",
-    Kind.DOUBLE: "a number in the range of a 64-bit float",
-    Kind.STRING: "a str without lone surrogates",
-    Kind.BYTES: "bytes",
-    Kind.DATE: "a datetime.date (of a datetime, take .date())",
-    Kind.TIME_MILLIS: "a datetime.time without a time zone, in whole milliseconds",
-    Kind.TIME: "a datetime.time without a time zone",
-    Kind.TIMESTAMP_MILLIS: "a datetime.datetime with a time zone, in whole milliseconds",
-    Kind.TIMESTAMP: "a datetime.datetime with a time zone, in whole microseconds",
-    Kind.TIMESTAMP_NANOS: "a datetime.datetime with a time zone, of the years 1678 to 2261",
-    Kind.LOCAL_TIMESTAMP_MILLIS: "a datetime.datetime without a time zone, in whole milliseconds",
-    Kind.LOCAL_TIMESTAMP: "a datetime.datetime without a time zone, in whole microseconds",
-    Kind.LOCAL_TIMESTAMP_NANOS: (
+    t.Kind.BOOLEAN: "True or False",
+    t.Kind.INT: "a 32-bit integer",
+    t.Kind.LONG: "a 64-bit integer",
+    t.Kind.FLOAT: "a number in the range of a 32-bit float",
+    t.Kind.DOUBLE: "a number in the range of a 64-bit float",
+    t.Kind.STRING: "a str without lone surrogates",
+    t.Kind.BYTES: "bytes",
+    t.Kind.DATE: "a datetime.date (of a datetime, take .date())",
+    t.Kind.TIME_MILLIS: "a datetime.time without a time zone, in whole milliseconds",
+    t.Kind.TIME: "a datetime.time without a time zone",
+    t.Kind.TIMESTAMP_MILLIS: "a datetime.datetime with a time zone, in whole milliseconds",
+    t.Kind.TIMESTAMP: "a datetime.datetime with a time zone, in whole microseconds",
+    t.Kind.TIMESTAMP_NANOS: "a datetime.datetime with a time zone, of the years 1678 to 2261",
+    t.Kind.LOCAL_TIMESTAMP_MILLIS: "a datetime.datetime without a time zone, in whole milliseconds",
+    t.Kind.LOCAL_TIMESTAMP: "a datetime.datetime without a time zone, in whole microseconds",
+    t.Kind.LOCAL_TIMESTAMP_NANOS: (
         "a datetime.datetime without a time zone, of the years 1678 to 2261"
     ),
 }
@@ -113,6 +95,7 @@ class ArrayOverflow(Exception):
 
 
 NULL: Final = "it is null, but the field is not nullable"
+TOO_LARGE: Final = "it is larger than 2 GiB, the limit of a message; make it smaller"
 
 
 def describe(value: object) -> str:
@@ -122,40 +105,40 @@ def describe(value: object) -> str:
     return f"{type(value).__name__} {text}"
 
 
-def expected(type_: Type) -> str:
+def expected(type_: t.Type) -> str:
     """Describe the values of `type_`."""
     match type_:
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return expected(item)
-        case Scalar(kind=kind):
+        case t.Scalar(kind=kind):
             return _EXPECTED[kind]
-        case Fixed(size=size):
+        case t.Fixed(size=size):
             return f"bytes of length {size}"
-        case Decimal(precision=precision, scale=scale):
+        case t.Decimal(precision=precision, scale=scale):
             return f"a decimal.Decimal of at most {precision} digits, {scale} behind the point"
-        case Uuid():
+        case t.Uuid():
             return "a uuid.UUID, or the text of one"
-        case Enum(symbols=symbols):
+        case t.Enum(symbols=symbols):
             more = ", …" if len(symbols) > _SYMBOLS else ""
             return f"one of the symbols {', '.join(symbols[:_SYMBOLS])}{more}"
-        case Array():
+        case t.Array():
             return "a list"
-        case Map():
+        case t.Map():
             return "a dict with str keys"
-        case Record():
+        case t.Record():
             return "a dict or a dataclass"
 
 
 _NOWHERE: Final = np.empty(0, np.int64)
 
 
-def check_column(array: pa.Array, type_: Type, path: str) -> None:
+def check_column(array: pa.Array, type_: t.Type, path: str) -> None:
     """Raise ValueMismatch, with a position in `array`, unless all values are valid for `type_`.
 
     `array` has the Arrow type of `type_`, or its physical type, and passed Arrow's validation.
     """
     for positions, child, child_type, child_path in _walk_arrays(array, type_, path):
-        if child.null_count and not isinstance(child_type, Nullable):
+        if child.null_count and not isinstance(child_type, t.Nullable):
             first = int(np.flatnonzero(child.is_null())[0])
             raise ValueMismatch(_outer(positions, first), child_path, NULL)
         if _is_map(child_type) and len(rows := _rows_with_duplicates(child)):
@@ -169,7 +152,7 @@ def check_column(array: pa.Array, type_: Type, path: str) -> None:
             )
 
 
-def invalid_rows(batch: pa.RecordBatch, record: Record) -> set[int]:
+def invalid_rows(batch: pa.RecordBatch, record: t.Record) -> set[int]:
     """Return the rows of `batch` that are not valid for `record`; nulls are not checked."""
     found: set[int] = set()
     for array, field in zip(batch.columns, record.fields, strict=True):
@@ -181,20 +164,20 @@ def invalid_rows(batch: pa.RecordBatch, record: Record) -> set[int]:
     return found
 
 
-def invalid_values(array: pa.Array, type_: Type) -> np.ndarray[Any, Any]:
+def invalid_values(array: pa.Array, type_: t.Type) -> np.ndarray[Any, Any]:
     """Return the positions of values that the Arrow type of a leaf allows, but `type_` does not."""
-    match type_.item if isinstance(type_, Nullable) else type_:
-        case Enum(symbols=symbols):
+    match type_.item if isinstance(type_, t.Nullable) else type_:
+        case t.Enum(symbols=symbols):
             good = pc.is_in(array, value_set=pa.array(symbols))
-        case Uuid(fixed=None):
-            good = pc.match_substring_regex(array, rf"\A{UUID_TEXT}\z")
-        case Decimal(precision=precision, scale=scale):
+        case t.Uuid(fixed=None):
+            good = pc.match_substring_regex(array, rf"\A{t.UUID_TEXT}\z")
+        case t.Decimal(precision=precision, scale=scale):
             high = pa.scalar(Number(f"{10**precision - 1}E-{scale}"), array.type)
             low = pa.scalar(Number(f"{1 - 10**precision}E-{scale}"), array.type)
             good = pc.and_(pc.less_equal(array, high), pc.greater_equal(array, low))
-        case Scalar(kind=kind) if kind in TIMES:
-            ticks = array.view(arrow_type(Scalar(kind=LOGICAL[kind])))
-            end = 86_400 * TICKS[kind]
+        case t.Scalar(kind=kind) if kind in t.TIMES:
+            ticks = array.view(arrow_type(t.Scalar(kind=t.LOGICAL[kind])))
+            end = 86_400 * t.TICKS[kind]
             good = pc.and_(pc.greater_equal(ticks, 0), pc.less(ticks, end))
         case _:
             return _NOWHERE
@@ -202,32 +185,34 @@ def invalid_values(array: pa.Array, type_: Type) -> np.ndarray[Any, Any]:
     return _NOWHERE if pc.all(good).as_py() else np.flatnonzero(pc.invert(good))
 
 
-_ArrayWalk = Iterator[tuple[Any, pa.Array, Type, str]]
+_ArrayWalk = Iterator[tuple[Any, pa.Array, t.Type, str]]
 
 
-def _walk_arrays(array: pa.Array, type_: Type, path: str, positions: Any = None) -> _ArrayWalk:
+def _walk_arrays(array: pa.Array, type_: t.Type, path: str, positions: Any = None) -> _ArrayWalk:
     """Yield `array` and all arrays within: positions in the outer array, array, type and path.
 
     Values below nulls, and items that no list or map refers to, are left out.
     """
     yield positions, array, type_, path
-    present = type_.item if isinstance(type_, Nullable) else type_
-    if not isinstance(present, Record | Array | Map):
+    present = type_.item if isinstance(type_, t.Nullable) else type_
+    if not isinstance(present, t.Record | t.Array | t.Map):
         return
     if array.null_count:
         valid = np.flatnonzero(array.is_valid())
         array = array.take(pa.array(valid))
         positions = valid if positions is None else positions[valid]
     match present:
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             for number, field in enumerate(fields):
                 child = array.field(number)
-                yield from _walk_arrays(child, field.type, join_path(path, field.name), positions)
-        case Array(items=items) if not (isinstance(items, Nullable) and _is_unconstrained(items)):
+                yield from _walk_arrays(child, field.type, t.join_path(path, field.name), positions)
+        case t.Array(items=items) if not (
+            isinstance(items, t.Nullable) and _is_unconstrained(items)
+        ):
             offsets, (values,) = list_contents(array)
             rows = _repeated(offsets, positions)
             yield from _walk_arrays(values, items, f"{path}[]", rows)
-        case Map(values=items):
+        case t.Map(values=items):
             offsets, (_, values) = list_contents(array)
             rows = _repeated(offsets, positions)
             yield from _walk_arrays(values, items, f"{path}{{}}", rows)
@@ -276,15 +261,15 @@ def _outer(positions: Any, row: int) -> int:
     return row if positions is None else int(positions[row])
 
 
-def _is_map(type_: Type) -> bool:
-    return isinstance(type_.item if isinstance(type_, Nullable) else type_, Map)
+def _is_map(type_: t.Type) -> bool:
+    return isinstance(type_.item if isinstance(type_, t.Nullable) else type_, t.Map)
 
 
-def _is_unconstrained(type_: Type) -> bool:
+def _is_unconstrained(type_: t.Type) -> bool:
     """Return whether every array of the Arrow type is valid for `type_`, except for nulls."""
     return not any(
-        isinstance(each, Map | Enum | Decimal)
-        or each == Uuid()
-        or (isinstance(each, Scalar) and each.kind in TIMES)
-        for each in walk(type_)
+        isinstance(each, t.Map | t.Enum | t.Decimal)
+        or each == t.Uuid()
+        or (isinstance(each, t.Scalar) and each.kind in t.TIMES)
+        for each in t.walk(type_)
     )

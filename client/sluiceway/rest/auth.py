@@ -1,13 +1,22 @@
-"""Bearer tokens: their sources, and the Authorization header."""
+"""Authentication: bearer tokens, and explanations of refused TLS certificates.
+
+Loads no httpx, as the gateway imports it for Kafka's certificates.
+"""
 
 import os
+import socket
+import ssl
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import httpx
+from typing import TYPE_CHECKING
 
 from sluiceway.errors import OptionError
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["Token", "TokenSource", "certificate_fault", "clear_tracebacks", "speaks_tls"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class Token:
             raise OptionError(f"{name} does not contain a token, such as slw_ID_SECRET")
         return bare
 
-    def authorize(self, request: httpx.Request) -> httpx.Request:
+    def authorize(self, request: "httpx.Request") -> "httpx.Request":
         """Add the Authorization header to a request."""
         request.headers["Authorization"] = f"Bearer {self._text}"
         return request
@@ -41,12 +50,13 @@ class Token:
 class TokenSource:
     """The caller's token, or else that of SLUICEWAY_TOKEN or SLUICEWAY_TOKEN_FILE.
 
-    `refresh()` reads it again, as tokens in files are replaced while jobs run.
+    `current` is the token to send, or None. `refresh` reads it again, as tokens in files are
+    replaced while jobs run.
     """
 
     def __init__(self, token: Token | None = None) -> None:
         self.given = token
-        self._token = self._found()
+        self.current = self._found()
 
     @property
     def origin(self) -> Hashable:
@@ -54,14 +64,10 @@ class TokenSource:
         variable = Token.of(os.environ.get("SLUICEWAY_TOKEN"))
         return (self.given, variable, os.environ.get("SLUICEWAY_TOKEN_FILE"))
 
-    def current(self) -> Token | None:
-        """Return the token to send, or None."""
-        return self._token
-
-    def refresh(self) -> bool:
-        """Read the token again; return whether it changed."""
-        before, self._token = self._token, self._found()
-        return self._token != before
+    def refresh(self, rejected: Token | None) -> bool:
+        """Read the token again; return whether it differs from the rejected one."""
+        self.current = self._found()
+        return self.current != rejected
 
     def _found(self) -> Token | None:
         if self.given is not None:
@@ -91,4 +97,46 @@ def clear_tracebacks(error: BaseException) -> None:
         chain += [e for e in (each.__cause__, each.__context__) if e and e not in chain]
 
 
-__all__ = ["Token", "TokenSource", "clear_tracebacks"]
+_EXPIRED, _NOT_YET_VALID = 10, 9
+_UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
+_OTHER_HOST = frozenset({62, 64})
+
+
+def certificate_fault(error: ssl.SSLCertVerificationError, host: str, trust: str) -> str:
+    """Explain a refused certificate of `host`; `trust` names the setting for CA certificates."""
+    match error.verify_code:
+        case code if code == _EXPIRED:
+            return f"the certificate of {host} has expired; renew it there"
+        case code if code == _NOT_YET_VALID:
+            return f"the certificate of {host} is not valid yet; compare the clocks"
+        case code if code in _UNKNOWN_AUTHORITY:
+            return (
+                f"the certificate of {host} is not signed by a trusted authority; set {trust} to "
+                "the authority that signed it"
+            )
+        case code if code in _OTHER_HOST:
+            return (
+                f"the certificate of {host} is for another host; use a name in it, or have it "
+                "issued for this one"
+            )
+    return f"the certificate of {host} is refused: {error.verify_message}"
+
+
+def speaks_tls(host: str, port: int, timeout_s: float) -> bool | None:
+    """Return whether a server there speaks TLS, with any certificate; None on a timeout.
+
+    Nothing is sent after the handshake.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), timeout_s) as plain,
+            context.wrap_socket(plain),
+        ):
+            return True
+    except TimeoutError:
+        return None
+    except OSError:
+        return False

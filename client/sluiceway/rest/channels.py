@@ -6,12 +6,11 @@ from typing import Any, Literal
 
 import httpx
 
-from sluiceway.errors import OptionError
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import ChannelResource, Cluster, Connection, SchemaVersion
 from sluiceway.rest.parsing import parse
 from sluiceway.rest.status import ChannelSummary, StatusPage, StatusReport
-from sluiceway.rest.transport import Transport, channel_path
+from sluiceway.rest.transport import Transport, channel_path, check_seconds
 
 Access = Literal["read", "write"]
 
@@ -50,13 +49,8 @@ class Control:
     ) -> Iterator[ChannelResource]:
         """Yield all channels visible to the token, by name, page by page."""
         params = {"limit": str(_LIMIT)} | ({"selector": selector} if selector else {})
-        while True:
-            page = self._transport.page("/v1/channels", params, timeout_s=timeout_s)
-            for item in page.items:
-                yield item.read(ChannelResource)
-            if page.next_cursor is None:
-                return
-            params["cursor"] = page.next_cursor
+        for item in self._transport.items("/v1/channels", params, timeout_s=timeout_s):
+            yield item.read(ChannelResource)
 
     def create(
         self, name: str, *, spec: Mapping[str, Any], labels: Mapping[str, str]
@@ -111,14 +105,8 @@ class Control:
 
     def statuses(self) -> Iterator[ChannelSummary]:
         """Yield the summaries of all channels visible to the token, by name, page by page."""
-        cursor: str | None = None
-        while True:
-            page = self.status_page(cursor)
-            assert page is not None  # noqa: S101 - a request without an ETag has a response
+        for page in _pages(self, []):
             yield from page.lines
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     def status_page(
         self, cursor: str | None = None, *, seen: str | None = None, wait_s: float = 0.0
@@ -171,7 +159,7 @@ def watch_status(
     control: Control, name: str, *, every_s: float = MIN_INTERVAL_S, sleep: Callable[[float], None]
 ) -> Iterator[StatusReport]:
     """Yield the status of a channel, at once and after every change."""
-    every_s = _checked(every_s)
+    check_seconds("every_s", every_s)
     found = control.status(name)
     while True:
         if found is not None:
@@ -185,7 +173,7 @@ def watch_summaries(
     control: Control, *, every_s: float = MIN_INTERVAL_S, sleep: Callable[[float], None]
 ) -> Iterator[tuple[ChannelSummary, ...]]:
     """Yield the summaries of all channels visible to the token, at once and after every change."""
-    every_s = _checked(every_s)
+    check_seconds("every_s", every_s)
     pages: list[StatusPage] = []
     while True:
         before, pages = pages, list(_pages(control, pages))
@@ -211,12 +199,6 @@ def _pages(control: Control, known: list[StatusPage]) -> Iterator[StatusPage]:
         cursor = page.next_cursor
         if cursor is None:
             return
-
-
-def _checked(every_s: float) -> float:
-    if not isinstance(every_s, int | float) or not 0 <= every_s <= 86_400:
-        raise OptionError(f"every_s is {every_s!r}; it must be in seconds, at most 86400")
-    return every_s
 
 
 __all__ = ["MIN_INTERVAL_S", "Access", "Control", "watch_status", "watch_summaries"]

@@ -124,9 +124,8 @@ class EndpointCalls:
             return None, seen
         page = parse(Page, self._transport.json(response))
         found = list(page.items)
-        while page.next_cursor is not None:
-            page = self._transport.page(path, {**params, "cursor": page.next_cursor})
-            found += page.items
+        if page.next_cursor is not None:
+            found += self._transport.items(path, {**params, "cursor": page.next_cursor})
         return tuple(each.read(Endpoint) for each in found), response.headers.get("ETag")
 
     def committed(self, channel: str, group: str, *, index: int | None) -> dict[int, Position]:

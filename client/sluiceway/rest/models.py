@@ -19,10 +19,6 @@ class Retention:
     ms: Annotated[int | None, JsonPath("ms", required=True)] = None
     bytes: Annotated[int | None, JsonPath("bytes", required=True)] = None
 
-    def to_json(self) -> dict[str, int | None]:
-        """Return the JSON object for a request."""
-        return {"ms": self.ms, "bytes": self.bytes}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
@@ -30,10 +26,6 @@ class Heartbeat:
 
     interval_ms: Annotated[int, JsonPath("interval_ms", required=True)] = 2_000
     timeout_ms: Annotated[int, JsonPath("timeout_ms", required=True)] = 120_000
-
-    def to_json(self) -> dict[str, int]:
-        """Return the JSON object for a request."""
-        return {"interval_ms": self.interval_ms, "timeout_ms": self.timeout_ms}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import httpx
 
-from sluiceway._version import __version__
+from sluiceway import __version__
 from sluiceway.errors import (
     ChannelClosed,
     ChannelNotFound,
@@ -31,9 +31,8 @@ from sluiceway.errors import (
     Unauthenticated,
 )
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.rest.auth import Token, TokenSource, clear_tracebacks
+from sluiceway.rest.auth import Token, TokenSource, certificate_fault, clear_tracebacks, speaks_tls
 from sluiceway.rest.parsing import JsonNode, Page, parse
-from sluiceway.rest.tls import certificate_fault, speaks_tls
 
 _CODES: Mapping[type[GatewayError], str] = {
     ChannelClosed: "channel_closed",
@@ -139,16 +138,13 @@ class Transport:
     ) -> None:
         token = Token.of(token)
         self.url = _checked_url(url or os.environ.get("SLUICEWAY_URL") or DEFAULT_URL)
-        if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 86_400:
-            raise OptionError(
-                f"timeout_s is {timeout_s!r}; it must be in seconds, above 0 and at most 86400"
-            )
+        check_seconds("timeout_s", timeout_s, 0.001)
         self._token = TokenSource(token)
         self._ca = ca or os.environ.get("SLUICEWAY_CA_FILE")
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._monotonic = monotonic
-        self._http = self._open()
+        self._open()
 
     @property
     def identity(self) -> Hashable:
@@ -178,10 +174,16 @@ class Transport:
         EndpointClosed if the transport was closed.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        deadline_s = self._monotonic() + timeout_s + wait_s
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(
+            timeout_s + wait_s,
+            first_s=_FIRST_PAUSE_S,
+            longest_s=_MAX_PAUSE_S,
+            sleep=self._sleep,
+            monotonic=self._monotonic,
+        )
         cause: Exception | None = None
         while True:
+            pause_s = 0.0
             try:
                 response = self._attempt(
                     method,
@@ -214,12 +216,9 @@ class Transport:
                 if not isinstance(refusal, GatewayUnavailable):
                     raise refusal
                 failure, cause = refusal, None
-                pause_s = max(pause_s, _retry_after_s(response))
-            left_s = deadline_s - self._monotonic()
-            if left_s <= pause_s:
+                pause_s = _retry_after_s(response)
+            if not backoff.wait(at_least_s=pause_s):
                 raise failure from cause
-            self._sleep(pause_s * _JITTER.uniform(0.8, 1.0))
-            pause_s = min(pause_s * 2, _MAX_PAUSE_S)
 
     def poll(
         self,
@@ -238,9 +237,18 @@ class Transport:
         response = self.request("GET", path, params=params, headers=headers, wait_s=wait_s)
         return None if response.status_code == 304 else response
 
-    def page(self, path: str, params: Mapping[str, str], *, timeout_s: float | None = None) -> Page:
-        """Return one page of a list."""
-        return parse(Page, self.json(self.request("GET", path, params=params, timeout_s=timeout_s)))
+    def items(
+        self, path: str, params: Mapping[str, str], *, timeout_s: float | None = None
+    ) -> Iterator[JsonNode]:
+        """Yield the items of a list, page by page."""
+        query = dict(params)
+        while True:
+            response = self.request("GET", path, params=query, timeout_s=timeout_s)
+            page = parse(Page, self.json(response))
+            yield from page.items
+            if page.next_cursor is None:
+                return
+            query["cursor"] = page.next_cursor
 
     def json(self, response: httpx.Response) -> JsonNode:
         """Return the JSON of a response. Raises IncompatibleGateway if it has none."""
@@ -258,13 +266,14 @@ class Transport:
         """Close the connections."""
         self._http.close()
 
-    def _open(self) -> httpx.Client:
-        self._fork_guard = ForkGuard()
-        return httpx.Client(
+    def _open(self) -> None:
+        self._http = httpx.Client(
             base_url=self.url,
             verify=_trust(self.url, self._ca),
             headers={"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"},
         )
+        # Last: until then, the other threads of a forked child open clients of their own.
+        self._fork_guard = ForkGuard()
 
     def _raise_if_final(self, error: httpx.TransportError, *, first: bool) -> None:
         """Raise GatewayAccessFailed for an error that a retry cannot fix."""
@@ -292,13 +301,13 @@ class Transport:
     def _attempt(self, method: str, path: str, **options: Any) -> httpx.Response:
         if self._fork_guard.forked:
             # After a fork, the connections belong to the parent.
-            self._http = self._open()
+            self._open()
         while True:
-            token = self._token.current()
+            token = self._token.current
             # Not in `headers`: httpx has these in locals, and masks only its own.
             auth = None if token is None else token.authorize
             response = self._http.request(method, path, auth=auth, **options)
-            if response.status_code != 401 or not self._token.refresh():
+            if response.status_code != 401 or not self._token.refresh(token):
                 return response
 
 
@@ -344,23 +353,39 @@ def _retry_after_s(response: httpx.Response) -> float:
 class Backoff:
     """Growing pauses between the attempts of one operation, for `timeout_s` from now on."""
 
-    def __init__(self, timeout_s: float, *, first_s: float = 0.05, longest_s: float = 1.0) -> None:
-        self._deadline_s = time.monotonic() + timeout_s
+    def __init__(
+        self,
+        timeout_s: float,
+        *,
+        first_s: float = 0.05,
+        longest_s: float = 1.0,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sleep, self._monotonic = sleep, monotonic
+        self._deadline_s = monotonic() + timeout_s
         self._next_s = first_s
         self._longest_s = longest_s
 
     @property
     def left_s(self) -> float:
         """The time left, at least 0."""
-        return max(0.0, self._deadline_s - time.monotonic())
+        return max(0.0, self._deadline_s - self._monotonic())
 
-    def wait(self) -> bool:
+    def wait(self, *, at_least_s: float = 0.0) -> bool:
         """Sleep before the next attempt; return False at once if the time would be over then."""
-        if self._next_s >= self.left_s:
+        pause_s = max(self._next_s, at_least_s)
+        if pause_s >= self.left_s:
             return False
-        time.sleep(self._next_s)
-        self._next_s = min(2 * self._next_s, self._longest_s)
+        self._sleep(pause_s * _JITTER.uniform(0.8, 1.0))
+        self._next_s = min(2 * pause_s, self._longest_s)
         return True
+
+
+def check_seconds(name: str, seconds: object, least: float = 0) -> None:
+    """Raise OptionError unless an argument is a number of seconds, of a day at most."""
+    if not isinstance(seconds, int | float) or not least <= seconds <= 86_400:
+        raise OptionError(f"{name} is {seconds!r}; it takes seconds from {least:g} to 86400")
 
 
 _NAME = re.compile(r"[a-z0-9._-]+")
@@ -388,4 +413,4 @@ def group_path(channel: str, group: str) -> str:
     return f"{channel_path(channel)}/groups/{group}"
 
 
-__all__ = ["Backoff", "Transport", "channel_path", "group_path"]
+__all__ = ["Backoff", "Transport", "channel_path", "check_seconds", "group_path"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,88 +11,80 @@ from pyarrow import types as arrow_types
 
 from sluiceway.errors import InvalidSchema, SchemaError, UnsupportedType
 from sluiceway.schema import avro
-from sluiceway.schema.avro import leaf_definition
-from sluiceway.schema.types import (
-    MAX_DIGITS,
-    MAX_FIXED_BYTES,
-    ROOT,
-    Array,
-    Decimal,
-    Enum,
-    Field,
-    Fixed,
-    Kind,
-    Leaf,
-    Map,
-    Nullable,
-    Present,
-    Record,
-    Scalar,
-    SchemaLimits,
-    Type,
-    Uuid,
-    checked_field,
-)
+from sluiceway.schema import types as t
 
+
+def any_of(*conditions: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    """Return the condition that at least one of `conditions` holds for an Arrow type."""
+    return lambda type_: any(condition(type_) for condition in conditions)
+
+
+is_list: Final = any_of(
+    arrow_types.is_list,
+    arrow_types.is_large_list,
+    arrow_types.is_fixed_size_list,
+    arrow_types.is_list_view,
+    arrow_types.is_large_list_view,
+)
 _ARROW: Final = {
-    Kind.BOOLEAN: pa.bool_(),
-    Kind.INT: pa.int32(),
-    Kind.LONG: pa.int64(),
-    Kind.FLOAT: pa.float32(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.STRING: pa.string(),
-    Kind.BYTES: pa.binary(),
-    Kind.DATE: pa.date32(),
-    Kind.TIME_MILLIS: pa.time32("ms"),
-    Kind.TIME: pa.time64("us"),
-    Kind.TIMESTAMP_MILLIS: pa.timestamp("ms", tz="UTC"),
-    Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    Kind.TIMESTAMP_NANOS: pa.timestamp("ns", tz="UTC"),
-    Kind.LOCAL_TIMESTAMP_MILLIS: pa.timestamp("ms"),
-    Kind.LOCAL_TIMESTAMP: pa.timestamp("us"),
-    Kind.LOCAL_TIMESTAMP_NANOS: pa.timestamp("ns"),
+    t.Kind.BOOLEAN: pa.bool_(),
+    t.Kind.INT: pa.int32(),
+    t.Kind.LONG: pa.int64(),
+    t.Kind.FLOAT: pa.float32(),
+    t.Kind.DOUBLE: pa.float64(),
+    t.Kind.STRING: pa.string(),
+    t.Kind.BYTES: pa.binary(),
+    t.Kind.DATE: pa.date32(),
+    t.Kind.TIME_MILLIS: pa.time32("ms"),
+    t.Kind.TIME: pa.time64("us"),
+    t.Kind.TIMESTAMP_MILLIS: pa.timestamp("ms", tz="UTC"),
+    t.Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    t.Kind.TIMESTAMP_NANOS: pa.timestamp("ns", tz="UTC"),
+    t.Kind.LOCAL_TIMESTAMP_MILLIS: pa.timestamp("ms"),
+    t.Kind.LOCAL_TIMESTAMP: pa.timestamp("us"),
+    t.Kind.LOCAL_TIMESTAMP_NANOS: pa.timestamp("ns"),
 }
 _DIGITS_OF_128_BITS: Final = 38
 AVRO: Final = b"sluiceway.avro"
 """Metadata key of Arrow fields: Avro JSON of a type that Arrow does not fully describe."""
 
 
-def to_arrow(record: Record) -> pa.Schema:
+def to_arrow(record: t.Record) -> pa.Schema:
     """Return the Arrow schema of `record`; fields without null are not nullable."""
     return pa.schema([_field(field.name, field.type) for field in record.fields])
 
 
-def arrow_type(type_: Type) -> pa.DataType:
+def arrow_type(type_: t.Type) -> pa.DataType:
     """Return the Arrow type of the values of `type_`."""
     match type_:
-        case Scalar(kind=kind):
+        case t.Scalar(kind=kind):
             return _ARROW[kind]
-        case Fixed(size=size) | Uuid(fixed=Fixed(size=size)):
+        case t.Fixed(size=size) | t.Uuid(fixed=t.Fixed(size=size)):
             return pa.binary(size)
-        case Decimal(precision=precision, scale=scale):
+        case t.Decimal(precision=precision, scale=scale):
             wide = precision > _DIGITS_OF_128_BITS
             return (pa.decimal256 if wide else pa.decimal128)(precision, scale)
-        case Uuid() | Enum():
+        case t.Uuid() | t.Enum():
             return pa.string()
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return arrow_type(item)
-        case Array(items=items):
+        case t.Array(items=items):
             return pa.list_(_field("item", items))
-        case Map(values=values):
+        case t.Map(values=values):
             return pa.map_(pa.string(), _field("value", values))
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             return pa.struct([_field(field.name, field.type) for field in fields])
 
 
-def _field(name: str, type_: Type) -> pa.Field:
-    leaf = type_.item if isinstance(type_, Nullable) else type_
+def _field(name: str, type_: t.Type) -> pa.Field:
+    leaf = type_.item if isinstance(type_, t.Nullable) else type_
     note = None
-    if isinstance(leaf, Fixed | Uuid | Enum) or (isinstance(leaf, Decimal) and leaf.fixed):
-        note = {AVRO: json.dumps(leaf_definition(leaf), separators=(",", ":"))}
-    return pa.field(name, arrow_type(type_), nullable=isinstance(type_, Nullable), metadata=note)
+    if isinstance(leaf, t.Fixed | t.Uuid | t.Enum) or (isinstance(leaf, t.Decimal) and leaf.fixed):
+        note = {AVRO: json.dumps(avro.definition(leaf), separators=(",", ":"))}
+    return pa.field(name, arrow_type(type_), nullable=isinstance(type_, t.Nullable), metadata=note)
 
 
-def type_in_metadata(field: pa.Field, name: str) -> Leaf | None:
+def type_in_metadata(field: pa.Field, name: str) -> t.Leaf | None:
     """Return the type in the metadata of `field`, under the full name `name`, or None.
 
     Metadata that does not fit the Arrow type is ignored: the type may have been changed since.
@@ -107,22 +100,22 @@ def type_in_metadata(field: pa.Field, name: str) -> Leaf | None:
 
 
 _KINDS: Final = {
-    pa.bool_(): Kind.BOOLEAN,
-    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()), Kind.INT),
-    **dict.fromkeys((pa.int64(), pa.uint32()), Kind.LONG),
-    **dict.fromkeys((pa.float16(), pa.float32()), Kind.FLOAT),
-    pa.float64(): Kind.DOUBLE,
-    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), Kind.STRING),
-    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), Kind.BYTES),
-    pa.date32(): Kind.DATE,
-    **dict.fromkeys((pa.time32("s"), pa.time32("ms")), Kind.TIME_MILLIS),
-    pa.time64("us"): Kind.TIME,
+    pa.bool_(): t.Kind.BOOLEAN,
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()), t.Kind.INT),
+    **dict.fromkeys((pa.int64(), pa.uint32()), t.Kind.LONG),
+    **dict.fromkeys((pa.float16(), pa.float32()), t.Kind.FLOAT),
+    pa.float64(): t.Kind.DOUBLE,
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), t.Kind.STRING),
+    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), t.Kind.BYTES),
+    pa.date32(): t.Kind.DATE,
+    **dict.fromkeys((pa.time32("s"), pa.time32("ms")), t.Kind.TIME_MILLIS),
+    pa.time64("us"): t.Kind.TIME,
 }
 _TIMESTAMPS: Final = {
-    "s": (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP),
-    "ms": (Kind.TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP_MILLIS),
-    "us": (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP),
-    "ns": (Kind.TIMESTAMP_NANOS, Kind.LOCAL_TIMESTAMP_NANOS),
+    "s": (t.Kind.TIMESTAMP, t.Kind.LOCAL_TIMESTAMP),
+    "ms": (t.Kind.TIMESTAMP_MILLIS, t.Kind.LOCAL_TIMESTAMP_MILLIS),
+    "us": (t.Kind.TIMESTAMP, t.Kind.LOCAL_TIMESTAMP),
+    "ns": (t.Kind.TIMESTAMP_NANOS, t.Kind.LOCAL_TIMESTAMP_NANOS),
 }
 """By unit: with a time zone, and without."""
 _HINTS: Final = (
@@ -131,13 +124,13 @@ _HINTS: Final = (
     (arrow_types.is_time, 'cast it to time64("us")'),
     (arrow_types.is_duration, "cast it to int64"),
     (arrow_types.is_null, "cast it to the type it should have"),
-    (arrow_types.is_fixed_size_binary, f"it has 1 to {MAX_FIXED_BYTES} bytes: cast it to binary"),
+    (arrow_types.is_fixed_size_binary, f"it has 1 to {t.MAX_FIXED_BYTES} bytes: cast it to binary"),
     (arrow_types.is_run_end_encoded, "decode it with pyarrow.compute.run_end_decode"),
     (lambda type_: isinstance(type_, pa.BaseExtensionType), "cast it to its storage type"),
 )
 
 
-def from_arrow(schema: pa.Schema) -> Record:
+def from_arrow(schema: pa.Schema) -> t.Record:
     """Return the record for batches of the Arrow `schema`.
 
     Narrow integers widen to int and long, large types become the plain ones, seconds a unit of
@@ -146,70 +139,63 @@ def from_arrow(schema: pa.Schema) -> Record:
     """
     if not len(schema):
         raise InvalidSchema("the Arrow schema has no fields; a channel's records need at least one")
-    return Record(name=ROOT, fields=_fields(schema, "", ROOT, 0, SchemaLimits()))
+    return t.Record(name=t.ROOT, fields=_fields(schema, "", t.ROOT, 0, t.SchemaLimits()))
 
 
 def _fields(
-    members: Any, path: str, name: str, depth: int, limits: SchemaLimits
-) -> tuple[Field, ...]:
-    fields: dict[str, Field] = {}
+    members: Any, path: str, name: str, depth: int, limits: t.SchemaLimits
+) -> tuple[t.Field, ...]:
+    fields: dict[str, t.Field] = {}
     for member in members:
-        where = checked_field(path, member.name, fields)
+        where = t.checked_field(path, member.name, fields)
         type_ = _type(member, where, f"{name}.{member.name}", depth + 1, limits)
-        default = "null" if isinstance(type_, Nullable) else None
-        fields[member.name] = Field(name=member.name, type=type_, default=default)
+        default = "null" if isinstance(type_, t.Nullable) else None
+        fields[member.name] = t.Field(name=member.name, type=type_, default=default)
     limits.count(len(fields), depth, path)
     return tuple(fields.values())
 
 
-def _type(field: pa.Field, path: str, name: str, depth: int, limits: SchemaLimits) -> Type:
+def _type(field: pa.Field, path: str, name: str, depth: int, limits: t.SchemaLimits) -> t.Type:
     depth += field.nullable
     present = type_in_metadata(field, name) or _present(field.type, path, name, depth, limits)
-    return Nullable(item=present) if field.nullable else present
+    return t.Nullable(item=present) if field.nullable else present
 
 
-def _present(type_: pa.DataType, path: str, name: str, depth: int, limits: SchemaLimits) -> Present:
+def _present(
+    type_: pa.DataType, path: str, name: str, depth: int, limits: t.SchemaLimits
+) -> t.Present:
     limits.count(0, depth, path)
     if kind := _KINDS.get(type_):
-        return Scalar(kind=kind)
+        return t.Scalar(kind=kind)
     if arrow_types.is_timestamp(type_):
-        return Scalar(kind=_TIMESTAMPS[type_.unit][type_.tz is None])
+        return t.Scalar(kind=_TIMESTAMPS[type_.unit][type_.tz is None])
     if arrow_types.is_decimal(type_):
         return _decimal(type_, path)
-    if arrow_types.is_fixed_size_binary(type_) and 0 < type_.byte_width <= MAX_FIXED_BYTES:
-        return Fixed(name=name, size=type_.byte_width)
+    if arrow_types.is_fixed_size_binary(type_) and 0 < type_.byte_width <= t.MAX_FIXED_BYTES:
+        return t.Fixed(name=name, size=type_.byte_width)
     if getattr(type_, "extension_name", None) == "arrow.uuid":
-        return Uuid(fixed=Fixed(name=name, size=16))
+        return t.Uuid(fixed=t.Fixed(name=name, size=16))
     if arrow_types.is_dictionary(type_):
         return _present(type_.value_type, path, name, depth, limits)
     if is_list(type_):
         item = _type(type_.value_field, f"{path}[]", f"{name}.item", depth + 1, limits)
-        return Array(items=item)
+        return t.Array(items=item)
     if arrow_types.is_map(type_):
-        if _KINDS.get(type_.key_type) is not Kind.STRING:
+        if _KINDS.get(type_.key_type) is not t.Kind.STRING:
             hint = "map keys must be strings: cast them"
             raise UnsupportedType(path=path, type_name=str(type_), hint=hint)
         item = _type(type_.item_field, f"{path}{{}}", f"{name}.value", depth + 1, limits)
-        return Map(values=item)
+        return t.Map(values=item)
     if arrow_types.is_struct(type_) and type_.num_fields:
-        return Record(name=name, fields=_fields(type_, path, name, depth, limits))
+        return t.Record(name=name, fields=_fields(type_, path, name, depth, limits))
     hint = next((hint for applies, hint in _HINTS if applies(type_)), "leave the field out")
     raise UnsupportedType(path=path, type_name=str(type_), hint=hint)
 
 
-def _decimal(type_: pa.DataType, path: str) -> Decimal:
+def _decimal(type_: pa.DataType, path: str) -> t.Decimal:
     if not 0 <= type_.scale <= type_.precision:
-        hint = f"cast it to one whose scale lies between 0 and the precision, at most {MAX_DIGITS}"
+        hint = (
+            f"cast it to one whose scale lies between 0 and the precision, at most {t.MAX_DIGITS}"
+        )
         raise UnsupportedType(path=path, type_name=str(type_), hint=hint)
-    return Decimal(precision=type_.precision, scale=type_.scale)
-
-
-def is_list(type_: pa.DataType) -> bool:
-    """Return whether `type_` is any of Arrow's list types."""
-    return bool(
-        arrow_types.is_list(type_)
-        or arrow_types.is_large_list(type_)
-        or arrow_types.is_fixed_size_list(type_)
-        or arrow_types.is_list_view(type_)
-        or arrow_types.is_large_list_view(type_)
-    )
+    return t.Decimal(precision=type_.precision, scale=type_.scale)

@@ -7,43 +7,19 @@ from collections.abc import Container, Mapping
 from typing import Any, Final, NoReturn
 
 from sluiceway.errors import InvalidSchema, UnsupportedType
+from sluiceway.schema import types as t
 from sluiceway.schema.defaults import default_text
-from sluiceway.schema.types import (
-    LOGICAL,
-    MAX_DEPTH,
-    MAX_DIGITS,
-    MAX_FIXED_BYTES,
-    NAME,
-    Array,
-    Decimal,
-    Enum,
-    Field,
-    Fixed,
-    Kind,
-    Leaf,
-    Map,
-    Nullable,
-    Present,
-    Record,
-    Scalar,
-    SchemaLimits,
-    Type,
-    Uuid,
-    checked_field,
-    invalid_schema,
-    name_advice,
-)
 
 UUID_BYTES: Final = 16
 
-_KINDS: Final = {kind.value: kind for kind in LOGICAL}
+_KINDS: Final = {kind.value: kind for kind in t.LOGICAL}
 _HINTS: Final = {
     "duration": "use a long of microseconds, or fields for months, days and milliseconds",
     "big-decimal": "use a decimal with a precision and a scale, or a string",
 }
 
 
-def parse_leaf(source: Mapping[str, Any], name: str, path: str) -> Leaf:
+def parse_leaf(source: Mapping[str, Any], name: str, path: str) -> t.Leaf:
     """Parse a fixed, an enum or a logical type; `name` is the full name of the first two.
 
     Raises InvalidSchema, or UnsupportedType for a type that no channel carries.
@@ -63,86 +39,90 @@ def parse_leaf(source: Mapping[str, Any], name: str, path: str) -> Leaf:
     if logical == "uuid":
         _require(path, logical, inner, "string", "fixed")
         if bytes_ is not None and bytes_.size != UUID_BYTES:
-            raise invalid_schema(path, f"a uuid takes a fixed of 16 bytes, not {bytes_.size}")
-        return Uuid(fixed=bytes_)
+            raise t.invalid_schema(path, f"a uuid takes a fixed of 16 bytes, not {bytes_.size}")
+        return t.Uuid(fixed=bytes_)
     kind = _KINDS.get(logical) if isinstance(logical, str) else None
     if kind is None:
         hint = _HINTS.get(str(logical), "leave the logicalType out to carry the plain type")
         raise UnsupportedType(path=path, type_name=f"{inner} ({logical})", hint=hint)
-    _require(path, logical, inner, LOGICAL[kind].value)
-    return Scalar(kind=kind)
+    _require(path, logical, inner, t.LOGICAL[kind].value)
+    return t.Scalar(kind=kind)
 
 
-def decimal(precision: object, scale: object, path: str, *, fixed: Fixed | None = None) -> Decimal:
+def decimal(
+    precision: object, scale: object, path: str, *, fixed: t.Fixed | None = None
+) -> t.Decimal:
     """Return a decimal type, stored in `fixed` if given. Raises as `parse_leaf` does."""
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision != 0:
-        raise invalid_schema(
+        raise t.invalid_schema(
             path,
             f"a decimal with precision {precision!r} and scale {scale!r}: "
             "give a precision of 1 or more, and a scale from 0 to the precision",
         )
-    if precision > MAX_DIGITS:
+    if precision > t.MAX_DIGITS:
         raise UnsupportedType(
             path=path,
             type_name=f"decimal({precision}, {scale})",
-            hint=f"a decimal has at most {MAX_DIGITS} digits: use fewer, or a string",
+            hint=f"a decimal has at most {t.MAX_DIGITS} digits: use fewer, or a string",
         )
     if fixed is not None and 10**precision > 1 << (8 * fixed.size - 1):
-        raise invalid_schema(
+        raise t.invalid_schema(
             path,
             f"{precision} digits do not fit into a fixed of {fixed.size} bytes: make "
             "it longer, or lower the precision",
         )
-    return Decimal(precision=precision, scale=scale, fixed=fixed)
+    return t.Decimal(precision=precision, scale=scale, fixed=fixed)
 
 
-def fixed(name: str, size: object, path: str) -> Fixed:
+def fixed(name: str, size: object, path: str) -> t.Fixed:
     """Return the type of exactly `size` bytes. Raises as `parse_leaf` does."""
     if type(size) is not int or size < 1:
         # With a size of 0, a message of a few bytes could have millions of items.
-        raise invalid_schema(path, f"the fixed {name!r} needs a size of at least 1 byte")
-    if size > MAX_FIXED_BYTES:
+        raise t.invalid_schema(path, f"the fixed {name!r} needs a size of at least 1 byte")
+    if size > t.MAX_FIXED_BYTES:
         raise UnsupportedType(
             path=path,
             type_name=f"fixed of {size} bytes",
-            hint=f"a fixed has at most {MAX_FIXED_BYTES} bytes: use bytes",
+            hint=f"a fixed has at most {t.MAX_FIXED_BYTES} bytes: use bytes",
         )
-    return Fixed(name=name, size=size)
+    return t.Fixed(name=name, size=size)
 
 
-def enum(name: str, symbols: object, default: object, path: str) -> Enum:
+def enum(name: str, symbols: object, default: object, path: str) -> t.Enum:
     """Return the enum of `symbols`. Raises as `parse_leaf` does."""
     if not isinstance(symbols, list | tuple) or not symbols:
-        raise invalid_schema(path, f"the enum {name!r} needs a list of symbols, not empty")
+        raise t.invalid_schema(path, f"the enum {name!r} needs a list of symbols, not empty")
     known: set[str] = set()
     for symbol in symbols:
-        if isinstance(symbol, str) and len(symbol) > MAX_FIXED_BYTES:
-            raise invalid_schema(path, f"a symbol has more than {MAX_FIXED_BYTES} letters")
-        if not isinstance(symbol, str) or not NAME.fullmatch(symbol):
-            raise invalid_schema(path, f"the symbol {name_advice(str(symbol))}")
+        if isinstance(symbol, str) and len(symbol) > t.MAX_FIXED_BYTES:
+            raise t.invalid_schema(path, f"a symbol has more than {t.MAX_FIXED_BYTES} letters")
+        if not isinstance(symbol, str) or not t.NAME.fullmatch(symbol):
+            raise t.invalid_schema(path, f"the symbol {t.name_advice(str(symbol))}")
         if symbol in known:
-            raise invalid_schema(path, f"the enum {name!r} has the symbol {symbol!r} twice")
+            raise t.invalid_schema(path, f"the enum {name!r} has the symbol {symbol!r} twice")
         known.add(symbol)
     if default is not None and not (isinstance(default, str) and default in known):
-        raise invalid_schema(
+        raise t.invalid_schema(
             path,
             f"the default {default!r} of the enum {name!r} is not one of its symbols: "
             f"give one of {', '.join(symbols)}",
         )
-    return Enum(name=name, symbols=tuple(symbols), default=default)
+    return t.Enum(name=name, symbols=tuple(symbols), default=default)
 
 
 def _require(path: str, logical: str, inner: object, *allowed: str) -> None:
     if inner not in allowed:
-        raise invalid_schema(path, f"the logical type {logical} belongs on {' or '.join(allowed)}")
+        raise t.invalid_schema(
+            path, f"the logical type {logical} belongs on {' or '.join(allowed)}"
+        )
 
 
-_PLAIN: Final = {kind.value: kind for kind in Kind if kind not in LOGICAL}
+_PLAIN: Final = {kind.value: kind for kind in t.Kind if kind not in t.LOGICAL}
 _COMPLEX: Final = frozenset({"record", "error", "enum", "fixed", "array", "map", "union", "null"})
 _NULL_HINT: Final = "only a union of null and one other type may contain null"
 
 
-def parse(source: str | Mapping[str, Any]) -> Record:
+def parse(source: str | Mapping[str, Any]) -> t.Record:
     """Parse an Avro record schema, given as JSON text or as the object.
 
     Documentation, aliases and unknown attributes are dropped: they affect neither bytes nor
@@ -153,7 +133,7 @@ def parse(source: str | Mapping[str, Any]) -> Record:
     if not isinstance(definition, Mapping):
         raise InvalidSchema("the schema must be a JSON object with an Avro record")
     root = _Parser().type(definition, "", "", 0)
-    if not isinstance(root, Record):
+    if not isinstance(root, t.Record):
         raise UnsupportedType(
             path="",
             type_name=str(definition.get("type")),
@@ -166,7 +146,7 @@ def _loaded(text: str) -> object:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
-        raise InvalidSchema(f"the schema is nested deeper than {MAX_DEPTH} levels") from None
+        raise InvalidSchema(f"the schema is nested deeper than {t.MAX_DEPTH} levels") from None
     except ValueError as error:
         raise InvalidSchema(f"the schema is not JSON: {error}") from error
 
@@ -179,18 +159,18 @@ class _Parser:
     """One parse of a definition: the named types, and the size of the schema so far."""
 
     def __init__(self) -> None:
-        self.named: dict[str, Record | Leaf | None] = {}  # None: being parsed
+        self.named: dict[str, t.Record | t.Leaf | None] = {}  # None: being parsed
         self.sizes: dict[str, tuple[int, int]] = {}  # fields within, levels below
-        self.limits = SchemaLimits()
+        self.limits = t.SchemaLimits()
 
-    def type(self, source: object, path: str, namespace: str, depth: int) -> Type:
+    def type(self, source: object, path: str, namespace: str, depth: int) -> t.Type:
         self.limits.count(0, depth, path)
         if isinstance(source, str):
             return self._named(source, path, namespace, depth)
         if isinstance(source, list):
             return self._union(source, path, namespace, depth)
         if not isinstance(source, Mapping) or "type" not in source:
-            raise invalid_schema(path, "has no Avro type: give a name, a list or an object")
+            raise t.invalid_schema(path, "has no Avro type: give a name, a list or an object")
         if source.get("logicalType") and isinstance(inner := source["type"], Mapping):
             # {"type": {"type": "int"}, "logicalType": "date"} is one type, not two.
             source = {**inner, **source, "type": inner.get("type")}
@@ -202,24 +182,24 @@ class _Parser:
                 return self._record(source, path, namespace, depth)
             case "array":
                 item = self.type(source.get("items"), f"{path}[]", namespace, depth + 1)
-                return Array(items=item)
+                return t.Array(items=item)
             case "map":
                 item = self.type(source.get("values"), f"{path}{{}}", namespace, depth + 1)
-                return Map(values=item)
+                return t.Map(values=item)
             case "error":
                 raise UnsupportedType(path=path, type_name=inner, hint="make it a record")
         return self.type(inner, path, namespace, depth + 1)
 
-    def _named(self, name: str, path: str, namespace: str, depth: int) -> Type:
+    def _named(self, name: str, path: str, namespace: str, depth: int) -> t.Type:
         if kind := _PLAIN.get(name):
-            return Scalar(kind=kind)
+            return t.Scalar(kind=kind)
         if name in _COMPLEX:
             if name in ("null", "union", "error"):
                 raise UnsupportedType(path=path, type_name=name, hint=_NULL_HINT)
-            raise invalid_schema(path, f'{name!r} must be an object {{"type": "{name}"}}')
+            raise t.invalid_schema(path, f'{name!r} must be an object {{"type": "{name}"}}')
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         if full not in self.named:
-            raise invalid_schema(path, f"unknown type {name!r}")
+            raise t.invalid_schema(path, f"unknown type {name!r}")
         type_ = self.named[full]
         if type_ is None:
             raise UnsupportedType(
@@ -229,7 +209,7 @@ class _Parser:
         self.limits.count(fields, depth + levels, path)
         return type_
 
-    def _leaf(self, source: Mapping[str, Any], path: str, namespace: str) -> Leaf:
+    def _leaf(self, source: Mapping[str, Any], path: str, namespace: str) -> t.Leaf:
         if source["type"] not in ("enum", "fixed"):
             return parse_leaf(source, "", path)
         full = self._claimed(source, path, namespace)
@@ -240,10 +220,10 @@ class _Parser:
         """Return the full name of the type in `source`, which must be unique."""
         full = _full_name(source, path, namespace)
         if full in self.named or full in _PLAIN or full in _COMPLEX:
-            raise invalid_schema(path, f"the name {full!r} is taken; name each type once")
+            raise t.invalid_schema(path, f"the name {full!r} is taken; name each type once")
         return full
 
-    def _union(self, branches: list[object], path: str, namespace: str, depth: int) -> Type:
+    def _union(self, branches: list[object], path: str, namespace: str, depth: int) -> t.Type:
         if len(branches) != 2 or branches.count("null") != 1:
             names = json.dumps([b if isinstance(b, str) else "…" for b in branches])
             raise UnsupportedType(
@@ -253,26 +233,28 @@ class _Parser:
             )
         null_first = branches[0] == "null"
         item = self.type(branches[1 if null_first else 0], path, namespace, depth + 1)
-        if isinstance(item, Nullable):
-            raise invalid_schema(path, "a union cannot be a branch of a union")
-        return Nullable(item=item, null_first=null_first)
+        if isinstance(item, t.Nullable):
+            raise t.invalid_schema(path, "a union cannot be a branch of a union")
+        return t.Nullable(item=item, null_first=null_first)
 
-    def _record(self, source: Mapping[str, Any], path: str, namespace: str, depth: int) -> Present:
+    def _record(
+        self, source: Mapping[str, Any], path: str, namespace: str, depth: int
+    ) -> t.Present:
         full = self._claimed(source, path, namespace)
         members = source.get("fields")
         if not isinstance(members, list) or not members:
             # An empty record takes no bytes: a message of a few bytes could have millions.
-            raise invalid_schema(path, f"the record {full!r} needs a list of fields, not empty")
+            raise t.invalid_schema(path, f"the record {full!r} needs a list of fields, not empty")
         self.named[full] = None
         limits = self.limits
         fields_before, depth_before, limits.depth = limits.fields, limits.depth, depth
         limits.count(len(members), depth, path)
         inside = full.rpartition(".")[0]
-        fields: dict[str, Field] = {}
+        fields: dict[str, t.Field] = {}
         for member in members:
             field = self._field(member, path, inside, depth, fields)
             fields[field.name] = field
-        record = Record(name=full, fields=tuple(fields.values()))
+        record = t.Record(name=full, fields=tuple(fields.values()))
         self.named[full] = record
         self.sizes[full] = (limits.fields - fields_before, limits.depth - depth)
         limits.depth = max(limits.depth, depth_before)
@@ -280,100 +262,78 @@ class _Parser:
 
     def _field(
         self, member: object, path: str, namespace: str, depth: int, taken: Container[str]
-    ) -> Field:
+    ) -> t.Field:
         if not isinstance(member, Mapping) or not isinstance(name := member.get("name"), str):
-            raise invalid_schema(path, "every field must be an object with a name")
-        where = checked_field(path, name, taken)
+            raise t.invalid_schema(path, "every field must be an object with a name")
+        where = t.checked_field(path, name, taken)
         type_ = self.type(member.get("type"), where, namespace, depth + 1)
         if "default" not in member:
-            return Field(name=name, type=type_)
-        return Field(name=name, type=type_, default=default_text(member["default"], type_, where))
+            return t.Field(name=name, type=type_)
+        return t.Field(name=name, type=type_, default=default_text(member["default"], type_, where))
 
 
 def _full_name(source: Mapping[str, Any], path: str, namespace: str) -> str:
     name, own = source.get("name"), source.get("namespace", namespace)
     if not isinstance(name, str) or not isinstance(own, str):
-        raise invalid_schema(
+        raise t.invalid_schema(
             path, f"the {source['type']} needs a name, and its namespace must be text"
         )
     full = name if "." in name or not own else f"{own}.{name}"
     for part in full.split("."):
-        if not NAME.fullmatch(part):
-            raise invalid_schema(path, name_advice(part))
+        if not t.NAME.fullmatch(part):
+            raise t.invalid_schema(path, t.name_advice(part))
     if namespace and "." not in full:
         # Rendered again, its name would be taken for one of the enclosing namespace.
-        raise invalid_schema(
+        raise t.invalid_schema(
             path, f"give the {source['type']} {full!r} a namespace, as its parent has one"
         )
     return full
 
 
-def definition(record: Record) -> dict[str, Any]:
-    """Return the Avro JSON of `record`, as an object.
+def definition(type_: t.Type, named: set[str] | None = None) -> Any:
+    """Return the Avro JSON of `type_`: an object, for some types a list or a name.
 
-    Names are full names. A named type is spelled out at its first use, and named after that.
+    Names are full names. A named type is spelled out at its first use, and named after that;
+    `named` are those of earlier uses.
     """
-    rendered = _rendered(record, set())
-    assert isinstance(rendered, dict)  # noqa: S101 - the first use of a record
-    return rendered
-
-
-def leaf_definition(leaf: Leaf) -> dict[str, Any] | str:
-    """Return the Avro JSON of a leaf."""
-    rendered: dict[str, Any] | str = _leaf(leaf, set())
-    return rendered
-
-
-def canonical(record: Record) -> str:
-    """Return the Avro JSON of `record` as ASCII text: no spaces, attributes in a fixed order."""
-    return json.dumps(definition(record), separators=(",", ":"))
-
-
-def _rendered(type_: Type, named: set[str]) -> Any:
+    named = set() if named is None else named
     match type_:
-        case Scalar() | Fixed() | Decimal() | Uuid() | Enum():
-            return _leaf(type_, named)
-        case Nullable(item=item, null_first=True):
-            return ["null", _rendered(item, named)]
-        case Nullable(item=item):
-            return [_rendered(item, named), "null"]
-        case Array(items=items):
-            return {"type": "array", "items": _rendered(items, named)}
-        case Map(values=values):
-            return {"type": "map", "values": _rendered(values, named)}
-        case Record(name=name, fields=fields):
+        case t.Nullable(item=item, null_first=null_first):
+            branch = definition(item, named)
+            return ["null", branch] if null_first else [branch, "null"]
+        case t.Array(items=items):
+            return {"type": "array", "items": definition(items, named)}
+        case t.Map(values=values):
+            return {"type": "map", "values": definition(values, named)}
+        case t.Record(name=name, fields=fields):
             if name in named:
                 return name
             named.add(name)
             members = []
             for field in fields:
-                member = {"name": field.name, "type": _rendered(field.type, named)}
+                member = {"name": field.name, "type": definition(field.type, named)}
                 if field.default is not None:
                     member["default"] = json.loads(field.default)
                 members.append(member)
             return {"type": "record", "name": name, "fields": members}
-
-
-def _leaf(leaf: Leaf, named: set[str]) -> Any:
-    match leaf:
-        case Scalar(kind=kind) if kind in LOGICAL:
-            return {"type": LOGICAL[kind].value, "logicalType": kind.value}
-        case Scalar(kind=kind):
+        case t.Scalar(kind=kind) if kind in t.LOGICAL:
+            return {"type": t.LOGICAL[kind].value, "logicalType": kind.value}
+        case t.Scalar(kind=kind):
             return kind.value
-        case Fixed():
-            return _fixed(leaf, named, {})
-        case Enum(name=name, symbols=symbols, default=default):
+        case t.Fixed():
+            return _fixed(type_, named, {})
+        case t.Enum(name=name, symbols=symbols, default=default):
             shown = {"type": "enum", "name": name, "symbols": list(symbols)}
             return _once(name, named, shown | ({} if default is None else {"default": default}))
-        case Decimal(precision=precision, scale=scale, fixed=fixed):
+        case t.Decimal(precision=precision, scale=scale, fixed=fixed):
             logical = {"logicalType": "decimal", "precision": precision, "scale": scale}
             return {"type": "bytes"} | logical if fixed is None else _fixed(fixed, named, logical)
-        case Uuid(fixed=fixed):
+        case t.Uuid(fixed=fixed):
             logical = {"logicalType": "uuid"}
             return {"type": "string"} | logical if fixed is None else _fixed(fixed, named, logical)
 
 
-def _fixed(fixed: Fixed, named: set[str], logical: dict[str, Any]) -> Any:
+def _fixed(fixed: t.Fixed, named: set[str], logical: dict[str, Any]) -> Any:
     shown = {"type": "fixed", "name": fixed.name, "size": fixed.size}
     return _once(fixed.name, named, shown | logical)
 

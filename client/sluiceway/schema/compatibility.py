@@ -14,107 +14,89 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sluiceway.schema.types import (
-    Array,
-    Decimal,
-    Enum,
-    Fixed,
-    Kind,
-    Map,
-    Nullable,
-    Record,
-    Scalar,
-    Type,
-    Uuid,
-    field_at,
-    join_path,
-)
+from sluiceway.schema import types as t
 
 if TYPE_CHECKING:
     from sluiceway.schema import Schema
 
 
-def differences(ours: Record, theirs: Record) -> tuple[str, ...]:
-    """Return the differences between two records, one message each."""
-    return tuple(_compare(ours, theirs, ""))
-
-
-def _compare(ours: Type, theirs: Type, path: str) -> list[str]:
+def differences(ours: t.Type, theirs: t.Type, path: str = "") -> list[str]:
+    """Return the differences between two types at `path`, one message each."""
     match ours, theirs:
-        case Nullable(), Nullable():
-            return _compare(ours.item, theirs.item, path)
-        case Record(), Record():
+        case t.Nullable(), t.Nullable():
+            return differences(ours.item, theirs.item, path)
+        case t.Record(), t.Record():
             return _compare_fields(ours, theirs, path)
-        case Array(), Array():
-            return _compare(ours.items, theirs.items, f"{path}[]")
-        case Map(), Map():
-            return _compare(ours.values, theirs.values, f"{path}{{}}")
-        case Enum(), Enum() if ours.symbols == theirs.symbols:
+        case t.Array(), t.Array():
+            return differences(ours.items, theirs.items, f"{path}[]")
+        case t.Map(), t.Map():
+            return differences(ours.values, theirs.values, f"{path}{{}}")
+        case t.Enum(), t.Enum() if ours.symbols == theirs.symbols:
             return []
     if _same_leaf(ours, theirs):
         return []
-    return [f"{field_at(path)} is {shown(ours)} here and {shown(theirs)} there"]
+    return [f"{t.field_at(path)} is {shown(ours)} here and {shown(theirs)} there"]
 
 
-def _compare_fields(ours: Record, theirs: Record, path: str) -> list[str]:
+def _compare_fields(ours: t.Record, theirs: t.Record, path: str) -> list[str]:
     here = {field.name: field.type for field in ours.fields}
     there = {field.name: field.type for field in theirs.fields}
     found = []
     for name in [*here, *(name for name in there if name not in here)]:
-        where = join_path(path, name)
+        where = t.join_path(path, name)
         if name not in there:
-            found.append(f"{field_at(where)} is missing there")
+            found.append(f"{t.field_at(where)} is missing there")
         elif name not in here:
-            found.append(f"{field_at(where)} is unknown here")
+            found.append(f"{t.field_at(where)} is unknown here")
         else:
-            found += _compare(here[name], there[name], where)
+            found += differences(here[name], there[name], where)
     if not found and list(here) != list(there):
-        found.append(f"{field_at(path)} has its fields in another order: {', '.join(here)} here")
+        found.append(f"{t.field_at(path)} has its fields in another order: {', '.join(here)} here")
     return found
 
 
-def _same_leaf(one: Type, other: Type) -> bool:
+def _same_leaf(one: t.Type, other: t.Type) -> bool:
     match one, other:
-        case Scalar(), Scalar():
+        case t.Scalar(), t.Scalar():
             return one == other
-        case Fixed(), Fixed():
+        case t.Fixed(), t.Fixed():
             return one.size == other.size
-        case Decimal(), Decimal():
+        case t.Decimal(), t.Decimal():
             return (one.precision, one.scale) == (other.precision, other.scale)
-        case Uuid(), Uuid():
+        case t.Uuid(), t.Uuid():
             return (one.fixed is None) is (other.fixed is None)
     return False
 
 
-def shown(type_: Type) -> str:
+def shown(type_: t.Type) -> str:
     """Name a type in a message."""
     match type_:
-        case Scalar(kind=kind):
+        case t.Scalar(kind=kind):
             return kind.value
-        case Fixed(size=size):
+        case t.Fixed(size=size):
             return f"fixed of {size} bytes"
-        case Decimal(precision=precision, scale=scale):
+        case t.Decimal(precision=precision, scale=scale):
             return f"decimal({precision}, {scale})"
-        case Uuid(fixed=fixed):
+        case t.Uuid(fixed=fixed):
             return "uuid" if fixed is None else "uuid in 16 bytes"
-        case Enum(symbols=symbols):
+        case t.Enum(symbols=symbols):
             return f"enum of {', '.join(symbols)}"
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return f"{shown(item)} or null"
-        case Array(items=items):
+        case t.Array(items=items):
             return f"array of {shown(items)}"
-        case Map(values=values):
+        case t.Map(values=values):
             return f"map of {shown(values)}"
-        case Record():
+        case t.Record():
             return "record"
 
 
 PROMOTIONS: Final = {
-    Kind.INT: (Kind.LONG, Kind.FLOAT, Kind.DOUBLE),
-    Kind.LONG: (Kind.FLOAT, Kind.DOUBLE),
-    Kind.FLOAT: (Kind.DOUBLE,),
-    Kind.STRING: (Kind.BYTES,),
-    Kind.BYTES: (Kind.STRING,),
+    t.Kind.INT: (t.Kind.LONG, t.Kind.FLOAT, t.Kind.DOUBLE),
+    t.Kind.LONG: (t.Kind.FLOAT, t.Kind.DOUBLE),
+    t.Kind.FLOAT: (t.Kind.DOUBLE,),
+    t.Kind.STRING: (t.Kind.BYTES,),
+    t.Kind.BYTES: (t.Kind.STRING,),
 }
 """The kinds that values may be read as, besides their own."""
 
@@ -127,66 +109,66 @@ def incompatibilities(reader: Schema, writer: Schema) -> tuple[str, ...]:
     return tuple(_broken(reader.record, writer.record, ""))
 
 
-def _broken(reader: Type, writer: Type, path: str) -> list[str]:
+def _broken(reader: t.Type, writer: t.Type, path: str) -> list[str]:
     match reader, writer:
-        case Nullable(), Nullable():
+        case t.Nullable(), t.Nullable():
             return _broken(reader.item, writer.item, path)
-        case Nullable(), _:
+        case t.Nullable(), _:
             return _broken(reader.item, writer, path)
-        case _, Nullable():
+        case _, t.Nullable():
             found = [
-                f"{field_at(path)} is nullable where it is written, but not where it is read: "
+                f"{t.field_at(path)} is nullable where it is written, but not where it is read: "
                 "make it nullable in both"
             ]
             return found + _broken(reader, writer.item, path)
-        case Record(), Record():
+        case t.Record(), t.Record():
             return _broken_fields(reader, writer, path)
-        case Array(), Array():
+        case t.Array(), t.Array():
             return _broken(reader.items, writer.items, f"{path}[]")
-        case Map(), Map():
+        case t.Map(), t.Map():
             return _broken(reader.values, writer.values, f"{path}{{}}")
-        case Enum(), Enum():
+        case t.Enum(), t.Enum():
             return _broken_symbols(reader, writer, path)
     promoted = (
-        isinstance(reader, Scalar)
-        and isinstance(writer, Scalar)
+        isinstance(reader, t.Scalar)
+        and isinstance(writer, t.Scalar)
         and reader.kind in PROMOTIONS.get(writer.kind, ())
     )
     if promoted or _same_leaf(reader, writer):
         return []
     return [
-        f"{field_at(path)} is written as {shown(writer)} and cannot be read as {shown(reader)}: "
+        f"{t.field_at(path)} is written as {shown(writer)} and cannot be read as {shown(reader)}: "
         f"{_advice(writer)}"
     ]
 
 
-def _broken_symbols(reader: Enum, writer: Enum, path: str) -> list[str]:
+def _broken_symbols(reader: t.Enum, writer: t.Enum, path: str) -> list[str]:
     unknown = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
     if not unknown or reader.default is not None:
         return []
     return [
-        f"{field_at(path)} is written with symbols unknown to the reader, {', '.join(unknown)}: "
+        f"{t.field_at(path)} is written with symbols unknown to the reader, {', '.join(unknown)}: "
         "add them to the reader's enum, or give it a default"
     ]
 
 
-def _broken_fields(reader: Record, writer: Record, path: str) -> list[str]:
+def _broken_fields(reader: t.Record, writer: t.Record, path: str) -> list[str]:
     written = {field.name: field.type for field in writer.fields}
     found: list[str] = []
     for field in reader.fields:
-        where = join_path(path, field.name)
+        where = t.join_path(path, field.name)
         if field.name in written:
             found += _broken(field.type, written[field.name], where)
         elif field.default is None:
             found.append(
-                f"{field_at(where)} is read but not written, and has no default: "
+                f"{t.field_at(where)} is read but not written, and has no default: "
                 "give it a default, or write it"
             )
     return found
 
 
-def _advice(writer: Type) -> str:
-    if isinstance(writer, Scalar) and (kinds := PROMOTIONS.get(writer.kind)):
+def _advice(writer: t.Type) -> str:
+    if isinstance(writer, t.Scalar) and (kinds := PROMOTIONS.get(writer.kind)):
         others = " or ".join(kind.value for kind in kinds)
         return f"leave its type as it is, make it {others}, or use a new name for the new type"
     return "leave its type as it is, or use a new name for the new type"

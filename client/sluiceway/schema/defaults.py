@@ -12,27 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from sluiceway.errors import InvalidSchema
-from sluiceway.schema.types import (
-    INSTANTS,
-    LOCALS,
-    TICKS,
-    TIMES,
-    UUID_TEXT,
-    Array,
-    Decimal,
-    Enum,
-    Fixed,
-    Kind,
-    Leaf,
-    Map,
-    Nullable,
-    Record,
-    Scalar,
-    Type,
-    Uuid,
-    invalid_schema,
-    join_path,
-)
+from sluiceway.schema import types as t
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST: Final = -62_135_596_800
@@ -40,12 +20,12 @@ _AFTER: Final = 253_402_300_800
 _DAY: Final = 86_400
 _LONG: Final = (-(1 << 63), (1 << 63) - 1)
 _RANGES: Final = {  # the years 1 to 9999, as in Python
-    Kind.INT: (-(1 << 31), (1 << 31) - 1),
-    Kind.DATE: (_FIRST // _DAY, _AFTER // _DAY - 1),
-    **{kind: (0, _DAY * TICKS[kind] - 1) for kind in TIMES},
+    t.Kind.INT: (-(1 << 31), (1 << 31) - 1),
+    t.Kind.DATE: (_FIRST // _DAY, _AFTER // _DAY - 1),
+    **{kind: (0, _DAY * t.TICKS[kind] - 1) for kind in t.TIMES},
     **{
-        kind: (max(_LONG[0], _FIRST * TICKS[kind]), min(_LONG[1], _AFTER * TICKS[kind] - 1))
-        for kind in INSTANTS | LOCALS
+        kind: (max(_LONG[0], _FIRST * t.TICKS[kind]), min(_LONG[1], _AFTER * t.TICKS[kind] - 1))
+        for kind in t.INSTANTS | t.LOCALS
     },
 }
 _FLOAT_MAX: Final = 3.4028234663852886e38
@@ -55,49 +35,49 @@ class _InvalidLiteral(ValueError):
     """The JSON value is not one of its type; the text says why."""
 
 
-def _normal_literal(value: object, leaf: Leaf) -> object:
+def _normal_literal(value: object, leaf: t.Leaf) -> object:
     """Return the JSON value in the normal form of `leaf`. Raises _InvalidLiteral."""
     match leaf:
-        case Scalar(kind=Kind.BOOLEAN):
+        case t.Scalar(kind=t.Kind.BOOLEAN):
             if isinstance(value, bool):
                 return value
             raise _InvalidLiteral("it must be true or false")
-        case Scalar(kind=Kind.FLOAT | Kind.DOUBLE as kind):
+        case t.Scalar(kind=t.Kind.FLOAT | t.Kind.DOUBLE as kind):
             return _number(value, kind)
-        case Scalar(kind=Kind.STRING):
+        case t.Scalar(kind=t.Kind.STRING):
             return _text(value)
-        case Scalar(kind=Kind.BYTES):
+        case t.Scalar(kind=t.Kind.BYTES):
             return _bytes(value).decode("latin-1")
-        case Scalar(kind=kind):
+        case t.Scalar(kind=kind):
             return _whole(value, kind)
-        case Fixed(size=size):
+        case t.Fixed(size=size):
             return _sized(value, size)
-        case Decimal():
+        case t.Decimal():
             return _decimal(value, leaf)
-        case Uuid(fixed=None):
-            if isinstance(value, str) and re.fullmatch(UUID_TEXT, value):
+        case t.Uuid(fixed=None):
+            if isinstance(value, str) and re.fullmatch(t.UUID_TEXT, value):
                 return value
             raise _InvalidLiteral("it must be the text of a UUID, such as that of uuid.uuid4()")
-        case Uuid():
+        case t.Uuid():
             return _sized(value, 16)
-        case Enum(symbols=symbols):
+        case t.Enum(symbols=symbols):
             if value in symbols:
                 return value
             raise _InvalidLiteral(f"it must be one of the symbols {', '.join(symbols)}")
 
 
-def _whole(value: object, kind: Kind) -> int:
+def _whole(value: object, kind: t.Kind) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _InvalidLiteral("it must be a whole number")
     low, high = _RANGES.get(kind, _LONG)
     if not low <= value <= high:
         raise _InvalidLiteral(f"it must lie between {low} and {high}")
-    if TICKS.get(kind, 0) > TICKS[Kind.TIME] and value % 1000:
+    if t.TICKS.get(kind, 0) > t.TICKS[t.Kind.TIME] and value % 1000:
         raise _InvalidLiteral("it must be whole microseconds, a multiple of 1000")
     return value
 
 
-def _number(value: object, kind: Kind) -> float:
+def _number(value: object, kind: t.Kind) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _InvalidLiteral("it must be a number")
     try:
@@ -106,7 +86,7 @@ def _number(value: object, kind: Kind) -> float:
         raise _InvalidLiteral("it is too large") from error
     if not math.isfinite(number):
         raise _InvalidLiteral("it must be finite, as JSON numbers are")
-    if kind is Kind.FLOAT and abs(number) > _FLOAT_MAX:
+    if kind is t.Kind.FLOAT and abs(number) > _FLOAT_MAX:
         raise _InvalidLiteral("it is too large for a float")
     return number
 
@@ -134,7 +114,7 @@ def _sized(value: object, size: int) -> str:
     return data.decode("latin-1")
 
 
-def _decimal(value: object, leaf: Decimal) -> str:
+def _decimal(value: object, leaf: t.Decimal) -> str:
     data = _bytes(value)
     if leaf.fixed is not None:
         _sized(value, leaf.fixed.size)
@@ -146,7 +126,7 @@ def _decimal(value: object, leaf: Decimal) -> str:
     return _unscaled_bytes(unscaled, leaf).decode("latin-1")
 
 
-def _unscaled_bytes(unscaled: int, leaf: Decimal) -> bytes:
+def _unscaled_bytes(unscaled: int, leaf: t.Decimal) -> bytes:
     size = leaf.fixed.size if leaf.fixed else unscaled_size(unscaled)
     return unscaled.to_bytes(size, signed=True)
 
@@ -156,29 +136,7 @@ def unscaled_size(unscaled: int) -> int:
     return (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
 
 
-def _from_python(value: Any, leaf: Leaf) -> object:
-    """Return the JSON of a Python value; values of other types are returned as they are."""
-    match leaf:
-        case Scalar(kind=Kind.BYTES) | Fixed() if isinstance(value, bytes):
-            return value.decode("latin-1")
-        case Scalar(kind=Kind.DATE) if isinstance(value, date) and not isinstance(value, datetime):
-            return value.toordinal() - _EPOCH.toordinal()
-        case Scalar(kind=kind) if kind in TIMES and _is_aware(value, time) is False:
-            return _ticks(datetime.combine(_EPOCH, value, UTC) - _EPOCH, kind)
-        case Scalar(kind=kind) if kind in INSTANTS and _is_aware(value, datetime):
-            return _ticks(value - _EPOCH, kind)
-        case Scalar(kind=kind) if kind in LOCALS and _is_aware(value, datetime) is False:
-            return _ticks(value - _EPOCH.replace(tzinfo=None), kind)
-        case Decimal() if isinstance(value, Number) and (unscaled := _unscaled(value, leaf)):
-            return _unscaled_bytes(unscaled[0], leaf).decode("latin-1")
-        case Uuid(fixed=fixed) if isinstance(value, UUID):
-            return str(value) if fixed is None else value.bytes.decode("latin-1")
-        case Enum() if isinstance(value, enum.Enum):
-            return symbol(value)
-    return value
-
-
-def _unscaled(value: Number, leaf: Decimal) -> tuple[int] | None:
+def _unscaled(value: Number, leaf: t.Decimal) -> tuple[int] | None:
     """Return the exact unscaled number of `value` as a tuple, or None if there is none."""
     if not value.is_finite() or value.adjusted() >= leaf.precision - leaf.scale:
         return None
@@ -201,59 +159,38 @@ def _is_aware(value: Any, kind: type[time] | type[datetime]) -> bool | None:
     return value.tzinfo is not None if isinstance(value, kind) else None
 
 
-def _ticks(length: timedelta, kind: Kind) -> object:
+def _ticks(length: timedelta, kind: t.Kind) -> object:
     """Return the ticks of `length`, or text, which is rejected, if it is between two ticks."""
     microseconds = length // timedelta(microseconds=1)
-    ticks, between = divmod(microseconds * TICKS[kind], TICKS[Kind.TIME])
+    ticks, between = divmod(microseconds * t.TICKS[kind], t.TICKS[t.Kind.TIME])
     return str(length) if between else ticks
 
 
-def _to_python(literal: Any, leaf: Leaf) -> object:
-    """Return the Python value of JSON in normal form."""
-    match leaf:
-        case Scalar(kind=Kind.BYTES) | Fixed():
-            return literal.encode("latin-1")
-        case Scalar(kind=Kind.DATE):
-            return _EPOCH.date() + timedelta(days=literal)
-        case Scalar(kind=kind) if kind in TIMES:
-            return (_EPOCH + _length(literal, kind)).time()
-        case Scalar(kind=kind) if kind in INSTANTS:
-            return _EPOCH + _length(literal, kind)
-        case Scalar(kind=kind) if kind in LOCALS:
-            return _EPOCH.replace(tzinfo=None) + _length(literal, kind)
-        case Decimal(scale=scale):
-            unscaled = int.from_bytes(literal.encode("latin-1"), signed=True)
-            return Number(f"{unscaled}E-{scale}")
-        case Uuid(fixed=fixed):
-            return UUID(literal) if fixed is None else UUID(bytes=literal.encode("latin-1"))
-    return literal
+def _length(ticks: int, kind: t.Kind) -> timedelta:
+    return timedelta(microseconds=ticks * t.TICKS[t.Kind.TIME] // t.TICKS[kind])
 
 
-def _length(ticks: int, kind: Kind) -> timedelta:
-    return timedelta(microseconds=ticks * TICKS[Kind.TIME] // TICKS[kind])
-
-
-def _normal(value: object, type_: Type, path: str) -> object:
+def _normal(value: object, type_: t.Type, path: str) -> object:
     """Return the JSON default of a field in normal form. Raises InvalidSchema.
 
     The default of a nullable field belongs to the first branch of the union.
     """
     match type_:
-        case Nullable(null_first=True):
+        case t.Nullable(null_first=True):
             if value is not None:
                 raise _bad_default(path, "only null can be the default where null comes first")
             return None
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return _normal(value, item, path)
-        case Array(items=items):
+        case t.Array(items=items):
             if not isinstance(value, list):
                 raise _bad_default(path, "it must be a JSON array")
             return [_normal(item, items, f"{path}[]") for item in value]
-        case Map(values=values):
+        case t.Map(values=values):
             if not isinstance(value, dict):
                 raise _bad_default(path, "it must be a JSON object")
             return {key: _normal(value[key], values, f"{path}{{}}") for key in sorted(value)}
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             return _normal_record(value, fields, path)
         case leaf:
             try:
@@ -270,56 +207,83 @@ def _normal_record(value: object, fields: tuple[Any, ...], path: str) -> object:
     whole: dict[str, object] = {}
     for field in fields:
         if field.name in value:
-            whole[field.name] = _normal(value[field.name], field.type, join_path(path, field.name))
+            whole[field.name] = _normal(
+                value[field.name], field.type, t.join_path(path, field.name)
+            )
         elif field.default is not None:
             whole[field.name] = json.loads(field.default)
         else:
-            where = join_path(path, field.name)
+            where = t.join_path(path, field.name)
             raise _bad_default(where, "the default leaves this field out")
     return whole
 
 
 def _bad_default(path: str, reason: str) -> InvalidSchema:
-    return invalid_schema(path, f"the default does not fit: {reason}")
+    return t.invalid_schema(path, f"the default does not fit: {reason}")
 
 
-def default_text(value: object, type_: Type, path: str) -> str:
+def default_text(value: object, type_: t.Type, path: str) -> str:
     """Return the canonical JSON text of the default `value`. Raises InvalidSchema."""
     return json.dumps(_normal(value, type_, path), separators=(",", ":"))
 
 
-def default_from_python(value: Any, type_: Type) -> object:
+def default_from_python(value: Any, type_: t.Type) -> object:
     """Return the JSON default of a Python value; the inverse of `default_to_python`.
 
     Values of other types are returned as they are, to be rejected by `default_text`.
     """
     match type_:
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return None if value is None else default_from_python(value, item)
-        case Array(items=items):
-            if not isinstance(value, list):
-                return value
+        case t.Array(items=items) if isinstance(value, list):
             return [default_from_python(item, items) for item in value]
-        case Map(values=values):
-            if not isinstance(value, dict):
-                return value
+        case t.Map(values=values) if isinstance(value, dict):
             return {key: default_from_python(item, values) for key, item in value.items()}
-        case Record():
-            return value
-        case leaf:
-            return _from_python(value, leaf)
+        case t.Scalar(kind=t.Kind.BYTES) | t.Fixed() if isinstance(value, bytes):
+            return value.decode("latin-1")
+        case t.Scalar(kind=t.Kind.DATE) if isinstance(value, date) and not isinstance(
+            value, datetime
+        ):
+            return value.toordinal() - _EPOCH.toordinal()
+        case t.Scalar(kind=kind) if kind in t.TIMES and _is_aware(value, time) is False:
+            return _ticks(datetime.combine(_EPOCH, value, UTC) - _EPOCH, kind)
+        case t.Scalar(kind=kind) if kind in t.INSTANTS and _is_aware(value, datetime):
+            return _ticks(value - _EPOCH, kind)
+        case t.Scalar(kind=kind) if kind in t.LOCALS and _is_aware(value, datetime) is False:
+            return _ticks(value - _EPOCH.replace(tzinfo=None), kind)
+        case t.Decimal() if isinstance(value, Number) and (unscaled := _unscaled(value, type_)):
+            return _unscaled_bytes(unscaled[0], type_).decode("latin-1")
+        case t.Uuid(fixed=fixed) if isinstance(value, UUID):
+            return str(value) if fixed is None else value.bytes.decode("latin-1")
+        case t.Enum() if isinstance(value, enum.Enum):
+            return symbol(value)
+    return value
 
 
-def default_to_python(default: Any, type_: Type) -> object:
+def default_to_python(default: Any, type_: t.Type) -> object:
     """Return the Python value of a default in normal form."""
     match type_:
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return None if default is None else default_to_python(default, item)
-        case Array(items=items):
+        case t.Array(items=items):
             return [default_to_python(item, items) for item in default]
-        case Map(values=values):
+        case t.Map(values=values):
             return {key: default_to_python(item, values) for key, item in default.items()}
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             return {f.name: default_to_python(default[f.name], f.type) for f in fields}
-        case leaf:
-            return _to_python(default, leaf)
+        case t.Scalar(kind=t.Kind.BYTES) | t.Fixed():
+            return default.encode("latin-1")
+        case t.Scalar(kind=t.Kind.DATE):
+            return _EPOCH.date() + timedelta(days=default)
+        case t.Scalar(kind=kind) if kind in t.TIMES:
+            return (_EPOCH + _length(default, kind)).time()
+        case t.Scalar(kind=kind) if kind in t.INSTANTS:
+            return _EPOCH + _length(default, kind)
+        case t.Scalar(kind=kind) if kind in t.LOCALS:
+            return _EPOCH.replace(tzinfo=None) + _length(default, kind)
+        case t.Decimal(scale=scale):
+            unscaled = int.from_bytes(default.encode("latin-1"), signed=True)
+            return Number(f"{unscaled}E-{scale}")
+        case t.Uuid(fixed=fixed):
+            return UUID(default) if fixed is None else UUID(bytes=default.encode("latin-1"))
+    return default

@@ -15,46 +15,24 @@ from uuid import UUID
 
 from sluiceway.errors import InvalidSchema, UnsupportedType
 from sluiceway.schema import avro, defaults
-from sluiceway.schema.types import (
-    INSTANTS,
-    LOCALS,
-    MAX_DEPTH,
-    NAME,
-    ROOT,
-    Array,
-    Decimal,
-    Field,
-    Kind,
-    Leaf,
-    Map,
-    Nullable,
-    Present,
-    Record,
-    Scalar,
-    SchemaLimits,
-    Type,
-    Uuid,
-    checked_field,
-    invalid_schema,
-    name_advice,
-)
+from sluiceway.schema import types as t
 
-_TYPES: Final[dict[object, Leaf]] = {
-    bool: Scalar(kind=Kind.BOOLEAN),
-    int: Scalar(kind=Kind.LONG),
-    float: Scalar(kind=Kind.DOUBLE),
-    str: Scalar(kind=Kind.STRING),
-    bytes: Scalar(kind=Kind.BYTES),
-    date: Scalar(kind=Kind.DATE),
-    time: Scalar(kind=Kind.TIME),
-    datetime: Scalar(kind=Kind.TIMESTAMP),
-    UUID: Uuid(),
+_TYPES: Final[dict[object, t.Leaf]] = {
+    bool: t.Scalar(kind=t.Kind.BOOLEAN),
+    int: t.Scalar(kind=t.Kind.LONG),
+    float: t.Scalar(kind=t.Kind.DOUBLE),
+    str: t.Scalar(kind=t.Kind.STRING),
+    bytes: t.Scalar(kind=t.Kind.BYTES),
+    date: t.Scalar(kind=t.Kind.DATE),
+    time: t.Scalar(kind=t.Kind.TIME),
+    datetime: t.Scalar(kind=t.Kind.TIMESTAMP),
+    UUID: t.Uuid(),
 }
-_WORDS: Final[dict[object, frozenset[Kind]]] = {
-    int: frozenset({Kind.INT}),
-    float: frozenset({Kind.FLOAT}),
-    time: frozenset({Kind.TIME_MILLIS}),
-    datetime: INSTANTS | LOCALS,
+_WORDS: Final[dict[object, frozenset[t.Kind]]] = {
+    int: frozenset({t.Kind.INT}),
+    float: frozenset({t.Kind.FLOAT}),
+    time: frozenset({t.Kind.TIME_MILLIS}),
+    datetime: t.INSTANTS | t.LOCALS,
 }
 """The words that `Annotated[..., "int"]` may have, by annotation."""
 
@@ -66,7 +44,7 @@ _ADVICE: Final = (
 )
 
 
-def from_class(cls: type) -> Record:
+def from_class(cls: type) -> t.Record:
     """Return the record for instances of the dataclass `cls`.
 
     An int is a long, a float a double, and times and timestamps have microseconds, unless
@@ -87,9 +65,9 @@ def from_class(cls: type) -> Record:
 class _DataclassParser:
     def __init__(self) -> None:
         self.classes: dict[str, type] = {}
-        self.records: dict[str, Record | None] = {}  # None: being parsed
+        self.records: dict[str, t.Record | None] = {}  # None: being parsed
 
-    def record(self, cls: type, path: str, depth: int) -> Record:
+    def record(self, cls: type, path: str, depth: int) -> t.Record:
         name = self.name(cls, path)
         if name in self.records:
             if (known := self.records[name]) is None:
@@ -103,23 +81,23 @@ class _DataclassParser:
             raise InvalidSchema(f"the annotations of {name} cannot be read: {error}") from error
         fields = []
         for member in dataclasses.fields(cls):
-            where = checked_field(path, member.name, ())
+            where = t.checked_field(path, member.name, ())
             type_ = self.type(hints[member.name], where, f"{name}.{member.name}", depth + 1)
             fields.append(_field(member, type_, where))
         if not fields and path:
-            raise invalid_schema(path, f"the dataclass {name} has no fields; give it one")
-        self.records[name] = record = Record(name=name, fields=tuple(fields))
+            raise t.invalid_schema(path, f"the dataclass {name} has no fields; give it one")
+        self.records[name] = record = t.Record(name=name, fields=tuple(fields))
         return record
 
     def name(self, cls: type, path: str) -> str:
         name = cls.__name__
-        if not NAME.fullmatch(name):
-            raise invalid_schema(path, f"the class name {name_advice(name)}")
+        if not t.NAME.fullmatch(name):
+            raise t.invalid_schema(path, f"the class name {t.name_advice(name)}")
         if self.classes.setdefault(name, cls) is not cls:
-            raise invalid_schema(path, f"two classes are called {name!r}; rename one")
+            raise t.invalid_schema(path, f"two classes are called {name!r}; rename one")
         return name
 
-    def type(self, hint: object, path: str, name: str, depth: int) -> Type:
+    def type(self, hint: object, path: str, name: str, depth: int) -> t.Type:
         """Parse an annotation; `name` is for a type without a name of its own."""
         hint, words = _unwrapped(hint)
         if get_origin(hint) not in (Union, types.UnionType):
@@ -129,22 +107,22 @@ class _DataclassParser:
             advice = "a field may have one type, or one type and None"
             raise UnsupportedType(path=path, type_name=str(hint), hint=advice)
         hint, inner_words = _unwrapped(branches[0])
-        return Nullable(item=self.present(hint, words + inner_words, path, name, depth + 1))
+        return t.Nullable(item=self.present(hint, words + inner_words, path, name, depth + 1))
 
     def present(
         self, hint: object, words: tuple[str, ...], path: str, name: str, depth: int
-    ) -> Present:
-        if depth > MAX_DEPTH:
-            raise invalid_schema(path, f"is nested deeper than {MAX_DEPTH} levels")
+    ) -> t.Present:
+        if depth > t.MAX_DEPTH:
+            raise t.invalid_schema(path, f"is nested deeper than {t.MAX_DEPTH} levels")
         if words or hint is decimal.Decimal:
             return _annotated(hint, words, path, name)
         if isinstance(hint, Hashable) and (leaf := _TYPES.get(hint)):
             return leaf
         match get_origin(hint), get_args(hint):
             case (origin, (item,)) if origin is list:
-                return Array(items=self.type(item, f"{path}[]", f"{name}.item", depth + 1))
+                return t.Array(items=self.type(item, f"{path}[]", f"{name}.item", depth + 1))
             case (origin, (key, item)) if origin is dict and key is str:
-                return Map(values=self.type(item, f"{path}{{}}", f"{name}.value", depth + 1))
+                return t.Map(values=self.type(item, f"{path}{{}}", f"{name}.value", depth + 1))
             case (origin, symbols) if origin is Literal:
                 return avro.enum(name, symbols, None, path)
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -164,7 +142,7 @@ def _unwrapped(hint: object) -> tuple[object, tuple[str, ...]]:
     return inner, tuple(extra for extra in extras if isinstance(extra, str))
 
 
-def _annotated(hint: object, words: tuple[str, ...], path: str, name: str) -> Leaf:
+def _annotated(hint: object, words: tuple[str, ...], path: str, name: str) -> t.Leaf:
     """Return the type of an annotation with an Avro name."""
     if hint is decimal.Decimal and not words:
         hint_ = 'give its precision and scale, as in Annotated[Decimal, "decimal(38, 18)"]'
@@ -177,12 +155,10 @@ def _annotated(hint: object, words: tuple[str, ...], path: str, name: str) -> Le
         if hint is bytes:
             return fixed
         if fixed.size == avro.UUID_BYTES:
-            return Uuid(fixed=fixed)
-    if kinds := _WORDS.get(hint):
-        for kind in kinds:
-            if kind.value == word:
-                return Scalar(kind=kind)
-    raise invalid_schema(
+            return t.Uuid(fixed=fixed)
+    if word in _WORDS.get(hint, ()):
+        return t.Scalar(kind=t.Kind(word))
+    raise t.invalid_schema(
         path,
         f"Annotated[…, {word!r}] does not fit its type; allowed are 'int' on int, "
         "'float' on float, 'decimal(10, 2)' on Decimal, 'fixed(16)' on bytes and "
@@ -190,32 +166,33 @@ def _annotated(hint: object, words: tuple[str, ...], path: str, name: str) -> Le
     )
 
 
-def _field(member: dataclasses.Field[Any], type_: Type, path: str) -> Field:
+def _field(member: dataclasses.Field[Any], type_: t.Type, path: str) -> t.Field:
     value = member.default
     if member.default_factory in (list, dict):
         value = member.default_factory()
     if value is dataclasses.MISSING or dataclasses.is_dataclass(value):
-        return Field(name=member.name, type=type_)
-    if isinstance(type_, Nullable) and value is not None:
-        type_ = Nullable(item=type_.item, null_first=False)  # Avro wants the default's branch first
+        return t.Field(name=member.name, type=type_)
+    if isinstance(type_, t.Nullable) and value is not None:
+        # Avro wants the default's branch first.
+        type_ = t.Nullable(item=type_.item, null_first=False)
     text = defaults.default_text(defaults.default_from_python(value, type_), type_, path)
-    return Field(name=member.name, type=type_, default=text)
+    return t.Field(name=member.name, type=type_, default=text)
 
 
 _KINDS: Final = {
-    "boolean": Kind.BOOLEAN,
+    "boolean": t.Kind.BOOLEAN,
     # Avro has no narrower integers.
-    "byte": Kind.INT,
-    "short": Kind.INT,
-    "integer": Kind.INT,
-    "long": Kind.LONG,
-    "float": Kind.FLOAT,
-    "double": Kind.DOUBLE,
-    "string": Kind.STRING,
-    "binary": Kind.BYTES,
-    "date": Kind.DATE,
-    "timestamp": Kind.TIMESTAMP,
-    "timestamp_ntz": Kind.LOCAL_TIMESTAMP,
+    "byte": t.Kind.INT,
+    "short": t.Kind.INT,
+    "integer": t.Kind.INT,
+    "long": t.Kind.LONG,
+    "float": t.Kind.FLOAT,
+    "double": t.Kind.DOUBLE,
+    "string": t.Kind.STRING,
+    "binary": t.Kind.BYTES,
+    "date": t.Kind.DATE,
+    "timestamp": t.Kind.TIMESTAMP,
+    "timestamp_ntz": t.Kind.LOCAL_TIMESTAMP,
 }
 _TEXT: Final = re.compile(r"(?:string collate \w+|(?:var)?char\(\d+\))")
 _TIME: Final = re.compile(r"time\(([0-6])\)")
@@ -240,7 +217,7 @@ def is_struct_type(source: object) -> bool:
     )
 
 
-def from_struct_type(struct: Any) -> Record:
+def from_struct_type(struct: Any) -> t.Record:
     """Return the record for rows of the StructType `struct`.
 
     Byte and short widen to int; char, varchar and collated strings become strings; nullable
@@ -250,36 +227,36 @@ def from_struct_type(struct: Any) -> Record:
     source = struct.jsonValue()
     if not source["fields"]:
         raise InvalidSchema("the dataframe has no columns; records need a field")
-    return _record(source, "", ROOT, 0, SchemaLimits())
+    return _record(source, "", t.ROOT, 0, t.SchemaLimits())
 
 
 def _record(
-    source: Mapping[str, Any], path: str, name: str, depth: int, limits: SchemaLimits
-) -> Record:
+    source: Mapping[str, Any], path: str, name: str, depth: int, limits: t.SchemaLimits
+) -> t.Record:
     members = source["fields"]
     limits.count(len(members), depth, path)
     if not members:
         raise UnsupportedType(path=path, type_name="struct<>", hint="drop the column")
-    fields: dict[str, Field] = {}
+    fields: dict[str, t.Field] = {}
     for member in members:
         column = member["name"]
-        where = checked_field(path, column, fields)
+        where = t.checked_field(path, column, fields)
         nullable = member["nullable"]
         type_ = _type(member["type"], nullable, where, f"{name}.{column}", depth + 1, limits)
-        fields[column] = Field(name=column, type=type_, default="null" if nullable else None)
-    return Record(name=name, fields=tuple(fields.values()))
+        fields[column] = t.Field(name=column, type=type_, default="null" if nullable else None)
+    return t.Record(name=name, fields=tuple(fields.values()))
 
 
 def _type(
-    source: Any, nullable: bool, path: str, name: str, depth: int, limits: SchemaLimits
-) -> Type:
+    source: Any, nullable: bool, path: str, name: str, depth: int, limits: t.SchemaLimits
+) -> t.Type:
     depth += nullable
     limits.count(0, depth, path)
     present = _present(source, path, name, depth, limits)
-    return Nullable(item=present) if nullable else present
+    return t.Nullable(item=present) if nullable else present
 
 
-def _present(source: Any, path: str, name: str, depth: int, limits: SchemaLimits) -> Present:
+def _present(source: Any, path: str, name: str, depth: int, limits: t.SchemaLimits) -> t.Present:
     if isinstance(source, str):
         return _leaf(source, path)
     match source["type"]:
@@ -287,7 +264,7 @@ def _present(source: Any, path: str, name: str, depth: int, limits: SchemaLimits
             return _record(source, path, name, depth, limits)
         case "array":
             inner = (f"{path}[]", f"{name}.item", depth + 1, limits)
-            return Array(items=_type(source["elementType"], source["containsNull"], *inner))
+            return t.Array(items=_type(source["elementType"], source["containsNull"], *inner))
         case "map":
             if not isinstance(key := source["keyType"], str) or (
                 key != "string" and not _TEXT.fullmatch(key)
@@ -296,21 +273,21 @@ def _present(source: Any, path: str, name: str, depth: int, limits: SchemaLimits
                 name = key if isinstance(key, str) else str(key["type"])
                 raise UnsupportedType(path=path, type_name=f"map with keys of {name}", hint=hint)
             inner = (f"{path}{{}}", f"{name}.value", depth + 1, limits)
-            return Map(values=_type(source["valueType"], source["valueContainsNull"], *inner))
+            return t.Map(values=_type(source["valueType"], source["valueContainsNull"], *inner))
     raise _unsupported(str(source["type"]), path)
 
 
-def _leaf(name: str, path: str) -> Present:
+def _leaf(name: str, path: str) -> t.Present:
     if kind := _KINDS.get(name):
-        return Scalar(kind=kind)
+        return t.Scalar(kind=kind)
     if _TEXT.fullmatch(name):
-        return Scalar(kind=Kind.STRING)
+        return t.Scalar(kind=t.Kind.STRING)
     if _TIME.fullmatch(name):
-        return Scalar(kind=Kind.TIME)
+        return t.Scalar(kind=t.Kind.TIME)
     if found := _SPARK_DECIMAL.fullmatch(name):
         precision, scale = int(found[1]), int(found[2])
         if 0 <= scale <= precision != 0:
-            return Decimal(precision=precision, scale=scale)
+            return t.Decimal(precision=precision, scale=scale)
     raise _unsupported(name, path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sluiceway.errors import InvalidSchema
 from sluiceway.schema import avro
+from sluiceway.schema import types as t
 from sluiceway.schema.avro import parse
 from sluiceway.schema.compatibility import differences
 from sluiceway.schema.inference import from_class, from_struct_type, is_struct_type
-from sluiceway.schema.types import Kind, Nullable, Record, Scalar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +28,7 @@ class Schema:
     Created by `Schema.parse` or `Schema.of`; immutable, comparable, hashable and picklable.
     """
 
-    record: Record
+    record: t.Record
 
     @classmethod
     def parse(cls, avro: str | Mapping[str, Any]) -> Self:
@@ -71,15 +72,16 @@ class Schema:
     @cached_property
     def definition(self) -> dict[str, Any]:
         """The canonical form as a dict; do not modify it."""
-        return avro.definition(self.record)
+        rendered: dict[str, Any] = avro.definition(self.record)
+        return rendered
 
     @cached_property
     def canonical(self) -> str:
-        """The canonical form as JSON text: full names, defaults, no documentation.
+        """The canonical form as ASCII JSON text: full names, defaults, no documentation or spaces.
 
         Equal schemas have equal texts, and `Schema.parse` of the text gives an equal schema.
         """
-        return avro.canonical(self.record)
+        return json.dumps(self.definition, separators=(",", ":"))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -99,7 +101,7 @@ class Schema:
         Names of records, the order of a union's branches and defaults do not count, as they do not
         affect the values. The order of fields does, as it is that of the bytes.
         """
-        return differences(self.record, other.record)
+        return tuple(differences(self.record, other.record))
 
     def __repr__(self) -> str:
         return f"Schema({self.canonical})"
@@ -123,9 +125,9 @@ def holds_messages(schema: Schema) -> bool:
     """Return whether records of `schema` are messages of the format `bytes`."""
     return len(schema.record.fields) == 1 and (
         schema.record.fields[0].name == FIELD
-        and schema.record.fields[0].type in (_BYTES, Nullable(item=_BYTES), _BYTES_OR_NULL)
+        and schema.record.fields[0].type in (_BYTES, t.Nullable(item=_BYTES), _BYTES_OR_NULL)
     )
 
 
-_BYTES: Final = Scalar(kind=Kind.BYTES)
-_BYTES_OR_NULL: Final = Nullable(item=_BYTES, null_first=False)
+_BYTES: Final = t.Scalar(kind=t.Kind.BYTES)
+_BYTES_OR_NULL: Final = t.Nullable(item=_BYTES, null_first=False)

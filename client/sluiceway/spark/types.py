@@ -12,7 +12,7 @@ from pyspark.sql import types as spark
 from sluiceway.codecs.physical import BatchTransform
 from sluiceway.errors import SchemaMismatch, ValueOutOfRange
 from sluiceway.schema import Schema
-from sluiceway.schema.types import Fixed, Kind, Leaf, Scalar, Uuid
+from sluiceway.schema import types as t
 
 _TO_SPARK: dict[pa.DataType, spark.DataType] = {
     pa.bool_(): spark.BooleanType(),
@@ -201,10 +201,10 @@ _ARROW_FOR_SPARK: dict[pa.DataType, pa.DataType] = {
     pa.timestamp("ms"): pa.timestamp("us"),
 }
 _CAST_KINDS = {
-    Kind.TIME,
-    Kind.TIME_MILLIS,
-    Kind.TIMESTAMP_MILLIS,
-    Kind.LOCAL_TIMESTAMP_MILLIS,
+    t.Kind.TIME,
+    t.Kind.TIME_MILLIS,
+    t.Kind.TIMESTAMP_MILLIS,
+    t.Kind.LOCAL_TIMESTAMP_MILLIS,
 }
 
 
@@ -220,13 +220,13 @@ def spark_transform(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch
     return BatchTransform(schema.record, wanted, _is_cast, _cast).apply
 
 
-def _is_cast(leaf: Leaf) -> bool:
-    if isinstance(leaf, Scalar):
+def _is_cast(leaf: t.Leaf) -> bool:
+    if isinstance(leaf, t.Scalar):
         return leaf.kind in _CAST_KINDS
-    return isinstance(leaf.fixed if isinstance(leaf, Uuid) else leaf, Fixed)
+    return isinstance(leaf.fixed if isinstance(leaf, t.Uuid) else leaf, t.Fixed)
 
 
-def _cast(array: pa.Array, leaf: Leaf) -> pa.Array:
+def _cast(array: pa.Array, leaf: t.Leaf) -> pa.Array:
     del leaf
     try:
         return array.cast(_type_for_spark(array.type))

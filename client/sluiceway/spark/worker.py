@@ -18,7 +18,7 @@ from zipimport import zipimporter
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from sluiceway._version import __version__
+from sluiceway import __version__
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.fork_guard import ForkGuard
@@ -77,7 +77,7 @@ def _unpickle(version: str, pickled: bytes) -> object:
         "--conf spark.pyspark.python=./environment/bin/python"
     )
     try:
-        from sluiceway._version import __version__ as found
+        from sluiceway import __version__ as found
 
         if found.split(".")[:2] == version.split(".")[:2]:
             kind, attributes = pickle.loads(pickled)  # noqa: S301 - pickled by Spark's driver

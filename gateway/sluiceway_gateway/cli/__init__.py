@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from sluiceway._version import install_command
+from sluiceway import install_command
 
 _OWN = ("sluiceway", "sluiceway_gateway")
 

@@ -384,7 +384,7 @@ def _channel_json(channel: Channel, *, indent: int | None = None) -> str:
             "partitions": channel.partitions,
             "pinned": channel.pinned,
             "replication": channel.replication,
-            "retention": channel.retention.to_json(),
+            "retention": asdict(channel.retention),
             "config": dict(channel.config),
             "mirrored": channel.mirrored,
             "idle_ms": None if channel.idle is None else channel.idle // timedelta(milliseconds=1),

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from sluiceway._version import __version__
+from sluiceway import __version__
 from sluiceway.errors import SluicewayError
 from sluiceway_gateway.embedded import EmbeddedError
 from sluiceway_gateway.errors import SluicewayGatewayError

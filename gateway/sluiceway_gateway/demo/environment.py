@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import uvicorn
 
-from sluiceway._version import install_command
+from sluiceway import install_command
 from sluiceway_gateway.cli.serve import bound_socket
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer, OnProgress, supervisor

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from sluiceway._version import install_command
+from sluiceway import install_command
 
 KAFKA_VERSION = "4.3.1"
 JAVA_VERSION = 17

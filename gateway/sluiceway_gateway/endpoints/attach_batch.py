@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sluiceway_gateway.auth.model import Action, Principal
@@ -11,9 +11,9 @@ from sluiceway_gateway.channels.change import Change, changed
 from sluiceway_gateway.channels.model import Channel, SchemaVersion
 from sluiceway_gateway.channels.service import require_channel, require_usable
 from sluiceway_gateway.db.engine import WriteTransaction
-from sluiceway_gateway.endpoints import history, session_store
+from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.changes import rebalance
+from sluiceway_gateway.endpoints.change_store import add_events, rebalance
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     MAX_GROUP_SIZE,
@@ -136,6 +136,7 @@ class _Candidate:
         return self.channel.uid, self.place.group, position_member(self.place, self.spec.mode)
 
 
+@dataclass(kw_only=True)
 class AttachBatch:
     """Requests that share a transaction.
 
@@ -144,37 +145,30 @@ class AttachBatch:
     `wait`, locked channels and endpoints are skipped, and their requests have no outcome.
     """
 
-    def __init__(
-        self,
-        tx: WriteTransaction,
-        requests: Sequence[AttachRequest],
-        *,
-        now: datetime,
-        wait: bool,
-    ) -> None:
-        self._tx = tx
-        self._requests = requests
-        self._now = now
-        self._wait = wait
-        self.outcomes: list[Outcome] = [None] * len(requests)
-        self.needs_growth = False
-        self.endpoints: list[Endpoint] = []
-        self._channels: dict[str, Channel] = {}
-        self._grown: dict[str, Channel] = {}
-        """Channels with a larger number of partitions, by name."""
-        self._groups: dict[RoleGroup, Group] = {}
-        self._changed_groups: dict[RoleGroup, Group] = {}
-        self._joined: Counter[RoleGroup] = Counter()
-        self._members: dict[RoleGroup, list[Endpoint]] = {}
-        """Members of groups that a request wants to change."""
-        self._occupants: dict[tuple[str, Place], Endpoint] = {}
-        self._locked: Mapping[str, Endpoint] = {}
-        self._stored: dict[offsets_store.Whose, Mapping[int, Committed]] = {}
-        self._superseded: dict[str, tuple[Endpoint, Endpoint]] = {}
-        self._events: list[Event] = []
+    tx: WriteTransaction
+    requests: Sequence[AttachRequest]
+    now: datetime
+    wait: bool
+    outcomes: list[Outcome] = field(init=False)
+    needs_growth: bool = False
+    endpoints: list[Endpoint] = field(default_factory=list)
+    _channels: dict[str, Channel] = field(default_factory=dict)
+    _grown: dict[str, Channel] = field(default_factory=dict)
+    """Channels with a larger number of partitions, by name."""
+    _groups: dict[RoleGroup, Group] = field(default_factory=dict)
+    _changed_groups: dict[RoleGroup, Group] = field(default_factory=dict)
+    _joined: Counter[RoleGroup] = field(default_factory=Counter)
+    _members: dict[RoleGroup, list[Endpoint]] = field(default_factory=dict)
+    """Members of groups that a request wants to change."""
+    _occupants: dict[tuple[str, Place], Endpoint] = field(default_factory=dict)
+    _locked: Mapping[str, Endpoint] = field(default_factory=dict)
+    _stored: dict[offsets_store.Whose, Mapping[int, Committed]] = field(default_factory=dict)
+    _superseded: dict[str, tuple[Endpoint, Endpoint]] = field(default_factory=dict)
+    _events: list[Event] = field(default_factory=list)
 
     def run(self, refusals: Mapping[Principal, SluicewayGatewayError]) -> None:
         """Set an outcome for each request; `refusals` are errors of principals."""
+        self.outcomes = [None] * len(self.requests)
         candidates = self._check(refusals)
         self._lock(candidates)
         self._read_positions(candidates)
@@ -194,7 +188,7 @@ class AttachBatch:
 
     def _check(self, refusals: Mapping[Principal, SluicewayGatewayError]) -> list[_Candidate]:
         requests = []
-        for number, each in enumerate(self._requests):
+        for number, each in enumerate(self.requests):
             action = Action.READ if each.spec.role is Role.READER else Action.WRITE
             try:
                 if each.principal in refusals:
@@ -210,16 +204,16 @@ class AttachBatch:
             )
             for _, each in requests
         ]
-        session_store.begin(self._tx, openings, now=self._now)
-        owners = session_store.owners(self._tx, {each.session for each in openings})
+        session_store.begin(self.tx, openings, now=self.now)
+        owners = session_store.owners(self.tx, {each.session for each in openings})
         names = {each.channel for _, each in requests}
-        self._channels = channels_store.hold_named(self._tx, names, wait=self._wait)
-        existing = endpoints_store.find_all(self._tx, [each.spec.id for _, each in requests])
+        self._channels = channels_store.hold_named(self.tx, names, wait=self.wait)
+        existing = endpoints_store.find_all(self.tx, [each.spec.id for _, each in requests])
         candidates = []
         ids: set[str] = set()
         for number, each in requests:
             session, channel = each.spec.session, self._channels.get(each.channel)
-            if (channel is None and not self._wait) or each.spec.id in ids:
+            if (channel is None and not self.wait) or each.spec.id in ids:
                 continue
             ids.add(each.spec.id)
             try:
@@ -239,13 +233,11 @@ class AttachBatch:
     def _lock(self, candidates: Sequence[_Candidate]) -> None:
         """Lock the endpoints that would be superseded: none of them commits from here on."""
         new = [each for each in candidates if each.existing is None]
-        self._groups = groups_store.find_all(self._tx, {each.group for each in new})
+        self._groups = groups_store.find_all(self.tx, {each.group for each in new})
         for each in new:
             group = self._groups.get(each.group)
             if group and not group.matches(each.spec.config) and each.group not in self._members:
-                self._members[each.group] = endpoints_store.members(
-                    self._tx, *each.group, lost=True
-                )
+                self._members[each.group] = endpoints_store.members(self.tx, *each.group, lost=True)
         places = []
         next_index = {key: group.next_index for key, group in self._groups.items()}
         for each in new:
@@ -255,10 +247,10 @@ class AttachBatch:
                 next_index[each.group] += 1
             if place.group != ANONYMOUS:
                 places.append((each.channel.uid, place))
-        self._occupants = endpoints_store.at_places(self._tx, places)
+        self._occupants = endpoints_store.at_places(self.tx, places)
         ids = {each.id for each in self._occupants.values()}
         ids |= {each.id for group in self._members for each in self._outcasts(group)}
-        self._locked = endpoints_store.hold(self._tx, ids, wait=self._wait)
+        self._locked = endpoints_store.hold(self.tx, ids, wait=self.wait)
 
     def _read_positions(self, candidates: Sequence[_Candidate]) -> None:
         wanted: dict[offsets_store.Whose, set[int]] = {}
@@ -266,7 +258,7 @@ class AttachBatch:
             if each.position_owner is not None:
                 wanted.setdefault(each.position_owner, set()).update(each.partitions)
         self._stored = {
-            owner: offsets_store.at(self._tx, owner, partitions)
+            owner: offsets_store.at(self.tx, owner, partitions)
             for owner, partitions in wanted.items()
         }
 
@@ -287,7 +279,7 @@ class AttachBatch:
         before = self._groups.get(key) or new_group(*key, spec.config)
         members = [each for each in self._members.get(key, ()) if each.id not in self._superseded]
         living = self._joined[key] + sum(each.lives for each in members)
-        group = before.reconfigured(spec.config, living=living, now=self._now)
+        group = before.reconfigured(spec.config, living=living, now=self.now)
         if group.dynamic and (group.size or 0) + self._joined[key] >= MAX_GROUP_SIZE:
             raise GroupSize(
                 f"The group {group.name!r} has {MAX_GROUP_SIZE:,} members, the most that a group "
@@ -298,12 +290,12 @@ class AttachBatch:
         group, place = group.with_member(spec.index)
         occupant = self._occupants.get((candidate.channel.uid, place))
         gone = [*outcasts, *([] if occupant is None else [occupant])]
-        if not self._wait and any(each.id not in self._locked for each in gone):
+        if not self.wait and any(each.id not in self._locked for each in gone):
             return None
-        endpoint = _new_endpoint(spec, group, place, now=self._now)
+        endpoint = _new_endpoint(spec, group, place, now=self.now)
         by = candidate.principal.id
         if occupant is not None:
-            at = f"{self._now:%Y-%m-%d %H:%M:%S} UTC"
+            at = f"{self.now:%Y-%m-%d %H:%M:%S} UTC"
             reason = f"the instance {endpoint.id} took that place at {at}"
             self._supersede(occupant, endpoint, reason, by=by)
         for each in outcasts:
@@ -311,16 +303,16 @@ class AttachBatch:
         self._groups[key] = self._changed_groups[key] = group
         self._joined[key] += 1
         self.endpoints.append(endpoint)
-        self._events.append(event(endpoint, by=by, at=self._now, cause=None))
+        self._events.append(event(endpoint, by=by, at=self.now, cause=None))
         return endpoint
 
     def _supersede(self, before: Endpoint, successor: Endpoint, reason: str, *, by: str) -> None:
         # With `wait`, all but pruned endpoints are locked.
         if before.id in self._locked and before.id not in self._superseded:
             before = self._locked[before.id]
-            self._superseded[before.id] = before, superseded(before, by=reason, now=self._now)
+            self._superseded[before.id] = before, superseded(before, by=reason, now=self.now)
             cause = f"superseded by {successor.id}"
-            self._events.append(event(before, by=by, at=self._now, cause=cause))
+            self._events.append(event(before, by=by, at=self.now, cause=cause))
 
     def _require_partitions(self, candidate: _Candidate) -> None:
         """Grow the channel if the group has more members than it has partitions."""
@@ -346,7 +338,7 @@ class AttachBatch:
         )
 
     def _write(self) -> None:
-        tx, new = self._tx, self.endpoints
+        tx, new = self.tx, self.endpoints
         for name, channel in self._grown.items():
             was = self._channels[name]
             if not channels_store.save(tx, channel, was=was, from_phases={was.phase}):
@@ -358,19 +350,19 @@ class AttachBatch:
         endpoints_store.save(tx, list(self._superseded.values()))
         endpoints_store.insert(tx, new)
         groups_store.save(tx, *self._changed_groups.values())
-        rebalance(tx, [(None, each) for each in new], now=self._now)
-        history.add(tx, self._events)
+        rebalance(tx, [(None, each) for each in new], now=self.now)
+        add_events(tx, self._events)
         endpoints_store.revise(tx, {each.channel_uid for each in new})
 
     def _answer(self, accepted: Sequence[tuple[_Candidate, Endpoint]]) -> None:
         uids = {each.channel.uid for each, _ in accepted}
-        versions = {uid: schemas_store.versions(self._tx, uid) for uid in sorted(uids)}
+        versions = {uid: schemas_store.versions(self.tx, uid) for uid in sorted(uids)}
         for each, endpoint in accepted:
             takes_over = endpoint.place.role is Role.WRITER and endpoint.place.group != ANONYMOUS
             self.outcomes[each.number] = Attached(
                 endpoint=endpoint,
                 created=each.existing is None,
-                took_over=takes_over and endpoints_store.was_left_unfinished(self._tx, endpoint),
+                took_over=takes_over and endpoints_store.was_left_unfinished(self.tx, endpoint),
                 partitions=each.partitions,
                 positions=self._positions(each),
                 channel=each.channel,

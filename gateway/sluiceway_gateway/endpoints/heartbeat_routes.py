@@ -1,7 +1,6 @@
 """The heartbeat route and its JSON."""
 
 import json
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -11,13 +10,12 @@ from pydantic import AfterValidator, BaseModel, Field
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.wire import Asked, Uid, time_json
 from sluiceway_gateway.endpoints.heartbeats import (
-    EndpointReply,
     EndpointReport,
     HeartbeatResult,
     TaskReply,
     TaskReport,
 )
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Attempt, State, TaskState
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Attempt, State, TaskState, reached_of
 from sluiceway_gateway.endpoints.session_store import EndpointContext
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
@@ -29,7 +27,6 @@ from sluiceway_gateway.endpoints.wire import (
     RoleWord,
     StateWord,
     counterpart_json,
-    positions_of,
 )
 from sluiceway_gateway.http.auth import access
 from sluiceway_gateway.http.json import json_response
@@ -177,7 +174,8 @@ class HeartbeatAnswer(BaseModel):
     "/heartbeats",
     summary="Report the state of a session's endpoints",
     response_model=HeartbeatAnswer,
-    responses=problems(413, also={200: {"description": "Taken", "model": HeartbeatAnswer}}),
+    response_description="Taken",
+    responses=problems(413),
 )
 def beat(
     body: HeartbeatPost,
@@ -200,7 +198,7 @@ def beat(
     )
     answer = _result_json(result)
     if body.tasks:
-        answer["tasks"] = [asdict(each) for each in result.tasks]
+        answer["tasks"] = result.tasks
     if body.keeps:
         answer["kept"] = [_kept_json(each) for each in result.kept]
     return json_response(answer)
@@ -215,7 +213,7 @@ def _report_of(body: EndpointReportBody) -> EndpointReport:
         payload=body.payload,
         listens="seen" in body.model_fields_set,
         seen=body.seen,
-        reached=positions_of(body.positions),
+        reached=reached_of(body.positions),
     )
 
 
@@ -226,30 +224,20 @@ def _task_report_of(body: TaskReportBody) -> TaskReport:
         number=body.attempt,
         state=TaskState(body.state),
         counters=body.counters,
-        reached=positions_of(body.positions),
+        reached=reached_of(body.positions),
     )
     return TaskReport(attempt=attempt, parts=body.parts, epoch=body.epoch)
 
 
 def _result_json(result: HeartbeatResult) -> dict[str, Any]:
     sides = {side: [counterpart_json(each) for each in on] for side, on in result.sides.items()}
-
-    def reply_json(reply: EndpointReply) -> dict[str, Any]:
-        return {
-            "id": reply.id,
-            "status": reply.status,
-            "reason": reply.reason,
-            "health": reply.health,
-            "asked": reply.asked,
-            "endpoints_revision": reply.revision,
-            "generation": reply.generation,
-            "counterparts": reply.counterparts and sides[reply.counterparts],
-        }
-
     return {
         "next_ms": result.next_ms,
         "beat": result.beat,
-        "endpoints": [reply_json(each) for each in result.replies],
+        "endpoints": [
+            {**vars(each), "counterparts": each.counterparts and sides[each.counterparts]}
+            for each in result.replies
+        ],
     }
 
 

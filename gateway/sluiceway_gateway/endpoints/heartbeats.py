@@ -4,10 +4,10 @@ Tasks run in processes of their own, whose heartbeats carry their reports. The e
 work for stays alive by the heartbeats of the session that attached it.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import groupby
 from typing import Any, Literal
 
 from sluiceway_gateway.auth.model import Action, Principal
@@ -18,12 +18,13 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.changes import EndpointChange, is_visible, save_changes
+from sluiceway_gateway.endpoints.change_store import EndpointChange, is_visible, save_changes
 from sluiceway_gateway.endpoints.model import (
     OPEN,
     Attempt,
     Endpoint,
     Health,
+    Reached,
     Role,
     State,
     are_done,
@@ -35,7 +36,6 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.endpoints.service import DetachSpec, detach_endpoint
 from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening
-from sluiceway_gateway.endpoints.store import Reached
 from sluiceway_gateway.errors import Fenced, Forbidden, IllegalTransition, MembersOpen
 
 _RECOVERED = "its session beats again"
@@ -81,7 +81,7 @@ class EndpointReply:
     reason: str | None = None
     health: Health | None = None
     asked: Literal["finish"] | None = None
-    revision: int | None = None
+    endpoints_revision: int | None = None
     """The revision of the channel's endpoints."""
     generation: int | None = None
     """The generation of its group before this heartbeat."""
@@ -148,13 +148,16 @@ class HeartbeatService:
         all endpoints of the session, and the result lists them. Raises Unauthenticated, Forbidden
         for a session of another owner, and InvalidRequest for a number that is far ahead.
         """
+        by_endpoint: dict[str, list[TaskReport]] = defaultdict(list)
+        for each in tasks:
+            by_endpoint[each.attempt.endpoint].append(each)
         with self._database.write() as tx:
             self._tokens.require_valid(tx, principal)
             heartbeat = _Heartbeat(
-                tx,
-                session,
-                reports,
-                tasks,
+                tx=tx,
+                session=session,
+                reports=reports,
+                tasks=by_endpoint,
                 principal=principal,
                 now=self._clock(),
             )
@@ -184,52 +187,40 @@ class _Evaluated:
         return change if is_visible(*change) else None
 
 
+@dataclass(kw_only=True)
 class _Heartbeat:
     """One heartbeat in one transaction."""
 
-    def __init__(
-        self,
-        tx: WriteTransaction,
-        session: str,
-        reports: Sequence[EndpointReport],
-        tasks: Sequence[TaskReport],
-        *,
-        principal: Principal,
-        now: datetime,
-    ) -> None:
-        self._tx = tx
-        self._session = session
-        self._reports = reports
-        self._principal = principal
-        self._now = now
-        self._counts = False
-        """Whether it is the newest of its session."""
-        by_endpoint = sorted(tasks, key=lambda each: each.attempt.endpoint)
-        self._tasks = {
-            id_: list(group)
-            for id_, group in groupby(by_endpoint, key=lambda each: each.attempt.endpoint)
-        }
-        self._worked: Mapping[str, EndpointContext] = {}
-        """The endpoints that tasks report for."""
-        self._owners: Mapping[str, str | None] = {}
-        self._kept: tuple[EndpointContext, ...] = ()
-        self.is_visible = False
-        """Whether it changed more than counters."""
+    tx: WriteTransaction
+    session: str
+    reports: Sequence[EndpointReport]
+    tasks: Mapping[str, Sequence[TaskReport]]
+    """By endpoint."""
+    principal: Principal
+    now: datetime
+    is_visible: bool = False
+    """Whether it changed more than counters."""
+    _counts: bool = False
+    """Whether it is the newest of its session."""
+    _worked: Mapping[str, EndpointContext] = field(default_factory=dict)
+    """The endpoints that tasks report for."""
+    _owners: Mapping[str, str | None] = field(default_factory=dict)
+    _kept: tuple[EndpointContext, ...] = ()
 
     def run(self, number: int, *, keeps: bool, client: str) -> HeartbeatResult:
         """Lock the session, then channels and endpoints if others see a change; save it all."""
-        tx, principal = self._tx, self._principal
-        self._worked = session_store.endpoint_context(tx, list(self._tasks))
+        tx, principal = self.tx, self.principal
+        self._worked = session_store.endpoint_context(tx, list(self.tasks))
         if self._worked:
             # A process that runs tasks attaches nothing itself.
             owner = principal.subject
-            opening = Opening(session=self._session, client=client, owner=owner)
-            session_store.begin(tx, [opening], now=self._now)
-        self._counts, newest = session_store.beat(tx, self._session, number, principal=principal)
+            opening = Opening(session=self.session, client=client, owner=owner)
+            session_store.begin(tx, [opening], now=self.now)
+        self._counts, newest = session_store.beat(tx, self.session, number, principal=principal)
         sessions = {each.endpoint.session for each in self._worked.values()}
         self._owners = session_store.owners(tx, sessions)
         if keeps:
-            found = session_store.kept_endpoints(tx, self._session)
+            found = session_store.kept_endpoints(tx, self.session)
             self._kept = tuple(each for each in found if self._may(each))
         others = self._other_endpoints()
         evaluated = self._evaluate()
@@ -265,7 +256,7 @@ class _Heartbeat:
         )
 
     def _may(self, context: EndpointContext) -> bool:
-        return self._principal.may(_action(context.endpoint), context.channel)
+        return self.principal.may(_action(context.endpoint), context.channel)
 
     def _other_endpoints(self) -> list[Endpoint]:
         """Return the endpoints without a report that may change."""
@@ -277,18 +268,18 @@ class _Heartbeat:
 
     def _save(self, changes: Sequence[EndpointChange]) -> None:
         visible = save_changes(
-            self._tx, changes, by=self._principal.id, now=self._now, health_cause=_RECOVERED
+            self.tx, changes, by=self.principal.id, now=self.now, health_cause=_RECOVERED
         )
-        self.is_visible = self.is_visible or visible
+        self.is_visible |= visible
 
     def _evaluate(self) -> list[_Evaluated]:
-        contexts = session_store.endpoint_context(self._tx, [each.id for each in self._reports])
-        return [self._evaluate_report(each, contexts.get(each.id)) for each in self._reports]
+        contexts = session_store.endpoint_context(self.tx, [each.id for each in self.reports])
+        return [self._evaluate_report(each, contexts.get(each.id)) for each in self.reports]
 
     def _evaluate_report(
         self, report: EndpointReport, context: EndpointContext | None
     ) -> _Evaluated:
-        if context is None or context.endpoint.session != self._session:
+        if context is None or context.endpoint.session != self.session:
             reason = f"This session has no such endpoint: {_UNKNOWN}"
             return _Evaluated(report=report, context=None, status="gone", reason=reason)
         endpoint = context.endpoint
@@ -306,7 +297,7 @@ class _Heartbeat:
             refusal = f"The endpoint {endpoint.id} is {endpoint.state}; detach it to close it."
         else:
             try:
-                after = moved(endpoint, report.state, now=self._now)
+                after = moved(endpoint, report.state, now=self.now)
             except IllegalTransition as error:
                 refusal = str(error)
         if endpoint.state is not State.CLOSED and not _is_unchanged(endpoint, after, report):
@@ -321,10 +312,10 @@ class _Heartbeat:
 
     def _save_tasks(self, others: Sequence[Endpoint]) -> tuple[TaskReply, ...]:
         """Save the reports of tasks, and that the session's endpoints are healthy again."""
-        locked = endpoints_store.hold(self._tx, [each.id for each in others])
+        locked = endpoints_store.hold(self.tx, [each.id for each in others])
         replies: list[TaskReply] = []
         changes: list[EndpointChange] = []
-        for id_, reports in self._tasks.items():
+        for id_, reports in self.tasks.items():
             before = locked.get(id_)
             reply = self._reply_to_tasks(id_, before, {each.epoch for each in reports})
             replies.append(reply)
@@ -338,6 +329,8 @@ class _Heartbeat:
             (each, returned(each))
             for each in locked.values()
             if each.health is not Health.HEALTHY and each.id not in self._worked
+            # Another may have taken its place since it was read.
+            if not each.superseded or each.may_return
         ]
         self._save(changes)
         return tuple(replies)
@@ -352,7 +345,7 @@ class _Heartbeat:
         endpoint = endpoint or context.endpoint
         try:
             owner = self._owners.get(context.endpoint.session)
-            self._principal.require_own(owner, f"The session of {endpoint.where}")
+            self.principal.require_own(owner, f"The session of {endpoint.where}")
         except Forbidden as error:
             return TaskReply(endpoint=id_, status="refused", reason=str(error))
         if not self._may(context):
@@ -371,7 +364,7 @@ class _Heartbeat:
         """Save attempts, and return the endpoint with the sums of its tasks."""
         sums: Mapping[str, float] = endpoint.counters
         tasks = {(endpoint.id, each.attempt.task) for each in reports}
-        known = session_store.attempts(self._tx, tasks)
+        known = session_store.attempts(self.tx, tasks)
         saved: list[Attempt] = []
         for report in reports:
             attempts = known[endpoint.id, report.attempt.task]
@@ -382,15 +375,15 @@ class _Heartbeat:
             saved.append(after)
             sums = recounted(sums, before, representative(attempts))
         if endpoint.state is State.OPENED:
-            endpoint = moved(endpoint, State.STARTED, now=self._now)
-        session_store.save_attempts(self._tx, saved, now=self._now)
+            endpoint = moved(endpoint, State.STARTED, now=self.now)
+        session_store.save_attempts(self.tx, saved, now=self.now)
         return replace(endpoint, counters=sums)
 
     def _close(self, endpoint: Endpoint, counters: Mapping[str, float]) -> bool:
         """Close an endpoint whose tasks are all done; False while its group keeps it open."""
         spec = DetachSpec(epoch=None, state=State.CLOSED, counters=counters)
         try:
-            detach_endpoint(self._tx, endpoint, spec, by=self._principal.id, now=self._now)
+            detach_endpoint(self.tx, endpoint, spec, by=self.principal.id, now=self.now)
         except MembersOpen:
             # The first of a group closes last: by a later report, or by a detach.
             return False
@@ -415,7 +408,7 @@ def _replies(evaluated: Sequence[_Evaluated]) -> tuple[EndpointReply, ...]:
                 reason=each.reason,
                 health=(each.after or context.endpoint).health,
                 asked="finish" if context.phase in FINISHING else None,
-                revision=revision,
+                endpoints_revision=revision,
                 generation=context.generation,
                 counterparts=(uid, role.counterpart) if lists else None,
             )

@@ -19,9 +19,9 @@ from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.statements import chunks
-from sluiceway_gateway.endpoints import history, liveness_store, session_store
+from sluiceway_gateway.endpoints import liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.changes import save_changes
+from sluiceway_gateway.endpoints.change_store import add_events, save_changes
 from sluiceway_gateway.endpoints.liveness_store import (
     EndpointBeat,
     LostWriter,
@@ -82,7 +82,7 @@ class RebalanceTimeout:
             ]
             groups_store.release_shares(tx, [each.id for each in slow])
             cause = "its partitions were given to others: it did not release them in time"
-            history.add(tx, [event(each, by="gateway", at=now, cause=cause) for each in slow])
+            add_events(tx, [event(each, by="gateway", at=now, cause=cause) for each in slow])
             endpoints_store.revise(tx, {each.channel_uid for each in slow})
         for each in slow:
             _log.info("a member did not release its partitions", endpoint=each.id)

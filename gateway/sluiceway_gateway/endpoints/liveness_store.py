@@ -1,7 +1,6 @@
 """Liveness scan: the rows that the reaper reads and writes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, case, func, select, update
@@ -27,8 +26,7 @@ class SessionBeat(NamedTuple):
     """The shortest of theirs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndpointBeat:
+class EndpointBeat(NamedTuple):
     """An endpoint whose health may get worse."""
 
     endpoint: str
@@ -36,9 +34,9 @@ class EndpointBeat:
     session: str
     beat: int
     """The number of its session's last heartbeat."""
-    health: Health
     interval_ms: int
     timeout_ms: int
+    health: Health
 
 
 class LostWriter(NamedTuple):
@@ -88,10 +86,10 @@ _ENDPOINT_BEATS = (
         endpoints.c.id,
         endpoints.c.channel_uid,
         endpoints.c.session_id,
-        endpoints.c.health,
         sessions.c.beat,
         channels.c.heartbeat_interval_ms,
         channels.c.heartbeat_timeout_ms,
+        endpoints.c.health,
     )
     .join(sessions, sessions.c.id == endpoints.c.session_id)
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
@@ -140,15 +138,7 @@ def session_beats(tx: ReadTransaction) -> list[SessionBeat]:
 def endpoint_beats(tx: ReadTransaction, sessions: Sequence[str]) -> list[EndpointBeat]:
     """Return the endpoints of these sessions whose health may get worse."""
     return [
-        EndpointBeat(
-            endpoint=row.id,
-            channel_uid=row.channel_uid,
-            session=row.session_id,
-            beat=row.beat,
-            health=Health(row.health),
-            interval_ms=row.heartbeat_interval_ms,
-            timeout_ms=row.heartbeat_timeout_ms,
-        )
+        EndpointBeat._make((*row[:-1], Health(row.health)))
         for part in chunks(sessions)
         for row in tx.execute(_ENDPOINT_BEATS, {"sessions": part})
     ]
@@ -166,5 +156,4 @@ def lost_writers(tx: ReadTransaction) -> list[LostWriter]:
 
 def save_lost_ends(tx: WriteTransaction, endpoint_id: str, ends: Mapping[int, int]) -> bool:
     """Save the ends of a lost writer's topic; False if it is no longer lost."""
-    values = {str(each): offset for each, offset in ends.items()}
-    return tx.execute(_SAVE_LOST_ENDS, {"the_id": endpoint_id, "the_ends": values}).rowcount == 1
+    return tx.execute(_SAVE_LOST_ENDS, {"the_id": endpoint_id, "the_ends": ends}).rowcount == 1

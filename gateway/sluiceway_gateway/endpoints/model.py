@@ -8,6 +8,9 @@ from typing import Any
 
 from sluiceway_gateway.errors import Fenced, IllegalTransition
 
+Reached = Mapping[int, tuple[int, int]]
+"""By partition, the next offset to read and how many records of that message are done."""
+
 #: The group, in the database, of endpoints without a group. No request can name it.
 ANONYMOUS = ""
 MAX_GROUP_SIZE = 10_000
@@ -241,6 +244,18 @@ def reported_ends(endpoint: Endpoint) -> Mapping[int, int] | None:
     return endpoint.ends if endpoint.state is State.ERROR else None
 
 
+def offsets_of(given: Mapping[str, int] | None) -> dict[int, int] | None:
+    """Return offsets by partition from JSON, whose keys are text."""
+    return None if given is None else {int(each): offset for each, offset in given.items()}
+
+
+def reached_of(given: Mapping[str, Sequence[int]] | None) -> Reached | None:
+    """Return reached positions by partition from JSON, whose keys are text."""
+    if given is None:
+        return None
+    return {int(each): (offset, records) for each, (offset, records) in given.items()}
+
+
 def next_health(health: Health, *, silent_ms: float, interval_ms: int, timeout_ms: int) -> Health:
     """Return the health of an endpoint whose session sent no heartbeat for so long.
 
@@ -263,8 +278,8 @@ class Event:
 
     channel_uid: str
     at: datetime
-    endpoint: str | None = None
-    group: str = ANONYMOUS
+    endpoint_id: str | None = None
+    group_name: str = ANONYMOUS
     state: State | None = None
     health: Health | None = None
     cause: str | None
@@ -277,8 +292,8 @@ def event(endpoint: Endpoint, *, by: str, at: datetime, cause: str | None) -> Ev
     return Event(
         channel_uid=endpoint.channel_uid,
         at=at,
-        endpoint=endpoint.id,
-        group=endpoint.place.group,
+        endpoint_id=endpoint.id,
+        group_name=endpoint.place.group,
         state=endpoint.state,
         health=endpoint.health,
         cause=cause,
@@ -300,8 +315,7 @@ class Attempt:
     """The later of two attempts at a task has the higher number."""
     state: TaskState
     counters: Mapping[str, float]
-    reached: Mapping[int, tuple[int, int]] | None
-    """By partition, the next offset to read and how many records of that message are done."""
+    reached: Reached | None
 
 
 def representative(attempts: Sequence[Attempt]) -> Attempt | None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Table, delete, exists, or_, select
@@ -42,14 +41,12 @@ class Pruner:
         """Delete some rows of each kind. Raises DatabaseUnavailable."""
         now = self._clock()
         before = now - self._retention
-        events = self._deleted(partial(_delete_events, before=before))
-        superseded = self._deleted(partial(_delete_superseded, before=before))
-        readers = self._deleted(partial(_delete_departed_readers, before=before))
+        events = self._deleted(_delete_events, before)
+        superseded = self._deleted(_delete_superseded, before)
+        readers = self._deleted(_delete_departed_readers, before)
         # After their endpoints.
-        idle = self._deleted(partial(_delete_idle_sessions, before=before))
-        answers = self._deleted(
-            partial(idempotency.forget, before=now - idempotency.REMEMBERED_FOR)
-        )
+        idle = self._deleted(_delete_idle_sessions, before)
+        answers = self._deleted(idempotency.forget, now - idempotency.REMEMBERED_FOR)
         return PruneCounts(
             events=events,
             endpoints=superseded + readers,
@@ -58,9 +55,9 @@ class Pruner:
             pause_s=0.0 if _ROWS in (events, superseded, readers, idle, answers) else _PAUSE_S,
         )
 
-    def _deleted(self, delete_some: Callable[..., int]) -> int:
+    def _deleted(self, delete_some: Callable[..., int], before: datetime) -> int:
         with self._database.write() as tx:
-            return delete_some(tx, limit=_ROWS)
+            return delete_some(tx, before=before, limit=_ROWS)
 
 
 def _delete_events(tx: WriteTransaction, *, before: datetime, limit: int) -> int:

@@ -11,9 +11,8 @@ from sluiceway_gateway.channels.connection import Listener, connection_text
 from sluiceway_gateway.channels.etag import endpoints_etag
 from sluiceway_gateway.channels.wire import Uid
 from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State, offsets_of, reached_of
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
     TAKES,
@@ -26,10 +25,8 @@ from sluiceway_gateway.endpoints.wire import (
     GroupName,
     RoleWord,
     endpoint_json,
-    ends_of,
     event_json,
     position_json,
-    positions_of,
 )
 from sluiceway_gateway.http.auth import Manager, Viewer, access
 from sluiceway_gateway.http.json import json_response, text_of
@@ -45,19 +42,13 @@ router = APIRouter(
 EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
 
 
-def _when(text: str) -> dict[str, Any]:
-    return {"description": text, "model": AttachedBody}
-
-
 @router.post(
     "",
     summary="Attach a reader or a writer",
     response_model=AttachedBody,
+    response_description="It was attached before",
     responses=problems(
-        404,
-        409,
-        413,
-        also={200: _when("It was attached before"), 201: _when("It is attached")},
+        404, 409, 413, also={201: {"description": "It is attached", "model": AttachedBody}}
     ),
 )
 async def attach(
@@ -103,13 +94,8 @@ async def attach(
     "",
     summary="List a channel's endpoints",
     response_model=EndpointList,
-    responses=problems(
-        404,
-        also={
-            200: {"description": "A page", "model": EndpointList},
-            304: {"description": "None of them has changed"},
-        },
-    ),
+    response_description="A page",
+    responses=problems(404, also={304: {"description": "None of them has changed"}}),
 )
 async def list_endpoints(
     name: Name,
@@ -137,8 +123,10 @@ async def list_endpoints(
     tag = {"ETag": endpoints_etag(channel, revision)}
     if precondition.names(tag["ETag"]):
         return Response(status_code=304, headers=tag)
-    where = EndpointFilter(role=None if role is None else Role(role), group=group)
-    page = await run_in_threadpool(service.page, name, where, after=after, limit=limit)
+    wanted = role and Role(role)
+    page = await run_in_threadpool(
+        service.page, name, role=wanted, group=group, after=after, limit=limit
+    )
     following = None if page.following is None else cursor_after_place(page.following)
     items = [endpoint_json(page.channel, each) for each in page.endpoints]
     answer = json_response({"items": items, "next_cursor": following})
@@ -150,7 +138,8 @@ async def list_endpoints(
     "/{id}",
     summary="Read an endpoint",
     response_model=EndpointDetailsBody,
-    responses=problems(404, also={200: {"description": "It", "model": EndpointDetailsBody}}),
+    response_description="It",
+    responses=problems(404),
 )
 def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) -> Response:  # noqa: A002
     """Return an endpoint, superseded or not, with its partitions and last events."""
@@ -166,9 +155,8 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
     "/{id}/detach",
     summary="Detach an endpoint",
     response_model=EndpointBody,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "It is detached", "model": EndpointBody}}
-    ),
+    response_description="It is detached",
+    responses=problems(404, 409, 413),
 )
 def detach(
     name: Name,
@@ -185,9 +173,9 @@ def detach(
         epoch=body.epoch,
         state=State(body.state),
         cause=body.cause,
-        ends=ends_of(body.ends),
+        ends=offsets_of(body.ends),
         counters=body.counters,
-        reached=positions_of(body.positions),
+        reached=reached_of(body.positions),
     )
     channel, endpoint = gateway.endpoints.detach(name, id, spec, uid=body.uid, principal=principal)
     return json_response(endpoint_json(channel, endpoint))
@@ -197,7 +185,8 @@ def detach(
     "/{id}",
     summary="Take an endpoint's place away",
     response_model=EndpointBody,
-    responses=problems(404, 409, also={200: {"description": "It is gone", "model": EndpointBody}}),
+    response_description="It is gone",
+    responses=problems(404, 409),
 )
 def remove_endpoint(
     name: Name,
@@ -221,9 +210,6 @@ def _attached_json(attached: Attached) -> dict[str, Any]:
         "endpoint": endpoint_json(channel, attached.endpoint)
         | {"partitions": list(attached.partitions), "took_over": attached.took_over},
         "takes": list(TAKES),
-        "heartbeat": {
-            "interval_ms": channel.spec.heartbeat.interval_ms,
-            "timeout_ms": channel.spec.heartbeat.timeout_ms,
-        },
+        "heartbeat": channel.spec.heartbeat,
         "positions": [position_json(each) for each in attached.positions],
     }

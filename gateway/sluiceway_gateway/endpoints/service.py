@@ -1,25 +1,30 @@
-"""Use cases of attached endpoints: read, detach, remove."""
+"""Use cases of endpoints: attach, read, detach, remove."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.service import require_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.endpoints import history, session_store
+from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.changes import save_changes
+from sluiceway_gateway.endpoints.attach_batch import AttachBatch, Attached, AttachRequest, Outcome
+from sluiceway_gateway.endpoints.change_store import add_events, events_of_endpoint, save_changes
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
     Event,
     Health,
     Place,
+    Reached,
     Role,
     State,
     event,
@@ -29,12 +34,13 @@ from sluiceway_gateway.endpoints.model import (
     returned,
     superseded,
 )
-from sluiceway_gateway.endpoints.store import EndpointFilter, Reached
 from sluiceway_gateway.errors import (
     ConcurrentChange,
+    DatabaseUnavailable,
     EndpointNotFound,
     InvalidRequest,
     MembersOpen,
+    SluicewayGatewayError,
     Violation,
 )
 from sluiceway_gateway.groups import store as groups_store
@@ -107,7 +113,7 @@ class Endpoints:
         with self._database.write() as tx:
             now = self._clock()
             channel = require_channel(name, channels_store.hold(tx, name), uid)
-            endpoint = _hold(tx, channel, endpoint_id)
+            endpoint = hold_endpoint(tx, channel, endpoint_id)
             reads = endpoint.place.role is Role.READER
             principal.require(Action.READ if reads else Action.WRITE, name)
             if reads and spec.ends is not None:
@@ -132,7 +138,7 @@ class Endpoints:
         with self._database.write() as tx:
             now = self._clock()
             channel = require_channel(name, channels_store.hold(tx, name), uid)
-            endpoint = _hold(tx, channel, endpoint_id)
+            endpoint = hold_endpoint(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
             at = f"{now:%Y-%m-%d %H:%M:%S} UTC"
@@ -148,7 +154,7 @@ class Endpoints:
         """Return the topic's ends if a writer's are unknown; called outside of transactions."""
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), uid)
-            endpoint = _require(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
+            endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
         reads = endpoint.place.role is Role.READER
         if reads or endpoint.superseded or reported_ends(endpoint) is not None:
             return None
@@ -170,13 +176,21 @@ class Endpoints:
             return channel, endpoints_store.revision(tx, channel.uid)
 
     def page(
-        self, name: str, where: EndpointFilter, *, after: Place | None, limit: int
+        self,
+        name: str,
+        *,
+        role: Role | None = None,
+        group: str | None = None,
+        after: Place | None,
+        limit: int,
     ) -> EndpointPage:
         """Return endpoints in the order of their places, after `after`; raises ChannelNotFound."""
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
             revision = endpoints_store.revision(tx, channel.uid)
-            found = endpoints_store.page(tx, channel.uid, where, after=after, limit=limit + 1)
+            found = endpoints_store.page(
+                tx, channel.uid, role=role, group=group, after=after, limit=limit + 1
+            )
         return EndpointPage(
             channel=channel,
             revision=revision,
@@ -191,8 +205,8 @@ class Endpoints:
         """
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
-            endpoint = _require(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
-            events = history.of_endpoint(tx, endpoint_id, limit=_EVENTS_SHOWN)
+            endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
+            events = events_of_endpoint(tx, endpoint_id, limit=_EVENTS_SHOWN)
         return EndpointDetails(
             channel=channel,
             endpoint=endpoint,
@@ -282,14 +296,17 @@ def _insert_stand_in(
     )
     groups_store.save(tx, group)
     endpoints_store.insert(tx, [stand_in])
-    history.add(tx, [event(stand_in, by=by, at=now, cause=cause)])
+    add_events(tx, [event(stand_in, by=by, at=now, cause=cause)])
 
 
-def _hold(tx: WriteTransaction, channel: Channel, endpoint_id: str) -> Endpoint:
-    return _require(channel, endpoint_id, endpoints_store.hold(tx, [endpoint_id]).get(endpoint_id))
+def hold_endpoint(tx: WriteTransaction, channel: Channel, endpoint_id: str) -> Endpoint:
+    """Lock an endpoint of the channel and return it; raises EndpointNotFound."""
+    held = endpoints_store.hold(tx, [endpoint_id]).get(endpoint_id)
+    return require_endpoint(channel, endpoint_id, held)
 
 
-def _require(channel: Channel, endpoint_id: str, endpoint: Endpoint | None) -> Endpoint:
+def require_endpoint(channel: Channel, endpoint_id: str, endpoint: Endpoint | None) -> Endpoint:
+    """Return the endpoint, if it is one of the channel; raises EndpointNotFound."""
     if endpoint is None or endpoint.channel_uid != channel.uid:
         raise EndpointNotFound(f"The channel {channel.name!r} has no endpoint {endpoint_id}.")
     return endpoint
@@ -308,3 +325,86 @@ def _require_last(tx: WriteTransaction, endpoint: Endpoint) -> None:
             f"{', '.join(others[:20])}{', …' if len(others) > 20 else ''}. Send the request again "
             "after they have closed or are lost."
         )
+
+
+#: Requests in one transaction, which holds up others.
+_BATCH_SIZE = 200
+#: Threads for requests that wait for a row lock.
+_WAITING_THREADS = 8
+
+
+class AttachService:
+    """Attaches endpoints to the channels of one database.
+
+    Requests that arrive together share a transaction. One that needs a row which another
+    transaction holds is retried alone, so it does not hold up the others.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        tokens: Tokens,
+        *,
+        wake: Callable[[], None],
+        notify: Callable[[], None],
+        clock: Clock = system_clock,
+    ) -> None:
+        """`wake` is called when a channel has to grow, `notify` after new endpoints."""
+        self._database = database
+        self._tokens = tokens
+        self._wake = wake
+        self._notify = notify
+        self._clock = clock
+        self._batcher = Batcher(
+            self._attach_all, name="attach", key=lambda each: each.key, most=_BATCH_SIZE
+        )
+        self._waiting = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="attach")
+
+    def close(self) -> None:
+        """Stop after all requests are answered."""
+        self._batcher.close()
+        self._waiting.shutdown()
+
+    def submit(self, request: AttachRequest) -> "Future[Attached]":
+        """Attach an endpoint, with an epoch above all others of its group.
+
+        A repeated request changes nothing, however late. The future raises Unauthenticated,
+        Forbidden, ChannelNotFound, UidMismatch, ChannelNotReady (also while the channel grows
+        with the group), ChannelClosed, Fenced, EndpointIdReused, GroupSize, GroupMode,
+        GroupLargerThanPinned and TopicChanged.
+        """
+        return self._batcher.submit(request)
+
+    def _attach_all(
+        self, requests: Sequence[AttachRequest]
+    ) -> "list[Attached | Future[Attached] | Exception]":
+        outcomes: Sequence[Outcome]
+        try:
+            outcomes = self._attach(requests, wait=False)
+        except DatabaseUnavailable:
+            raise
+        except Exception:
+            # A value that the database refuses fails the transaction: find the request it is in.
+            outcomes = [None] * len(requests)
+        return [
+            outcome or self._waiting.submit(self._attach_one, request)
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]
+
+    def _attach_one(self, request: AttachRequest) -> Attached:
+        (outcome,) = self._attach([request], wait=True)
+        assert outcome is not None, "the request waited for its locks"  # noqa: S101
+        if isinstance(outcome, SluicewayGatewayError):
+            raise outcome
+        return outcome
+
+    def _attach(self, requests: Sequence[AttachRequest], *, wait: bool) -> "list[Outcome]":
+        with self._database.write() as tx:
+            refusals = self._tokens.refusals(tx, {each.principal for each in requests})
+            batch = AttachBatch(tx=tx, requests=requests, now=self._clock(), wait=wait)
+            batch.run(refusals)
+        if batch.needs_growth:
+            self._wake()
+        if batch.endpoints:
+            self._notify()
+        return batch.outcomes

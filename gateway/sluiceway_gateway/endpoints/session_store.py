@@ -29,13 +29,8 @@ from sluiceway_gateway.db.schema import (
     sessions,
 )
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, chunks
-from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, TaskState
-from sluiceway_gateway.endpoints.store import (
-    MAY_RETURN,
-    endpoint_of,
-    reached_column,
-    reached_of,
-)
+from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, TaskState, reached_of
+from sluiceway_gateway.endpoints.store import MAY_RETURN, endpoint_of
 from sluiceway_gateway.errors import InvalidRequest, Violation
 from sluiceway_gateway.groups.store import of_its_group
 
@@ -88,18 +83,17 @@ def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -
 
     A session of another owner stays as it is.
     """
-    by_id = {each.session: each for each in openings}
-    rows = [
-        {
-            "id": id_,
+    rows = {
+        each.session: {
+            "id": each.session,
             "beat": 0,
             "started_at": now,
-            "client": by_id[id_].client,
-            "owner": by_id[id_].owner,
+            "client": each.client,
+            "owner": each.owner,
         }
-        for id_ in sorted(by_id)
-    ]
-    tx.run_each(_BEGIN[tx.dialect], rows)
+        for each in openings
+    }
+    tx.run_each(_BEGIN[tx.dialect], [rows[id_] for id_ in sorted(rows)])
 
 
 def owners(tx: ReadTransaction, ids: Collection[str]) -> dict[str, str | None]:
@@ -271,8 +265,8 @@ def save_attempts(tx: WriteTransaction, changed: Sequence[Attempt], *, now: date
             "task": each.task,
             "attempt": each.number,
             "state": str(each.state),
-            "counters": dict(each.counters),
-            "reached": reached_column(each.reached),
+            "counters": each.counters,
+            "reached": each.reached,
             "changed_at": now,
         }
         for each in changed

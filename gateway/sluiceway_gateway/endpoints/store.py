@@ -1,7 +1,6 @@
 """Storage of endpoints. Lock order: sessions, channels, endpoints, each sorted by id."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row, and_, bindparam, or_, select, tuple_, update
@@ -15,15 +14,14 @@ from sluiceway_gateway.endpoints.model import (
     Health,
     Mode,
     Place,
+    Reached,
     Role,
     Share,
     State,
     merged_ends,
+    offsets_of,
 )
 from sluiceway_gateway.errors import ConcurrentChange
-
-Reached = Mapping[int, tuple[int, int]]
-"""By partition, the next offset to read and how many records of that message are done."""
 
 # A status reads thousands of rows, and a dict is ten times as fast as a call of the enum.
 _ROLES = {str(each): each for each in Role}
@@ -61,8 +59,8 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
         changed_at=row.changed_at,
         counters=row.counters,
         payload=row.payload,
-        ends=_offsets(row.ends),
-        lost_at=_offsets(row.lost_at),
+        ends=offsets_of(row.ends),
+        lost_at=offsets_of(row.lost_at),
         commits=row.commits,
         title=row.title,
         share=share_of(row),
@@ -108,32 +106,11 @@ def changing_values_of(endpoint: Endpoint) -> dict[str, Any]:
         "share_size": endpoint.share and endpoint.share.size,
         "cause": endpoint.cause,
         "changed_at": endpoint.changed_at,
-        "counters": dict(endpoint.counters),
-        "payload": None if endpoint.payload is None else dict(endpoint.payload),
-        "ends": _texts(endpoint.ends),
-        "lost_at": _texts(endpoint.lost_at),
+        "counters": endpoint.counters,
+        "payload": endpoint.payload,
+        "ends": endpoint.ends,
+        "lost_at": endpoint.lost_at,
     }
-
-
-def reached_of(value: Mapping[str, Sequence[int]] | None) -> Reached | None:
-    """Return what a column `reached` holds."""
-    if value is None:
-        return None
-    return {int(each): (offset, records) for each, (offset, records) in value.items()}
-
-
-def reached_column(reached: Reached | None) -> dict[str, list[int]] | None:
-    """Return the value of a column `reached`."""
-    return None if reached is None else {str(each): list(at) for each, at in reached.items()}
-
-
-def _offsets(value: Mapping[str, int] | None) -> dict[int, int] | None:
-    return None if value is None else {int(each): offset for each, offset in value.items()}
-
-
-def _texts(value: Mapping[int, int] | None) -> dict[str, int] | None:
-    # The keys of JSON are text.
-    return None if value is None else {str(each): offset for each, offset in value.items()}
 
 
 _HERE = ~endpoints.c.superseded
@@ -198,14 +175,6 @@ _SAVE_REACHED = PreparedDml(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndpointFilter:
-    """A selection of a channel's places."""
-
-    role: Role | None = None
-    group: str | None = None
-
-
 def find(tx: ReadTransaction, endpoint_id: str) -> Endpoint | None:
     """Return the endpoint of this id, superseded or not."""
     return find_all(tx, [endpoint_id]).get(endpoint_id)
@@ -260,14 +229,20 @@ def ends_before(tx: ReadTransaction, endpoint: Endpoint) -> Mapping[int, int] | 
 
 
 def page(
-    tx: ReadTransaction, channel_uid: str, where: EndpointFilter, *, after: Place | None, limit: int
+    tx: ReadTransaction,
+    channel_uid: str,
+    *,
+    role: Role | None,
+    group: str | None,
+    after: Place | None,
+    limit: int,
 ) -> list[Endpoint]:
     """Return endpoints in the order of their places, after `after`."""
     statement = select(endpoints).where(endpoints.c.channel_uid == channel_uid, _HERE)
-    if where.role is not None:
-        statement = statement.where(endpoints.c.role == str(where.role))
-    if where.group is not None:
-        statement = statement.where(endpoints.c.group_name == where.group)
+    if role is not None:
+        statement = statement.where(endpoints.c.role == str(role))
+    if group is not None:
+        statement = statement.where(endpoints.c.group_name == group)
     if after is not None:
         statement = statement.where(
             tuple_(*_PLACE) > tuple_(str(after.role), after.group, after.index)
@@ -319,7 +294,7 @@ def save_counters(
 ) -> None:
     """Save the counters of endpoints, and the offsets that they reached unless None."""
     rows = [
-        {"the_id": id_, "counters": dict(counters), "reached": reached_column(reached)}
+        {"the_id": id_, "counters": counters, "reached": reached}
         for id_, counters, reached in sorted(reports, key=lambda each: each[0])
     ]
     tx.run_each(_SAVE_COUNTERS, [each for each in rows if each["reached"] is None])

@@ -202,13 +202,13 @@ def endpoint_json(channel: Channel, endpoint: Endpoint) -> dict[str, Any]:
         "channel": {"name": channel.name, "uid": channel.uid},
         **counterpart_json(endpoint),
         "title": endpoint.title,
-        "mode": str(endpoint.mode),
+        "mode": endpoint.mode,
         "epoch": endpoint.epoch,
         "generation": endpoint.generation,
         "superseded": endpoint.superseded,
         "attached_at": time_json(endpoint.attached_at),
         "changed_at": time_json(endpoint.changed_at),
-        "counters": dict(endpoint.counters),
+        "counters": endpoint.counters,
     }
 
 
@@ -217,42 +217,25 @@ def counterpart_json(endpoint: Endpoint) -> dict[str, Any]:
     place = endpoint.place
     return {
         "id": endpoint.id,
-        "role": str(place.role),
+        "role": place.role,
         "group": None if place.group == ANONYMOUS else place.group,
         "index": place.index,
         "size": endpoint.size,
-        "state": str(endpoint.state),
-        "health": str(endpoint.health),
+        "state": endpoint.state,
+        "health": endpoint.health,
         "cause": endpoint.cause,
         "payload": endpoint.payload,
-        "ends": ends_json(endpoint.ends),
-        "lost_at": ends_json(endpoint.lost_at),
+        "ends": endpoint.ends,
+        "lost_at": endpoint.lost_at,
     }
-
-
-def ends_json(ends: Any) -> dict[str, int] | None:
-    """Return offsets by partition as JSON."""
-    return None if ends is None else {str(each): offset for each, offset in ends.items()}
-
-
-def ends_of(ends: dict[str, int] | None) -> dict[int, int] | None:
-    """Return offsets by partition from JSON."""
-    return None if ends is None else {int(each): offset for each, offset in ends.items()}
-
-
-def positions_of(positions: dict[str, list[int]] | None) -> dict[int, tuple[int, int]] | None:
-    """Return positions by partition from JSON."""
-    if positions is None:
-        return None
-    return {int(each): (offset, records) for each, (offset, records) in positions.items()}
 
 
 def event_json(event: Event) -> dict[str, Any]:
     """Return a line of history as JSON."""
     return {
         "at": time_json(event.at),
-        "state": event.state and str(event.state),
-        "health": event.health and str(event.health),
+        "state": event.state,
+        "health": event.health,
         "cause": event.cause,
         "by": event.by,
     }

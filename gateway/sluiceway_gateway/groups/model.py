@@ -95,17 +95,14 @@ class Group:
         group = replace(self, size=size, mode=config.mode, dynamic=config.dynamic)
         return group.next_generation(now)
 
-    def next_generation(self, now: datetime) -> "Group":
-        """Return the group in a new generation."""
-        return replace(self, generation=self.generation + 1, changed_at=now)
-
-    def resized(self, size: int, *, now: datetime) -> "Group":
-        """Return the group with another size, in a new generation."""
-        return replace(self, size=size).next_generation(now)
+    def next_generation(self, now: datetime, *, size: int | None = None) -> "Group":
+        """Return the group in a new generation, with another `size` if given."""
+        generation = self.generation + 1
+        return replace(self, generation=generation, size=size or self.size, changed_at=now)
 
     def rebalanced(self, *, living: int, now: datetime) -> "Group":
         """Return a dynamic group in a new generation, after members joined or left."""
-        return replace(self, size=max(1, living)).next_generation(now)
+        return self.next_generation(now, size=max(1, living))
 
     def with_member(self, index: int | None) -> tuple["Group", Place]:
         """Return the group with one more instance, and the place of that instance."""

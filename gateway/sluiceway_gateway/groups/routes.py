@@ -1,7 +1,5 @@
 """Routes of groups: sync and resize."""
 
-from dataclasses import asdict
-
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
@@ -68,9 +66,8 @@ class ResizedBody(BaseModel):
     "/endpoints/{id}/sync",
     summary="Take a share of a dynamic group's partitions",
     response_model=AssignmentBody,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "The assignment", "model": AssignmentBody}}
-    ),
+    response_description="The assignment",
+    responses=problems(404, 409, 413),
 )
 def sync(
     name: Name,
@@ -89,7 +86,7 @@ def sync(
     request = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
     found = gateway.groups.sync(name, id, request, uid=body.uid, principal=principal)
     return json_response(
-        asdict(found) | {"positions": [position_json(each) for each in found.positions]}
+        vars(found) | {"positions": [position_json(each) for each in found.positions]}
     )
 
 
@@ -97,9 +94,8 @@ def sync(
     "/groups/{group}/resize",
     summary="Change a group's size",
     response_model=ResizedBody,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "The group with its size", "model": ResizedBody}}
-    ),
+    response_description="The group with its size",
+    responses=problems(404, 409, 413),
 )
 def resize(
     name: Name, group: InGroup, body: ResizePost, principal: Viewer, gateway: Gateway

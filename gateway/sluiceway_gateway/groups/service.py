@@ -11,17 +11,16 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.changes import save_changes
+from sluiceway_gateway.endpoints.change_store import save_changes
 from sluiceway_gateway.endpoints.model import (
-    ANONYMOUS,
     Endpoint,
     Mode,
     Role,
     State,
     superseded,
 )
+from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
 from sluiceway_gateway.errors import (
-    EndpointNotFound,
     GroupLargerThanPinned,
     GroupNotFound,
     GroupSize,
@@ -105,13 +104,14 @@ class GroupService:
             with self._database.read() as tx:
                 channel = require_channel(name, channels_store.find(tx, name), uid)
                 found = endpoints_store.find(tx, endpoint_id)
-                endpoint = _member(channel, endpoint_id, found, request)
+                endpoint = require_endpoint(channel, endpoint_id, found)
+                _require_member(endpoint, request)
                 return _assignment(tx, channel, endpoint, _group(tx, endpoint))
         with self._database.write() as tx:
             channel = require_channel(name, channels_store.hold(tx, name), uid)
             # Its commits in progress end first, so that the next holder sees them.
-            found = endpoints_store.hold(tx, [endpoint_id]).get(endpoint_id)
-            endpoint = _member(channel, endpoint_id, found, request)
+            endpoint = hold_endpoint(tx, channel, endpoint_id)
+            _require_member(endpoint, request)
             session_store.require_own(tx, endpoint.session, principal)
             group = _group(tx, endpoint)
             members = _live_members(tx, endpoint)
@@ -145,12 +145,7 @@ class GroupService:
         with self._database.write() as tx:
             now = self._clock()
             channel = require_channel(name, channels_store.hold(tx, name), uid)
-            found = groups_store.find(tx, channel.uid, Role.READER, group)
-            if found is None or group == ANONYMOUS:
-                raise GroupNotFound(
-                    f"The channel {name!r} has no group of readers {group!r}: no reader was ever "
-                    "attached in it."
-                )
+            found = require_group(tx, channel, group)
             if found.dynamic:
                 raise GroupSize(
                     f"The group {group!r} is dynamic: its size is the number of its members. "
@@ -160,7 +155,7 @@ class GroupService:
                 return found
             require_generation(found, generation)
             _require_partitions(channel, found, size)
-            resized = found.resized(size, now=now)
+            resized = found.next_generation(now, size=size)
             members = endpoints_store.members(tx, channel.uid, Role.READER, group)
             # Their commits in progress end first; later ones are refused.
             locked = endpoints_store.hold(
@@ -176,6 +171,16 @@ class GroupService:
         return resized
 
 
+def require_group(tx: ReadTransaction, channel: Channel, name: str) -> Group:
+    """Return a group of readers; raises GroupNotFound."""
+    group = groups_store.find(tx, channel.uid, Role.READER, name)
+    if group is None:
+        raise GroupNotFound(
+            f"The channel {channel.name!r} has no group {name!r}: no reader has attached with it."
+        )
+    return group
+
+
 def _group(tx: ReadTransaction, endpoint: Endpoint) -> Group:
     place = endpoint.place
     group = groups_store.find(tx, endpoint.channel_uid, place.role, place.group)
@@ -188,11 +193,11 @@ def _live_members(tx: ReadTransaction, endpoint: Endpoint) -> list[Member]:
     return groups_store.living(tx, [key])[key]
 
 
-def _member(
-    channel: Channel, endpoint_id: str, endpoint: Endpoint | None, request: SyncRequest
-) -> Endpoint:
-    if endpoint is None or endpoint.channel_uid != channel.uid:
-        raise EndpointNotFound(f"The channel {channel.name!r} has no endpoint {endpoint_id}.")
+def _require_member(endpoint: Endpoint, request: SyncRequest) -> None:
+    """Raise an error unless the endpoint is a live member of a dynamic group.
+
+    That is NoGroup, Fenced, StaleGeneration or IllegalTransition.
+    """
     if not endpoint.is_dynamic or endpoint.place.role is not Role.READER:
         raise NoGroup(
             f"The endpoint {endpoint.id} is {endpoint.where}, which is not dynamic: its partitions "
@@ -200,7 +205,6 @@ def _member(
         )
     endpoint.require(epoch=request.epoch)
     require_live(endpoint)
-    return endpoint
 
 
 def _assignment(

@@ -54,21 +54,7 @@ def find_all(tx: ReadTransaction, keys: Collection[RoleGroup]) -> dict[RoleGroup
 
 def save(tx: WriteTransaction, *groups: Group) -> None:
     """Insert groups, or update them."""
-    rows = [
-        {
-            "channel_uid": each.channel_uid,
-            "role": str(each.role),
-            "name": each.name,
-            "mode": str(each.mode),
-            "size": each.size,
-            "generation": each.generation,
-            "epoch": each.epoch,
-            "next_index": each.next_index,
-            "dynamic": each.dynamic,
-            "changed_at": each.changed_at,
-        }
-        for each in groups
-    ]
+    rows = [vars(each) | {"role": str(each.role), "mode": str(each.mode)} for each in groups]
     tx.run_each(_SAVE[tx.dialect], rows)
 
 

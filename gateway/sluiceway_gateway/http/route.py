@@ -19,9 +19,8 @@ from starlette.types import Receive, Scope, Send
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.endpoints.attach import AttachService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
-from sluiceway_gateway.endpoints.service import Endpoints
+from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.errors import BodyTooLarge, Forbidden, InvalidRequest, Violation
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http.auth import PUBLIC, Access
@@ -30,8 +29,7 @@ from sluiceway_gateway.http.problems import malformed
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
-from sluiceway_gateway.offsets.ack import Acknowledgements
-from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.service import Statuses
 

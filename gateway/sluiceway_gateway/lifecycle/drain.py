@@ -20,7 +20,7 @@ from sluiceway_gateway.errors import ConcurrentChange, EndpointsLive, KafkaUnava
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, listed, unread
-from sluiceway_gateway.lifecycle.store import closing, save_status, usage_of_channel
+from sluiceway_gateway.lifecycle.store import closing, usage_of_channel
 
 _log = structlog.get_logger(__name__)
 
@@ -84,7 +84,8 @@ class Drainer:
             updated = drained(held, usage_of_channel(tx, held), bounds, now=self._clock())
             if updated is held:
                 return channel
-            save_status(tx, updated, was=held)
+            # The reconciler has nothing to do: Kafka is not concerned.
+            channels_store.replace_row(tx, updated, was=held)
         if updated.phase is Phase.CLOSED:
             _log.info("a channel is drained and closed", channel=channel.name)
         return updated

@@ -14,7 +14,10 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, sources
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.change_store import add_events
+from sluiceway_gateway.endpoints.model import Event
 from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.lifecycle.model import apply_idle_limit, is_quiet, watch_period
@@ -23,9 +26,7 @@ from sluiceway_gateway.lifecycle.store import (
     LastUse,
     last_use,
     last_uses,
-    record_event,
     record_use,
-    save_status,
 )
 
 _log = structlog.get_logger(__name__)
@@ -106,11 +107,14 @@ class TtlReaper:
 
     def _record_open(self, living: list[LastUse], now: datetime) -> None:
         """Save from time to time that channels with open endpoints are in use."""
-        due = [each.channel.uid for each in living if each.used_at < now - USE_INTERVAL]
-        for start in range(0, len(due), _BATCH_SIZE):
+        due = [replace(each, used_at=now) for each in living if each.used_at < now - USE_INTERVAL]
+        self._record(due, interval=USE_INTERVAL)
+
+    def _record(self, uses: list[LastUse], *, interval: timedelta) -> None:
+        for some in chunks(uses, _BATCH_SIZE):
             with self._database.write() as tx:
-                for uid in due[start : start + _BATCH_SIZE]:
-                    record_use(tx, uid, now)
+                for each in some:
+                    record_use(tx, each.channel.uid, each.used_at, interval=interval)
 
     def _clocks_apart(self) -> timedelta:
         """Return the difference of the wall clock and the monotonic clock."""
@@ -120,10 +124,7 @@ class TtlReaper:
         """Move all last uses forward, and return them."""
         _log.warning("the clock was set forward: idle channels stay for longer", by=str(by))
         later = [replace(each, used_at=each.used_at + by) for each in found]
-        for start in range(0, len(later), _BATCH_SIZE):
-            with self._database.write() as tx:
-                for each in later[start : start + _BATCH_SIZE]:
-                    record_use(tx, each.channel.uid, each.used_at, interval=timedelta(0))
+        self._record(later, interval=timedelta(0))
         return later
 
     def _check_topic(self, quiet: LastUse, now: datetime) -> bool:
@@ -137,9 +138,9 @@ class TtlReaper:
         before = self._seen.get(channel.uid)
         try:
             bounds = require_watermarks(self._logs, channel.topic.name, len(partitions))
-            newest = None
+            grown_at: datetime | None = now
             if before is None:
-                newest = self._logs.newest(channel.topic.name, partitions)
+                grown_at = self._logs.newest(channel.topic.name, partitions)
         except KafkaUnavailable as error:
             _log.warning("kafka is away", reason=str(error), topic=channel.topic.name)
             self._seen.pop(channel.uid, None)
@@ -147,7 +148,6 @@ class TtlReaper:
         ends = {partition: each.end_offset for partition, each in bounds.items()}
         if before is None or before.ends != ends:
             self._seen[channel.uid] = _TopicEnds(ends=ends, since_s=now_s)
-            grown_at = now if before is not None else newest
             if grown_at is not None and grown_at > quiet.used_at:
                 with self._database.write() as tx:
                     record_use(tx, channel.uid, min(grown_at, now), interval=timedelta(0))
@@ -166,11 +166,13 @@ class TtlReaper:
             if updated is present.channel:
                 return None
             if updated.phase is present.channel.phase:
-                save_status(tx, updated, was=present.channel)
+                # The reconciler has nothing to do: Kafka is not concerned.
+                channels_store.replace_row(tx, updated, was=present.channel)
                 return updated
             what = "closed" if updated.phase is Phase.CLOSED else "removed"
             since = present.used_at.isoformat(timespec="seconds")
-            record_event(tx, held, f"{what}: not used since {since}", at=now)
+            cause = f"{what}: not used since {since}"
+            add_events(tx, [Event(channel_uid=held.uid, at=now, cause=cause, by="gateway")])
             endpoints_store.revise(tx, [held.uid])
             channels_store.save(
                 tx, updated, was=present.channel, from_phases=sources(updated.phase)
@@ -212,4 +214,5 @@ class UsageRecorder:
             # The request succeeds all the same: its client will attach, commit or write.
             _log.warning("a use is not saved", channel=channel.name, reason=str(error))
             return
-        self._recorded[channel.uid] = now
+        recent = {uid: at for uid, at in self._recorded.items() if abs(now - at) < USE_INTERVAL}
+        self._recorded = recent | {channel.uid: now}

@@ -9,11 +9,10 @@ from typing import Any
 from sqlalchemy import Row, bindparam, exists, func, or_, select, update
 
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.channels.store import channel_of, in_phases, replace_row, selection
+from sluiceway_gateway.channels.store import channel_of, in_phases, selection
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions
-from sluiceway_gateway.endpoints import history
-from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Event, Health, Mode, Role
+from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Health, Mode, Role
 from sluiceway_gateway.lifecycle.model import PHASES, SHARED, ChannelUsage, GroupUsage
 
 # Built once: the leading replica runs them all the time.
@@ -55,7 +54,7 @@ _GROUPS = (
 def usage_of_channel(tx: ReadTransaction, channel: Channel) -> ChannelUsage:
     """Return the endpoints and groups of a channel, without positions in other topics."""
     rows = tx.execute(_PRESENT, {"channel_uid": channel.uid}).all()
-    living = [row for row in rows if row.state in OPEN and row.health != str(Health.LOST)]
+    living = [row for row in rows if _lives(row)]
     return ChannelUsage(
         writers=tuple(_place(row) for row in living if row.role == str(Role.WRITER)),
         ungrouped=tuple(
@@ -72,14 +71,6 @@ def closing(tx: ReadTransaction) -> list[Channel]:
     return [channel_of(row) for row in tx.execute(_CLOSING)]
 
 
-def save_status(tx: WriteTransaction, channel: Channel, *, was: Channel) -> bool:
-    """Save a channel whose status changed; False if it is no longer as it `was`.
-
-    The time of its next reconciliation stays, as nothing here concerns Kafka.
-    """
-    return replace_row(tx, channel, was=was)
-
-
 def _groups(
     tx: ReadTransaction, channel: Channel, readers: Sequence[Row[Any]]
 ) -> tuple[GroupUsage, ...]:
@@ -87,26 +78,24 @@ def _groups(
     own = {"channel_uid": channel.uid, "topic_id": channel.topic.id}
     for row in tx.execute(_COMMITTED, own):
         committed[row.group_name][row.member_index][row.partition] = row.next_offset
-    groups = tx.execute(_GROUPS, {"channel_uid": channel.uid})
-    modes = {row.name: row.mode for row in groups}
     members: dict[str, list[Row[Any]]] = defaultdict(list)
     for row in readers:
         members[row.group_name].append(row)
     return tuple(
         GroupUsage(
-            group=name,
-            shared=mode == str(Mode.SHARED),
-            members=frozenset(row.member_index for row in members[name]),
-            living=frozenset(
-                row.member_index
-                for row in members[name]
-                if row.state in OPEN and row.health != str(Health.LOST)
-            ),
-            positions=committed.get(name, {}),
-            reached=_reached(members[name], shared=mode == str(Mode.SHARED)),
+            group=group.name,
+            shared=group.mode == str(Mode.SHARED),
+            members=frozenset(row.member_index for row in members[group.name]),
+            living=frozenset(row.member_index for row in members[group.name] if _lives(row)),
+            positions=committed.get(group.name, {}),
+            reached=_reached(members[group.name], shared=group.mode == str(Mode.SHARED)),
         )
-        for name, mode in modes.items()
+        for group in tx.execute(_GROUPS, {"channel_uid": channel.uid})
     )
+
+
+def _lives(row: Row[Any]) -> bool:
+    return row.state in OPEN and row.health != str(Health.LOST)
 
 
 def _reached(members: Sequence[Row[Any]], *, shared: bool) -> dict[int, dict[int, int]]:
@@ -189,11 +178,6 @@ def record_use(
         )
         .values(used_at=at)
     )
-
-
-def record_event(tx: WriteTransaction, channel: Channel, what: str, *, at: datetime) -> None:
-    """Append a line about the channel to its history."""
-    history.add(tx, [Event(channel_uid=channel.uid, at=at, cause=what, by="gateway")])
 
 
 def _last_use_of(row: Any) -> LastUse:

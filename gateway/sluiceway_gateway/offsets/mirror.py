@@ -4,16 +4,16 @@ It goes one way: from the database to Kafka's group offsets, which the gateway n
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 import structlog
 
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, Rejection
 from sluiceway_gateway.offsets.store import MirroredOffset, mirrored_offsets
 
@@ -28,15 +28,6 @@ _RETRY_S = 15.0
 _FULL_S = 60.0
 
 _Offsets = dict[tuple[str, int], int]
-
-
-class Groups(Protocol):
-    """The Kafka requests of the mirror."""
-
-    def commit_offsets(
-        self, groups: Mapping[str, Mapping[tuple[str, int], int]]
-    ) -> Mapping[str, Rejection | None]:
-        """Set offsets of consumer groups; raises KafkaUnavailable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +46,7 @@ class Mirror:
         self,
         *,
         database: Database,
-        kafka: Groups,
+        kafka: KafkaAdmin,
         prefix: str,
         clock: Clock,
         monotonic: Callable[[], float],

@@ -1,9 +1,10 @@
-"""Positions of groups, and the validation of commits."""
+"""Positions of groups, the validation of commits, and acknowledgement. Pure."""
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, State
 from sluiceway_gateway.errors import (
     GoesBack,
@@ -37,9 +38,9 @@ class Committed:
 
     position: Position
     topic_id: str
-    epoch: int
+    epoch: int = 0
     """The endpoint's epoch; 0 after a reset."""
-    number: int
+    number: int = 0
     committed_at: datetime
 
 
@@ -58,6 +59,35 @@ class Commit:
     number: int
     """From 1; a number not above the last one changes nothing."""
     positions: tuple[Position, ...]
+
+    def committed(self, now: datetime) -> tuple[Committed, ...]:
+        """Return the positions as they are stored."""
+        return tuple(
+            Committed(
+                position=each,
+                topic_id=self.topic_id,
+                epoch=self.epoch,
+                number=self.number,
+                committed_at=now,
+            )
+            for each in self.positions
+        )
+
+
+PendingCommit = tuple[Commit, Principal]
+"""A commit and its principal, which the commit's transaction authenticates once more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitResult:
+    """The positions of a commit's partitions after it, whether it is new or a repeat."""
+
+    group: Group
+    member: int
+    """The member that owns the positions; -1 in a shared group."""
+    number: int
+    """The number of the endpoint's last commit."""
+    positions: tuple[Committed, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,3 +180,68 @@ def require_forward(asked: Position, stored: Committed, group: Group) -> None:
             f"partition {at.partition}; a commit cannot go back to offset {asked.offset}, record "
             f"{asked.record}. To read again, close the readers and use offsets/reset."
         )
+
+
+@dataclass(kw_only=True)
+class CommittedOffsets:
+    """What a group has committed; `members` are the owners of positions, -1 for the group."""
+
+    members: tuple[int, ...]
+    offsets: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
+    """By member and partition: the topic's id, and the offset of the next message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Offsets, by partition of the topic with this id, that a group is to commit past."""
+
+    topic_id: str
+    offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """A partition in which a group, or a member, has not committed far enough."""
+
+    index: int | None
+    """The index of the member in a broadcast group."""
+    partition: int
+    committed: int | None
+    """None: nothing in this topic."""
+    wanted: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AckResult:
+    """Partitions in which a group has not committed far enough.
+
+    `known` is whether the group ever had a member.
+    """
+
+    known: bool
+    missing: tuple[Missing, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the group has committed past all of the offsets."""
+        return self.known and not self.missing
+
+
+def ack_result(committed: CommittedOffsets | None, bounds: Bounds) -> AckResult:
+    """Compare committed offsets, None for a group without any member, with the bounds."""
+    if committed is None:
+        return AckResult(known=False, missing=())
+    missing = []
+    for member in committed.members:
+        for partition, wanted in bounds.offsets.items():
+            topic_id, offset = committed.offsets.get((member, partition), (None, 0))
+            if topic_id != bounds.topic_id or offset < wanted:
+                missing.append(
+                    Missing(
+                        index=None if member < 0 else member,
+                        partition=partition,
+                        committed=offset if topic_id == bounds.topic_id else None,
+                        wanted=wanted,
+                    )
+                )
+    return AckResult(known=True, missing=tuple(missing))

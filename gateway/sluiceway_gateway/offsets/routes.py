@@ -1,6 +1,7 @@
 """Routes of committed positions."""
 
 import asyncio
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -21,10 +22,8 @@ from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, Wait, request_of
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
-from sluiceway_gateway.offsets.ack import AckResult, Bounds
-from sluiceway_gateway.offsets.model import Commit, Committed, Position
+from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit, Committed, Position
 from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset
-from sluiceway_gateway.offsets.store import CommitResult
 
 router = APIRouter(
     prefix="/v1/channels/{name}/groups/{group}/offsets",
@@ -47,15 +46,14 @@ class PositionPut(Asked):
     record: int = Field(ge=0, le=INT32_MAX, description="Records of that message that are done")
 
 
-def each_once(positions: list[PositionPut]) -> list[PositionPut]:
-    """Return the positions; raises ValueError for a partition given twice."""
+def _each_once(positions: list[PositionPut]) -> list[PositionPut]:
     if len({each.partition for each in positions}) != len(positions):
         raise ValueError("each partition may be given once")
     return positions
 
 
 Positions = Annotated[
-    list[PositionPut], Field(min_length=1, max_length=MAX_PARTITIONS), AfterValidator(each_once)
+    list[PositionPut], Field(min_length=1, max_length=MAX_PARTITIONS), AfterValidator(_each_once)
 ]
 
 
@@ -124,15 +122,12 @@ class CommitAnswer(GroupBody):
     number: int = Field(description="The number of the endpoint's last accepted commit")
 
 
-def _described(text: str) -> dict[int | str, Any]:
-    return {200: {"description": text, "model": GroupOffsets}}
-
-
 @router.get(
     "",
     summary="Read a group's positions",
     response_model=GroupOffsets,
-    responses=problems(404, also=_described("The group")),
+    response_description="The group",
+    responses=problems(404),
 )
 def get_offsets(
     name: Name,
@@ -142,16 +137,15 @@ def get_offsets(
     index: Annotated[Index | None, Query(description="Of a member of a broadcast group")] = None,
 ) -> Response:
     """Return the group's committed positions; partitions without one are left out."""
-    return _report_response(gateway.offsets.fetch(name, group, index=index))
+    return json_response(_report_json(gateway.offsets.fetch(name, group, index=index)))
 
 
 @router.put(
     "",
     summary="Commit positions",
     response_model=CommitAnswer,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "Committed", "model": CommitAnswer}}
-    ),
+    response_description="Committed",
+    responses=problems(404, 409, 413),
 )
 async def commit(
     name: Name,
@@ -165,15 +159,28 @@ async def commit(
     Positions only go forward, by the living instance of a place in the group's present generation.
     A number that is not above the last one changes nothing.
     """
-    asked = commit_of(name, group, body)
-    return _committed(await asyncio.wrap_future(gateway.offsets.submit(asked, principal=principal)))
+    asked = Commit(
+        channel=name,
+        channel_uid=body.uid,
+        group=group,
+        endpoint=body.id,
+        epoch=body.epoch,
+        generation=body.generation,
+        topic_id=body.topic_id,
+        number=body.number,
+        positions=_positions_of(body.positions),
+    )
+    result = await asyncio.wrap_future(gateway.offsets.submit(asked, principal=principal))
+    positions = [(result.member, each) for each in result.positions]
+    return json_response(_group_json(result.group, positions) | {"number": result.number})
 
 
 @router.post(
     "/reset",
     summary="Set a group's positions",
     response_model=GroupOffsets,
-    responses=problems(404, 409, 413, also=_described("They are set")),
+    response_description="They are set",
+    responses=problems(404, 409, 413),
 )
 def reset(
     name: Name,
@@ -193,9 +200,7 @@ def reset(
         name,
         group,
         Reset(
-            positions=None
-            if body.positions is None
-            else tuple(position_of(each) for each in body.positions),
+            positions=None if body.positions is None else _positions_of(body.positions),
             topic_id=body.topic_id,
             index=body.index,
             generation=body.generation,
@@ -212,34 +217,10 @@ def reset(
     return Response(answer.body, answer.status, media_type="application/json")
 
 
-def commit_of(name: str, group: str, body: CommitPut) -> Commit:
-    """Return the commit of a request."""
-    return Commit(
-        channel=name,
-        channel_uid=body.uid,
-        group=group,
-        endpoint=body.id,
-        epoch=body.epoch,
-        generation=body.generation,
-        topic_id=body.topic_id,
-        number=body.number,
-        positions=tuple(position_of(each) for each in body.positions),
+def _positions_of(given: Iterable[PositionPut]) -> tuple[Position, ...]:
+    return tuple(
+        Position(partition=each.partition, offset=each.offset, record=each.record) for each in given
     )
-
-
-def _committed(done: CommitResult) -> Response:
-    assert done.group is not None  # noqa: S101 - no error, so there is one
-    positions = [(done.member, each) for each in done.positions]
-    return json_response(_group_json(done.group, positions) | {"number": done.number})
-
-
-def position_of(given: PositionPut) -> Position:
-    """Return the position of a request."""
-    return Position(partition=given.partition, offset=given.offset, record=given.record)
-
-
-def _report_response(report: GroupReport) -> Response:
-    return json_response(_report_json(report))
 
 
 def _report_json(report: GroupReport) -> dict[str, Any]:
@@ -249,7 +230,7 @@ def _report_json(report: GroupReport) -> dict[str, Any]:
     return _group_json(report.group, report.positions) | {"resets": resets}
 
 
-def _group_json(group: Group, positions: Any) -> dict[str, Any]:
+def _group_json(group: Group, positions: Iterable[tuple[int, Committed]]) -> dict[str, Any]:
     return {
         "group": group.name,
         "mode": str(group.mode),
@@ -270,7 +251,7 @@ def _committed_json(member: int, committed: Committed) -> dict[str, Any]:
     }
 
 
-Before = Annotated[list[PositionPut], Field(max_length=MAX_PARTITIONS), AfterValidator(each_once)]
+Before = Annotated[list[PositionPut], Field(max_length=MAX_PARTITIONS), AfterValidator(_each_once)]
 
 
 class AdvancePost(Asked):
@@ -289,9 +270,8 @@ class AdvancePost(Asked):
     "/advance",
     summary="Commit positions without being a member",
     response_model=GroupOffsets,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "The partitions named", "model": GroupOffsets}}
-    ),
+    response_description="The partitions named",
+    responses=problems(404, 409, 413),
 )
 def advance(
     name: Name, group: InGroup, body: AdvancePost, principal: Viewer, gateway: Gateway
@@ -303,12 +283,12 @@ def advance(
     repeat changes nothing.
     """
     asked = Advance(
-        positions=tuple(map(position_of, body.positions)),
-        before={each.partition: position_of(each) for each in body.before},
+        positions=_positions_of(body.positions),
+        before={each.partition: each for each in _positions_of(body.before)},
         topic_id=body.topic_id,
     )
     found = gateway.offsets.advance(name, group, asked, uid=body.uid, principal=principal)
-    return _report_response(found)
+    return json_response(_report_json(found))
 
 
 _SHOWN = 100
@@ -344,9 +324,8 @@ class PassedBody(BaseModel):
     "/passed",
     summary="Wait until a group has committed past offsets",
     response_model=PassedBody,
-    responses=problems(
-        404, 409, 413, also={200: {"description": "How it stands", "model": PassedBody}}
-    ),
+    response_description="How it stands",
+    responses=problems(404, 409, 413),
 )
 async def passed(
     name: Name,
@@ -370,18 +349,11 @@ async def passed(
     )
     # None if the client has disconnected.
     result = found or AckResult(known=False, missing=())
-    answer: dict[str, Any] = {
-        "passed": result.passed,
-        "known": result.known,
-        "lacking": len(result.missing),
-        "missing": [
-            {
-                "index": None if each.member < 0 else each.member,
-                "partition": each.partition,
-                "committed": each.committed,
-                "wanted": each.wanted,
-            }
-            for each in result.missing[:_SHOWN]
-        ],
-    }
-    return json_response(answer)
+    return json_response(
+        {
+            "passed": result.passed,
+            "known": result.known,
+            "lacking": len(result.missing),
+            "missing": result.missing[:_SHOWN],
+        }
+    )

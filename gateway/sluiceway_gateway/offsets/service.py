@@ -1,8 +1,11 @@
-"""Positions of groups: read, commit, reset, advance."""
+"""Positions of groups: read, commit, reset, advance, wait for acknowledgement."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import datetime
+
+from anyio import to_thread
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
@@ -14,32 +17,41 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.idempotency import Answer, Request
-from sluiceway_gateway.endpoints import history
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.model import Event, Mode, Role
+from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
+from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role
 from sluiceway_gateway.errors import (
     DatabaseUnavailable,
     EndpointNotFound,
     GroupMode,
-    GroupNotFound,
     InvalidRequest,
     MembersOpen,
     NotAssigned,
     PositionMoved,
+    SluicewayGatewayError,
     Violation,
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
+from sluiceway_gateway.groups.service import require_group
+from sluiceway_gateway.groups.store import GroupKey
+from sluiceway_gateway.longpoll import Poller
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import (
+    AckResult,
+    Bounds,
     Commit,
+    CommitResult,
     Committed,
+    CommittedOffsets,
+    PendingCommit,
     Position,
+    ack_result,
     require_forward,
     require_generation,
     require_topic,
 )
-from sluiceway_gateway.offsets.store import CommitResult, PositionUpdate
+from sluiceway_gateway.offsets.store import Whose, committed_offsets
 
 RESETS_SHOWN = 20
 
@@ -84,14 +96,6 @@ _MOST_POSITIONS = 5_000
 _RETRIES = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class PendingCommit:
-    """A commit, and its principal, which the commit's transaction authenticates once more."""
-
-    commit: Commit
-    principal: Principal
-
-
 class Offsets:
     """The positions of one database's groups."""
 
@@ -103,8 +107,8 @@ class Offsets:
             self._commit_together,
             name="commit",
             # The second commit of an endpoint is validated by what the first one stored.
-            key=lambda pending: pending.commit.endpoint,
-            weight=lambda pending: len(pending.commit.positions),
+            key=lambda pending: pending[0].endpoint,
+            weight=lambda pending: len(pending[0].positions),
             most=_MOST_POSITIONS,
         )
         self._retries = ThreadPoolExecutor(_RETRIES, thread_name_prefix="commit-retry")
@@ -118,7 +122,7 @@ class Offsets:
         """Return a group's positions; raises ChannelNotFound, GroupNotFound, InvalidRequest."""
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
-            found = _group(tx, channel, group)
+            found = require_group(tx, channel, group)
             return _report(tx, found, member=_member(found, index))
 
     def submit(self, commit: Commit, *, principal: Principal) -> "Future[CommitResult]":
@@ -130,14 +134,14 @@ class Offsets:
         StaleGeneration, TopicChanged, GoesBack, IllegalTransition, and Unauthenticated if the
         token has been revoked meanwhile.
         """
-        return self._batcher.submit(PendingCommit(commit=commit, principal=principal))
+        return self._batcher.submit((commit, principal))
 
     def _commit_together(
         self, pending: Sequence[PendingCommit]
     ) -> "list[CommitResult | Future[CommitResult] | Exception]":
         try:
             with self._database.write() as tx:
-                results = self._commit_all(tx, pending, wait=False)
+                results = self._commit(tx, pending, wait=False)
         except DatabaseUnavailable:
             raise
         except Exception:
@@ -146,36 +150,30 @@ class Offsets:
         return [
             # Missing, or locked by another transaction.
             self._retries.submit(self._commit_alone, each)
-            if isinstance(result.error, EndpointNotFound)
-            else result.error or result
+            if isinstance(result, EndpointNotFound)
+            else result
             for each, result in zip(pending, results, strict=True)
         ]
 
     def _commit_alone(self, pending: PendingCommit) -> CommitResult:
-        commit = pending.commit
+        commit, _ = pending
         with self._database.write() as tx:
-            (result,) = self._commit_all(tx, [pending], wait=True)
-            if isinstance(result.error, EndpointNotFound):
+            (result,) = self._commit(tx, [pending], wait=True)
+            if isinstance(result, EndpointNotFound):
                 require_channel(
                     commit.channel, channels_store.find(tx, commit.channel), commit.channel_uid
                 )
-        if result.error is not None:
-            raise result.error
+        if isinstance(result, SluicewayGatewayError):
+            raise result
         return result
 
-    def _commit_all(
+    def _commit(
         self, tx: WriteTransaction, pending: Sequence[PendingCommit], *, wait: bool
-    ) -> list[CommitResult]:
-        refusals = self._tokens.refusals(tx, {each.principal for each in pending})
-        valid = [each for each in pending if each.principal not in refusals]
-        commits = [(each.commit, each.principal) for each in valid]
-        results = iter(offsets_store.commit(tx, commits, now=self._clock(), wait=wait))
-        return [
-            CommitResult(error=refusals[each.principal])
-            if each.principal in refusals
-            else next(results)
-            for each in pending
-        ]
+    ) -> list[CommitResult | SluicewayGatewayError]:
+        refusals = self._tokens.refusals(tx, {principal for _, principal in pending})
+        valid = [each for each in pending if each[1] not in refusals]
+        results = iter(offsets_store.commit(tx, valid, now=self._clock(), wait=wait))
+        return [refusals.get(principal) or next(results) for _, principal in pending]
 
     def reset(
         self,
@@ -201,35 +199,37 @@ class Offsets:
                 if kept is not None:
                     return kept
             channel = require_channel(name, channels_store.hold(tx, name), uid)
-            found = _group(tx, channel, group)
+            found = require_group(tx, channel, group)
             if reset.generation is not None:
                 require_generation(found, reset.generation)
             member = _member(found, reset.index)
             _check(reset, channel, found)
-            held = _hold_members(tx, found, force=reset.force)
+            held = _hold_members(tx, found)
+            living = sorted(each.place.index for each in held if each.lives)
+            if living and not reset.force:
+                raise MembersOpen(
+                    f"Members of the group {group!r} are reading: "
+                    f"{', '.join(map(str, living[:20]))}. Reset after they have closed, or with "
+                    "force, after which they cannot commit."
+                )
             if reset.positions is None:
                 offsets_store.delete_positions(tx, channel.uid, group, member=member)
             else:
                 whose = (channel.uid, group, -1 if member is None else member)
-                topic_id = str(channel.topic.id)
-                updates = [
-                    PositionUpdate(whose=whose, position=each, topic_id=topic_id)
-                    for each in reset.positions
-                ]
-                offsets_store.put(tx, updates, now=now)
+                _put(tx, whose, reset.positions, str(channel.topic.id), now)
             if found.dynamic:
                 # Their commits go by their own shares, whatever the generation.
-                groups_store.release_shares(tx, held)
-            following = replace(found, generation=found.generation + 1, changed_at=now)
+                groups_store.release_shares(tx, [each.id for each in held])
+            following = found.next_generation(now)
             groups_store.save(tx, following)
             line = Event(
                 channel_uid=channel.uid,
                 at=now,
-                group=group,
+                group_name=group,
                 cause=reset.reason,
                 by=principal.id,
             )
-            history.add(tx, [line])
+            add_events(tx, [line])
             answer = render(_report(tx, following, member=member))
             if request is not None:
                 idempotency.settle(tx, request, answer)
@@ -248,9 +248,14 @@ class Offsets:
         with self._database.write() as tx:
             channel = require_channel(name, channels_store.hold(tx, name), uid)
             require_topic(channel.topic.id, advance.topic_id)
-            _require_partitions(channel, advance)
+            _require_partitions(channel, advance.positions)
             found = _group_of_advance(tx, channel, group)
-            _require_no_members(tx, found)
+            living = [each for each in _hold_members(tx, found) if each.lives]
+            if living:
+                raise MembersOpen(
+                    f"The group {group!r} has {len(living)} living members, and only they commit. "
+                    "Join the group, use another one, or wait until they have closed."
+                )
             stored = {
                 each.position.partition: each
                 for _, each in offsets_store.of(tx, channel.uid, group, member=-1)
@@ -260,12 +265,7 @@ class Offsets:
                 for asked in advance.positions
                 if _moves(asked, stored.get(asked.partition), advance, found)
             ]
-            whose = (channel.uid, group, -1)
-            updates = [
-                PositionUpdate(whose=whose, position=each, topic_id=advance.topic_id)
-                for each in moving
-            ]
-            offsets_store.put(tx, updates, now=self._clock())
+            _put(tx, (channel.uid, group, -1), moving, advance.topic_id, self._clock())
             kept = offsets_store.of(tx, channel.uid, group, member=-1)
         named = {each.partition for each in advance.positions}
         return GroupReport(
@@ -275,18 +275,9 @@ class Offsets:
         )
 
 
-def _group(tx: ReadTransaction, channel: Channel, name: str) -> Group:
-    group = groups_store.find(tx, channel.uid, Role.READER, name)
-    if group is None:
-        raise GroupNotFound(
-            f"The channel {channel.name!r} has no group {name!r}: no reader has attached with it."
-        )
-    return group
-
-
 def _report(tx: ReadTransaction, group: Group, *, member: int | None) -> GroupReport:
     found = offsets_store.of(tx, group.channel_uid, group.name, member=member)
-    resets = history.of_group(tx, group.channel_uid, group.name, limit=RESETS_SHOWN)
+    resets = events_of_group(tx, group.channel_uid, group.name, limit=RESETS_SHOWN)
     return GroupReport(group=group, positions=tuple(found), resets=tuple(resets))
 
 
@@ -309,28 +300,20 @@ def _check(reset: Reset, channel: Channel, group: Group) -> None:
     if reset.topic_id is None:
         raise _malformed("topic_id", "needed: positions belong to a topic")
     require_topic(channel.topic.id, reset.topic_id)
-    partitions = max(channel.spec.partitions, channel.topic.partitions or 0)
-    beyond = sorted({each.partition for each in reset.positions if each.partition >= partitions})
-    if beyond:
-        raise NotAssigned(
-            f"The channel {channel.name!r} has {partitions} partitions, and no partition "
-            f"{beyond[0]}."
-        )
+    _require_partitions(channel, reset.positions)
 
 
-def _hold_members(tx: WriteTransaction, group: Group, *, force: bool) -> Collection[str]:
-    """Wait for commits under way; raises MembersOpen while a member lives."""
-    members: Collection[str] = [
-        each.id for each in endpoints_store.members(tx, group.channel_uid, group.role, group.name)
-    ]
-    held = endpoints_store.hold(tx, members)
-    living = sorted(each.place.index for each in held.values() if each.lives)
-    if living and not force:
-        raise MembersOpen(
-            f"Members of the group {group.name!r} are reading: {', '.join(map(str, living[:20]))}. "
-            "Reset after they have closed, or with force, after which they cannot commit."
-        )
-    return members
+def _hold_members(tx: WriteTransaction, group: Group) -> list[Endpoint]:
+    """Return the members after their commits under way, locked."""
+    members = endpoints_store.members(tx, group.channel_uid, group.role, group.name)
+    return list(endpoints_store.hold(tx, [each.id for each in members]).values())
+
+
+def _put(
+    tx: WriteTransaction, whose: Whose, positions: Iterable[Position], topic_id: str, now: datetime
+) -> None:
+    updates = [Committed(position=each, topic_id=topic_id, committed_at=now) for each in positions]
+    offsets_store.put(tx, [(whose, each) for each in updates])
 
 
 def _malformed(field: str, message: str) -> InvalidRequest:
@@ -352,22 +335,9 @@ def _group_of_advance(tx: WriteTransaction, channel: Channel, name: str) -> Grou
     return found
 
 
-def _require_no_members(tx: WriteTransaction, group: Group) -> None:
-    """Wait for commits under way; raises MembersOpen while a member lives."""
-    members = [
-        each.id for each in endpoints_store.members(tx, group.channel_uid, group.role, group.name)
-    ]
-    living = [each for each in endpoints_store.hold(tx, members).values() if each.lives]
-    if living:
-        raise MembersOpen(
-            f"The group {group.name!r} has {len(living)} living members, and only they commit. "
-            "Join the group, use another one, or wait until they have closed."
-        )
-
-
-def _require_partitions(channel: Channel, advance: Advance) -> None:
+def _require_partitions(channel: Channel, positions: Iterable[Position]) -> None:
     partitions = max(channel.spec.partitions, channel.topic.partitions or 0)
-    beyond = [each.partition for each in advance.positions if each.partition >= partitions]
+    beyond = [each.partition for each in positions if each.partition >= partitions]
     if beyond:
         raise NotAssigned(
             f"The channel {channel.name!r} has {partitions} partitions, and no partition "
@@ -391,3 +361,43 @@ def _moves(asked: Position, stored: Committed | None, advance: Advance, group: G
     if stored is not None:
         require_forward(asked, stored, group)
     return True
+
+
+class Acknowledgements:
+    """Waits of one process until groups have committed past offsets."""
+
+    def __init__(self, database: Database, *, limit: int, poll_s: float) -> None:
+        self._database = database
+        self._poller = Poller(self._committed, limit=limit, poll_s=poll_s, immediate=False)
+        self.close = self._poller.close
+
+    @property
+    def waiting(self) -> int:
+        """The number of waits at present."""
+        return self._poller.waiting
+
+    async def wait(
+        self, name: str, group: str, bounds: Bounds, *, uid: str, timeout_s: float
+    ) -> AckResult:
+        """Return the result once the group has passed all of the bounds, or the time is up.
+
+        A group that never had a member is waited for. Raises ChannelNotFound and UidMismatch, and
+        TooManyWaiters at the limit.
+        """
+        key = (uid, group)
+        result = await to_thread.run_sync(self._result, name, key, bounds)
+        if result.passed or timeout_s <= 0 or self._poller.is_closed:
+            return result
+        await self._poller.wait(
+            key, lambda committed: ack_result(committed, bounds).passed, timeout_s=timeout_s
+        )
+        return await to_thread.run_sync(self._result, name, key, bounds)
+
+    def _result(self, name: str, key: GroupKey, bounds: Bounds) -> AckResult:
+        with self._database.read() as tx:
+            require_channel(name, channels_store.find(tx, name), key[0])
+            return ack_result(committed_offsets(tx, [key]).get(key), bounds)
+
+    def _committed(self, keys: tuple[GroupKey, ...]) -> dict[GroupKey, CommittedOffsets]:
+        with self._database.read() as tx:
+            return committed_offsets(tx, keys)

@@ -1,13 +1,11 @@
 """Storage of positions: commits, committed offsets for waits, offsets to mirror."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row, bindparam, delete, select, tuple_, update
 
-from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import READABLE
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
@@ -24,11 +22,13 @@ from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
 from sluiceway_gateway.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.groups.model import Group, Member, position_member
-from sluiceway_gateway.groups.store import group_of, living, of_its_group
+from sluiceway_gateway.groups.store import GroupKey, group_of, living, of_its_group
 from sluiceway_gateway.offsets.model import (
-    Commit,
     CommitContext,
+    CommitResult,
     Committed,
+    CommittedOffsets,
+    PendingCommit,
     Position,
     validate_commit,
 )
@@ -67,17 +67,6 @@ def _upsert(insert: Any) -> PreparedDml:
 
 
 _PUT = by_dialect(_upsert)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PositionUpdate:
-    """A position to store, and the commit that it comes from."""
-
-    whose: Whose
-    position: Position
-    topic_id: str
-    epoch: int = 0
-    number: int = 0
 
 
 def whose(endpoint: Endpoint) -> Whose:
@@ -120,10 +109,10 @@ def stored_at(
     return found
 
 
-def put(tx: WriteTransaction, placed: Sequence[PositionUpdate], *, now: datetime) -> None:
+def put(tx: WriteTransaction, updates: Iterable[tuple[Whose, Committed]]) -> None:
     """Store positions, whatever they were before."""
     rows = [
-        dict(zip(_WHOSE, each.whose, strict=True))
+        dict(zip(_WHOSE, owner, strict=True))
         | {
             "partition": each.position.partition,
             "next_offset": each.position.offset,
@@ -131,9 +120,9 @@ def put(tx: WriteTransaction, placed: Sequence[PositionUpdate], *, now: datetime
             "topic_id": each.topic_id,
             "epoch": each.epoch,
             "number": each.number,
-            "committed_at": now,
+            "committed_at": each.committed_at,
         }
-        for each in placed
+        for owner, each in updates
     ]
     tx.run_each(_PUT[tx.dialect], rows)
 
@@ -159,7 +148,6 @@ def _committed_of(row: Row[Any]) -> Committed:
     )
 
 
-_MOST_KEPT = 10_000
 # Frequent, so the statement is compiled once.
 _COUNT = PreparedDml(
     update(endpoints)
@@ -173,78 +161,9 @@ _COUNT = PreparedDml(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommitResult:
-    """The positions of a commit's partitions after it, or its error."""
+class _CommitTarget(NamedTuple):
+    """The group and the topic that an endpoint commits to."""
 
-    group: Group | None = None
-    member: int = -1
-    """The member that owns the positions; -1 in a shared group."""
-    number: int = 0
-    positions: tuple[Committed, ...] = ()
-    error: SluicewayGatewayError | None = None
-
-
-def commit(
-    tx: WriteTransaction,
-    asked: Sequence[tuple[Commit, Principal]],
-    *,
-    now: datetime,
-    wait: bool = True,
-) -> list[CommitResult]:
-    """Validate and store commits, each all or nothing; return a result for each, in order.
-
-    At most one per endpoint, as the second would be validated by what was before the first. Unless
-    `wait`, an endpoint that another transaction has locked is EndpointNotFound, too.
-    """
-    # Until this transaction ends, no locked endpoint is superseded and no group of theirs is
-    # resized or reset, so what is read next stays true.
-    held = endpoint_store.hold(tx, {each.endpoint for each, _ in asked}, wait=wait)
-    contexts = _endpoint_contexts(tx, held)
-    others = _others(tx, held)
-    stored = stored_at(
-        tx,
-        [
-            (*whose(held[each.endpoint]), position.partition)
-            for each, _ in asked
-            if each.endpoint in held
-            for position in each.positions
-        ],
-    )
-    results, new = [], []
-    for each, by in asked:
-        try:
-            context = _commit_context(each, held, contexts, stored)
-            owner = contexts[each.endpoint].owner
-            by.require_own(owner, f"The session of {context.endpoint.where}")
-            context = replace(context, others=others.get(each.endpoint, ()))
-            if validate_commit(each, context):
-                new.append((each, context))
-        except SluicewayGatewayError as error:
-            results.append(CommitResult(error=error))
-            continue
-        results.append(_result(each, context, now))
-    _count(tx, [each for each, _ in new])
-    put(
-        tx,
-        [
-            PositionUpdate(
-                whose=whose(context.endpoint),
-                position=position,
-                topic_id=each.topic_id,
-                epoch=each.epoch,
-                number=each.number,
-            )
-            for each, context in new
-            for position in each.positions
-        ],
-        now=now,
-    )
-    return results
-
-
-@dataclass(frozen=True, kw_only=True)
-class _EndpointContext:
     endpoint: str
     """The endpoint's id."""
     channel: str
@@ -255,8 +174,8 @@ class _EndpointContext:
     """The owner of the session that attached it."""
 
 
-def _context_of(row: Row[Any]) -> _EndpointContext:
-    return _EndpointContext(
+def _target_of(row: Row[Any]) -> _CommitTarget:
+    return _CommitTarget(
         endpoint=row.endpoint_id,
         channel=row.channel_name,
         group=group_of(row),
@@ -267,7 +186,7 @@ def _context_of(row: Row[Any]) -> _EndpointContext:
 
 
 # Read each time, but mostly equal from one commit of an endpoint to the next.
-_CONTEXTS = CachedSelect(
+_TARGETS = CachedSelect(
     select(
         endpoints.c.id.label("endpoint_id"),
         endpoint_groups,
@@ -282,16 +201,84 @@ _CONTEXTS = CachedSelect(
     .join(sessions, sessions.c.id == endpoints.c.session_id)
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True))),
     keys="ids",
-    make=_context_of,
-    max_entries=_MOST_KEPT,
+    make=_target_of,
+    max_entries=10_000,
 )
 
 
-def _endpoint_contexts(
-    tx: ReadTransaction, held: Mapping[str, Endpoint]
-) -> dict[str, _EndpointContext]:
-    """Return the context of each endpoint: its group, its channel and its topic."""
-    return {each.endpoint: each for each in tx.look_up(_CONTEXTS, list(held))}
+def commit(
+    tx: WriteTransaction,
+    pending: Sequence[PendingCommit],
+    *,
+    now: datetime,
+    wait: bool = True,
+) -> list[CommitResult | SluicewayGatewayError]:
+    """Validate and store commits, each all or nothing; return a result or an error for each.
+
+    At most one per endpoint, as the second would be validated by what was before the first. Unless
+    `wait`, an endpoint that another transaction has locked is EndpointNotFound, too.
+    """
+    # Until this transaction ends, no locked endpoint is superseded and no group of theirs is
+    # resized or reset, so what is read next stays true.
+    held = endpoint_store.hold(tx, {each.endpoint for each, _ in pending}, wait=wait)
+    targets = {each.endpoint: each for each in tx.look_up(_TARGETS, list(held))}
+    others = _others(tx, held)
+    stored = stored_at(
+        tx,
+        [
+            (*whose(held[each.endpoint]), position.partition)
+            for each, _ in pending
+            if each.endpoint in held
+            for position in each.positions
+        ],
+    )
+    results: list[CommitResult | SluicewayGatewayError] = []
+    counts: list[dict[str, Any]] = []
+    updates: list[tuple[Whose, Committed]] = []
+    for each, principal in pending:
+        endpoint, target = held.get(each.endpoint), targets.get(each.endpoint)
+        try:
+            if (
+                endpoint is None
+                or target is None
+                or (target.channel, endpoint.channel_uid) != (each.channel, each.channel_uid)
+            ):
+                raise EndpointNotFound(
+                    f"The channel {each.channel!r} has no endpoint {each.endpoint}."
+                )
+            principal.require_own(target.owner, f"The session of {endpoint.where}")
+            owner = whose(endpoint)
+            context = CommitContext(
+                endpoint=endpoint,
+                group=target.group,
+                topic_id=target.topic_id,
+                partitions=target.partitions,
+                stored=stored.get(owner, {}),
+                others=others.get(endpoint.id, ()),
+            )
+            is_new = validate_commit(each, context)
+        except SluicewayGatewayError as error:
+            results.append(error)
+            continue
+        if is_new:
+            positions = each.committed(now)
+            updates += [(owner, position) for position in positions]
+            counts.append({"the_id": each.endpoint, "the_epoch": each.epoch, "number": each.number})
+        else:
+            kept = (context.stored.get(position.partition) for position in each.positions)
+            positions = tuple(position for position in kept if position is not None)
+        results.append(
+            CommitResult(
+                group=target.group,
+                member=owner[2],
+                number=max(each.number, endpoint.commits),
+                positions=positions,
+            )
+        )
+    counted = tx.run_each(_COUNT, counts)
+    assert counted == len(counts), "held endpoints do not change"  # noqa: S101
+    put(tx, updates)
+    return results
 
 
 def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tuple[Member, ...]]:
@@ -308,69 +295,6 @@ def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tupl
         id_: tuple(each for each in found[key] if each.endpoint != id_)
         for id_, key in dynamic.items()
     }
-
-
-def _commit_context(
-    asked: Commit,
-    held: Mapping[str, Endpoint],
-    contexts: Mapping[str, _EndpointContext],
-    stored: Mapping[Whose, Mapping[int, Committed]],
-) -> CommitContext:
-    endpoint, found = held.get(asked.endpoint), contexts.get(asked.endpoint)
-    where = found and endpoint and (found.channel, endpoint.channel_uid)
-    if endpoint is None or found is None or where != (asked.channel, asked.channel_uid):
-        raise EndpointNotFound(f"The channel {asked.channel!r} has no endpoint {asked.endpoint}.")
-    return CommitContext(
-        endpoint=endpoint,
-        group=found.group,
-        topic_id=found.topic_id,
-        partitions=found.partitions,
-        stored=stored.get(whose(endpoint), {}),
-    )
-
-
-def _result(asked: Commit, context: CommitContext, now: datetime) -> CommitResult:
-    """Return the positions of the commit's partitions after it, whether new or a repeat."""
-    is_new = asked.number > context.endpoint.commits
-    found = [
-        Committed(
-            position=each,
-            topic_id=asked.topic_id,
-            epoch=asked.epoch,
-            number=asked.number,
-            committed_at=now,
-        )
-        if is_new
-        else context.stored.get(each.partition)
-        for each in asked.positions
-    ]
-    return CommitResult(
-        group=context.group,
-        member=whose(context.endpoint)[2],
-        number=max(asked.number, context.endpoint.commits),
-        positions=tuple(each for each in found if each is not None),
-    )
-
-
-def _count(tx: WriteTransaction, new: Sequence[Commit]) -> None:
-    rows = [
-        {"the_id": each.endpoint, "the_epoch": each.epoch, "number": each.number} for each in new
-    ]
-    counted = tx.run_each(_COUNT, rows)
-    assert counted == len(rows), "held endpoints do not change"  # noqa: S101
-
-
-GroupKey = tuple[str, str]
-"""A channel's uid and a group's name."""
-
-
-@dataclass(kw_only=True)
-class CommittedOffsets:
-    """What a group has committed; `members` are the owners of positions, -1 for the group."""
-
-    members: tuple[int, ...]
-    offsets: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
-    """By member and partition: the topic's id, and the offset of the next message."""
 
 
 def committed_offsets(
@@ -404,9 +328,27 @@ def committed_offsets(
     return found
 
 
+class MirroredOffset(NamedTuple):
+    """The committed offset of a group, or of a broadcast group's member, in a partition."""
+
+    topic: str
+    partition: int
+    group: str
+    member: int
+    """-1 in a shared group."""
+    offset: int
+    """The next message to read, or one of which only some records are committed."""
+
+
 # The leading replica runs these all the time, so they are built once.
 _MIRRORED = (
-    select(positions, channels.c.topic_name)
+    select(
+        channels.c.topic_name,
+        positions.c.partition,
+        positions.c.group_name,
+        positions.c.member_index,
+        positions.c.next_offset,
+    )
     .join(channels, channels.c.uid == positions.c.channel_uid)
     .where(
         channels.c.mirrored,
@@ -417,33 +359,9 @@ _MIRRORED = (
 _MIRRORED_SINCE = _MIRRORED.where(positions.c.committed_at >= bindparam("since"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class MirroredOffset:
-    """The committed offset of a group, or of a broadcast group's member, in a partition."""
-
-    topic: str
-    partition: int
-    group: str
-    member: int
-    """-1 in a shared group."""
-    offset: int
-    """The next message to read, or one of which only some records are committed."""
-    committed_at: datetime
-
-
 def mirrored_offsets(tx: ReadTransaction, since: datetime | None) -> list[MirroredOffset]:
     """Return the positions of mirrored channels' present topics; None: whenever they were put."""
     found = (
         tx.execute(_MIRRORED) if since is None else tx.execute(_MIRRORED_SINCE, {"since": since})
     )
-    return [
-        MirroredOffset(
-            topic=row.topic_name,
-            partition=row.partition,
-            group=row.group_name,
-            member=row.member_index,
-            offset=row.next_offset,
-            committed_at=row.committed_at,
-        )
-        for row in found
-    ]
+    return list(map(MirroredOffset._make, found))

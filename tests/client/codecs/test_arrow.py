@@ -62,7 +62,7 @@ def rows(count):
 
 def message(count=5):
     (batch,) = to_batches(rows(count), SCHEMA)
-    (value,) = CODEC.encode(batch, limit_bytes=NO_LIMIT).values
+    (value,) = CODEC.encode(batch, limit_bytes=NO_LIMIT)
     return value
 
 
@@ -120,11 +120,12 @@ def test_provenance_needs_ids_of_16_bytes():
 def test_batches_are_split_under_the_limit_in_order():
     (batch,) = to_batches(rows(1000), SCHEMA)
     encoded = CODEC.encode(batch, limit_bytes=4000)
-    assert len(encoded.values) > 10
-    assert max(map(len, encoded.values)) <= 4000
-    assert sum(encoded.counts) == 1000
-    decoded = CODEC.decode(encoded.values)
-    assert decoded.counts == encoded.counts
+    assert len(encoded) > 10
+    assert max(map(len, encoded)) <= 4000
+    counts = [Envelope.unpack(value).records for value in encoded]
+    assert sum(counts) == 1000
+    decoded = CODEC.decode(encoded)
+    assert decoded.counts == counts
     assert same([r for b in decoded.batches for r in to_records(b)], rows(1000))
 
 
@@ -142,10 +143,10 @@ def test_a_record_beyond_the_message_limit_is_reported():
 def test_a_slice_encodes_only_its_own_rows():
     (batch,) = to_batches(rows(10_000), SCHEMA)
     for begin in (0, 1, 7, 4321, 9990):
-        (value,) = CODEC.encode(batch.slice(begin, 10), limit_bytes=NO_LIMIT).values
+        (value,) = CODEC.encode(batch.slice(begin, 10), limit_bytes=NO_LIMIT)
         (alone,) = CODEC.encode(
             to_batches(rows(10_000)[begin : begin + 10], SCHEMA)[0], limit_bytes=NO_LIMIT
-        ).values
+        )
         assert len(value) < len(alone) + 200
         (decoded,) = CODEC.decode([value]).batches
         assert same(to_records(decoded), rows(10_000)[begin : begin + 10])
@@ -153,7 +154,7 @@ def test_a_slice_encodes_only_its_own_rows():
 
 def test_no_records_give_no_messages():
     empty = pa.RecordBatch.from_pylist([], SCHEMA.arrow)
-    assert CODEC.encode(empty, limit_bytes=10).values == []
+    assert CODEC.encode(empty, limit_bytes=10) == []
     decoded = CODEC.decode([enveloped(empty), message(1)])
     assert decoded.counts == [0, 1]
     assert decoded.corrupt == []
@@ -295,7 +296,7 @@ def test_mutated_messages_are_rejected_or_valid():
         for batch in decoded.batches:
             accepted += 1
             to_records(batch)
-            again = CODEC.encode(batch, limit_bytes=NO_LIMIT).values
+            again = CODEC.encode(batch, limit_bytes=NO_LIMIT)
             assert not CODEC.decode(again).corrupt
             assert sum(made.num_rows for made in to_batches(batch, SCHEMA)) == batch.num_rows
     assert accepted > 100

@@ -63,7 +63,7 @@ def messages(format_: str, id_: int, schema: Schema, rows: list) -> list[bytes]:
         value
         for row in rows
         for batch in to_batches([row], schema)
-        for value in encode(batch, limit_bytes=NO_LIMIT).values
+        for value in encode(batch, limit_bytes=NO_LIMIT)
     ]
 
 
@@ -219,7 +219,7 @@ def test_an_unresolvable_value_rejects_only_its_message():
     assert decoded.counts == [1, 0, 1]
     # A message of the format arrow holds many records, of which none is read without the others.
     (batch,) = to_batches(rows, writer)
-    whole = codec("arrow", writer, 1).encode(batch, limit_bytes=NO_LIMIT).values
+    whole = codec("arrow", writer, 1).encode(batch, limit_bytes=NO_LIMIT)
     fine = messages("arrow", 1, writer, [{"a": b"z"}])
     decoded = Decoder("arrow", reader, {1: writer}).decode(whole + fine)
     assert rows_of(decoded) == [{"a": "z"}]

@@ -14,7 +14,7 @@ from generated import FAST, same, schemas, values, with_rows
 from sluiceway.codecs import codec
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.records import to_batches, to_records
-from sluiceway.schema.types import Array, Fixed, Kind, Map, Nullable, Record, Scalar, Uuid
+from sluiceway.schema import types as t
 
 IDS = st.integers(0, 2**32 - 1)
 NO_LIMIT = 2**31
@@ -34,24 +34,24 @@ def oracle(schema, schema_id, rows):
 def for_fastavro(value, type_):
     """Give the stored form of the few logical types that fastavro does not know."""
     match type_:
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return None if value is None else for_fastavro(value, item)
-        case Array(items=items):
+        case t.Array(items=items):
             return [for_fastavro(item, items) for item in value]
-        case Map(values=items):
+        case t.Map(values=items):
             return {key: for_fastavro(item, items) for key, item in value.items()}
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             return {field.name: for_fastavro(value[field.name], field.type) for field in fields}
-        case Uuid(fixed=Fixed()):
+        case t.Uuid(fixed=t.Fixed()):
             return value.bytes
-        case Scalar(kind=Kind.TIMESTAMP_NANOS | Kind.LOCAL_TIMESTAMP_NANOS):
+        case t.Scalar(kind=t.Kind.TIMESTAMP_NANOS | t.Kind.LOCAL_TIMESTAMP_NANOS):
             epoch = datetime(1970, 1, 1, tzinfo=value.tzinfo)
             return (value - epoch) // timedelta(microseconds=1) * 1000
     return value
 
 
 def encoded(codec_, batches):
-    return [v for b in batches for v in codec_.encode(b, limit_bytes=NO_LIMIT).values]
+    return [v for b in batches for v in codec_.encode(b, limit_bytes=NO_LIMIT)]
 
 
 def decoded_rows(codec_, messages):

@@ -32,7 +32,7 @@ def records(decoded):
 
 @given(VALUES.filter(bool))
 def test_a_message_is_exactly_the_value_of_its_record(values):
-    assert list(encoded(values).values) == values
+    assert encoded(values) == values
     decoded = codec("bytes", NULLABLE, 7).decode(values)
     assert [record["value"] for record in records(decoded)] == values
     assert (decoded.counts, decoded.corrupt) == (None, [])

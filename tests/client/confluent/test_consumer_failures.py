@@ -22,6 +22,7 @@ from sluiceway.confluent.members import ChannelMember, ManualConsumer
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.channels import Control
+from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.transport import Transport
 from waiting import until
 
@@ -237,6 +238,28 @@ def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
     manual.commit({0: 8})
     assert channel.committed("doubtful")[0].offset == 8
     until(lambda: beats_again(manual))
+    manual.handle.detach()
+    control.close()
+
+
+def test_an_interrupted_commit_is_resolved_by_the_next_one(
+    site: Facade, name: str, way: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = Control(Transport(way.url, timeout_s=5), grace_s=5)
+    manual = ManualConsumer(control, name, "interrupted")
+    manual.track_consumed({0: 8})
+    advance = EndpointCalls.advance
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        advance(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EndpointCalls, "advance", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            manual.commit({0: 3})
+    manual.commit({0: 8})
+    assert site.gateway.channel(name).committed("interrupted")[0].offset == 8
     manual.handle.detach()
     control.close()
 

@@ -23,7 +23,7 @@ from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Heartbeat,
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, Fenced, KafkaUnavailable, StaleGeneration
-from sluiceway.kafka import idle_timeout
+from sluiceway.kafka import consumer as kafka_consumer
 from sluiceway.kafka.consumer import OwnStream
 from topics import Topics, readings
 from waiting import until
@@ -354,7 +354,7 @@ def test_a_pause_of_the_process_is_not_an_idle_timeout(
     ahead_s = 0.0
     monotonic = time.monotonic
     monkeypatch.setattr(
-        idle_timeout, "time", SimpleNamespace(monotonic=lambda: monotonic() + ahead_s)
+        kafka_consumer, "time", SimpleNamespace(monotonic=lambda: monotonic() + ahead_s)
     )
     with ChannelReader(connection, until="now", timeout_s=1) as reader:
         with monkeypatch.context() as nothing_comes:

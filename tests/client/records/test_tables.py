@@ -7,7 +7,8 @@ import pytest
 
 from generated import schema_of
 from sluiceway.errors import InvalidRecord, SchemaMismatch
-from sluiceway.records import to_batches, to_records
+from sluiceway.records import casts, to_batches, to_records
+from sluiceway.records.validation import ArrayOverflow
 from sluiceway.schema import Schema
 
 TIMESTAMP = {"type": "long", "logicalType": "timestamp-micros"}
@@ -261,3 +262,55 @@ def test_a_dataframe_must_have_the_schemas_columns():
         to_batches(pd.DataFrame({"x": [1], "y": [1]}), schema_of("int"))
     with pytest.raises(SchemaMismatch, match="'x' is missing"):
         to_batches(pd.DataFrame(index=[1]), schema_of("int"))
+
+
+def casts_limited(monkeypatch, items):
+    """Let casts fail as for more than 2 GiB from so many items of a list."""
+    narrow = casts._narrow
+
+    def limited(offsets):
+        if offsets[-1] > items:
+            raise ArrayOverflow
+        return narrow(offsets)
+
+    monkeypatch.setattr(casts, "_narrow", limited)
+
+
+def test_rows_that_are_too_large_together_are_divided(monkeypatch):
+    casts_limited(monkeypatch, 4)
+    rows = [[1, 2, 3], [4], [5, 6], [7]]
+    assert values(pa.array(rows, pa.large_list(pa.int64())), INTS) == rows
+
+
+def test_a_row_that_is_too_large_alone_is_reported(monkeypatch):
+    casts_limited(monkeypatch, 4)
+    rows = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
+    with pytest.raises(InvalidRecord, match="larger than 2 GiB") as raised:
+        values(pa.array(rows, pa.large_list(pa.int64())), INTS)
+    assert raised.value.index == 1
+
+
+class Texts:
+    """An array whose cast fails, as for more than 2 GiB, from three values or with a bad one."""
+
+    def __init__(self, *texts):
+        self.texts = texts
+
+    def __len__(self):
+        return len(self.texts)
+
+    def slice(self, start, length):
+        return Texts(*self.texts[start : start + length])
+
+    def cast(self, _):
+        if len(self.texts) > 2 or "bad" in self.texts:
+            raise pa.ArrowInvalid("too large, or bad")
+
+
+def test_values_that_are_too_large_together_are_not_taken_for_a_bad_one():
+    with pytest.raises(ArrayOverflow):
+        casts._find_failure(Texts("a", "b", "c", "d"), pa.string())
+    for position in range(5):
+        texts = ["a"] * 5
+        texts[position] = "bad"
+        assert casts._find_failure(Texts(*texts), pa.string())[0] == position

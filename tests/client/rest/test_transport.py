@@ -1,9 +1,11 @@
 """Transport: requests, retries and errors, with a scripted gateway."""
 
+import os
 import random
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from scripted_gateway import CHANNEL, Script
@@ -18,6 +20,7 @@ from sluiceway.errors import (
     Unauthenticated,
 )
 from sluiceway.gateway import Gateway
+from sluiceway.rest.auth import TokenSource
 
 
 def test_transient_failures_are_retried_as_one_change(script: Script) -> None:
@@ -143,6 +146,36 @@ def test_a_rejected_token_is_read_again_from_its_file(
     with pytest.raises(Unauthenticated):
         control.channel("flights")
     assert len(script.requests) == 4
+
+
+def test_each_of_several_threads_retries_with_the_new_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("slw_a_old\n")
+    monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", str(path))
+    source = TokenSource()
+    rejected = source.current
+    path.write_text("slw_a_new\n")
+    assert [source.refresh(rejected) for _ in range(2)] == [True, True]
+    assert not source.refresh(source.current)
+
+
+def test_no_thread_of_a_forked_child_uses_the_connections_of_its_parent(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = script.transport()
+    child, client, forked = os.getpid() + 1, httpx.Client, []
+
+    def opened(**options: Any) -> httpx.Client:
+        forked.append(transport._fork_guard.forked)
+        return client(**options)
+
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    monkeypatch.setattr(httpx, "Client", opened)
+    script.answer(200, {})
+    transport.request("GET", "/v1/cluster")
+    assert forked == [True], "other threads do not take the parent's client while one is opened"
 
 
 def test_a_given_token_overrides_the_environment(

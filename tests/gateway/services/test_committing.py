@@ -26,9 +26,8 @@ from sluiceway_gateway.errors import (
     Unauthenticated,
 )
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.offsets.model import Commit, Position
+from sluiceway_gateway.offsets.model import Commit, CommitResult, Position
 from sluiceway_gateway.offsets.service import Offsets
-from sluiceway_gateway.offsets.store import CommitResult
 
 KEY = SecretStr("k" * 40)
 

@@ -4,6 +4,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer
+from sluiceway_gateway.endpoints import session_store
+from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_batch import Attached, AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
-from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.store import EndpointFilter
+from sluiceway_gateway.endpoints.model import Health, Role, State
 from sluiceway_gateway.errors import Conflict, Fenced, GoesBack, StaleGeneration
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset
@@ -85,8 +87,23 @@ def test_of_many_attaches_to_one_place_the_highest_epoch_wins(crowd: Crowd) -> N
     found = crowd.at_once(*[crowd.attach] * THREADS)
     epochs = sorted(each.endpoint.epoch for each in found)
     assert epochs == list(range(1, THREADS + 1))
-    page = crowd.services.endpoints.page(crowd.name, EndpointFilter(), after=None, limit=10)
+    page = crowd.services.endpoints.page(crowd.name, after=None, limit=10)
     assert [each.epoch for each in page.endpoints] == [THREADS]
+
+
+def test_a_heartbeat_does_not_bring_back_an_endpoint_whose_place_is_taken_meanwhile(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = crowd.attach().endpoint
+    with crowd.services.database.write() as tx:
+        endpoints_store.save(tx, [(lost, replace(lost, health=Health.LOST))])
+        read = session_store.kept_endpoints(tx, lost.session)
+    # Another instance takes the place between the heartbeat's read and its locks.
+    new = crowd.attach().endpoint
+    monkeypatch.setattr(session_store, "kept_endpoints", lambda *_: read)
+    crowd.services.beats.beat(lost.session, 1, [], principal=LOOPBACK, keeps=True)
+    page = crowd.services.endpoints.page(crowd.name, after=None, limit=10)
+    assert [each.id for each in page.endpoints] == [new.id]
 
 
 def test_no_older_instance_commits_beyond_the_positions_of_a_new_one(crowd: Crowd) -> None:

@@ -32,7 +32,6 @@ from sluiceway_gateway.endpoints.attach_batch import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.errors import Conflict, Fenced, GroupSize, MembersOpen, StaleGeneration
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset
@@ -314,8 +313,9 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        group = EndpointFilter(role=Role.READER, group="g")
-        page = self.services.endpoints.page(self.name, group, after=None, limit=100)
+        page = self.services.endpoints.page(
+            self.name, role=Role.READER, group="g", after=None, limit=100
+        )
         found = [(each.place.index, each.id) for each in page.endpoints]
         assert dict(found) == self.living
         assert len(found) == len(self.living)

@@ -17,7 +17,6 @@ from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Endpoint, Role, State
 from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.endpoints.store import EndpointFilter
 from sluiceway_gateway.errors import EndpointNotFound
 from sluiceway_gateway.offsets.model import Commit, Position
 
@@ -122,7 +121,7 @@ def test_a_pruned_id_cannot_commit_send_heartbeats_or_take_a_place(past: Past) -
     )
     answer = past.services.beats.beat(old.session, 9, [report], principal=LOOPBACK)
     assert [each.status for each in answer.replies] == ["gone"]
-    page = past.services.endpoints.page(past.name, EndpointFilter(), after=None, limit=10)
+    page = past.services.endpoints.page(past.name, after=None, limit=10)
     assert [each.id for each in page.endpoints] == [new.id]
 
 

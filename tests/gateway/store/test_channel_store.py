@@ -23,7 +23,6 @@ from sluiceway_gateway.channels.model import (
     sources,
 )
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.lifecycle.store import save_status
 from sluiceway_gateway.provisioning.store import record_observation, remove
 from sluiceway_gateway.schemas import store as schemas_store
 
@@ -131,7 +130,7 @@ def test_a_change_made_from_another_phase_changes_nothing(database: Database, ph
             believed = replace(channel, phase=other)
             following = replace(believed, revision=2)
             assert not channels_store.save(tx, following, was=believed, from_phases=Phase)
-            assert not save_status(tx, following, was=believed)
+            assert not channels_store.replace_row(tx, following, was=believed)
         assert channels_store.save(tx, replace(channel, revision=2), was=channel, from_phases=Phase)
     assert find(database, "flights") == replace(channel, revision=2)
 

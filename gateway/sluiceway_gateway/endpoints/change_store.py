@@ -1,12 +1,15 @@
-"""Changes of endpoints: saved with their groups, the history and the channel's revision."""
+"""Changes of endpoints: saved with their groups, their history and the channel's revision."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
-from sluiceway_gateway.db.engine import WriteTransaction
-from sluiceway_gateway.endpoints import history
+from sqlalchemy import CursorResult, bindparam, insert, select
+
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import endpoint_events
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.model import Endpoint, Role, event
+from sluiceway_gateway.endpoints.model import Endpoint, Event, Health, Role, State, event
 from sluiceway_gateway.groups import store as groups_store
 
 #: Fields that counterparts and lists of endpoints show.
@@ -45,7 +48,7 @@ def save_changes(
             recovers = health_cause is not None and before.health is not after.health
             why = health_cause if recovers else cause
             events.append(event(after, by=by, at=now, cause=why))
-    history.add(tx, events)
+    add_events(tx, events)
     visible = {after.channel_uid for before, after in changes if is_visible(before, after)}
     endpoints_store.revise(tx, visible)
     return bool(visible)
@@ -82,3 +85,55 @@ def rebalance(
 
 def _differ(before: Endpoint, after: Endpoint, fields: Iterable[str]) -> bool:
     return any(getattr(before, each) != getattr(after, each) for each in fields)
+
+
+_LAST = select(endpoint_events).order_by(endpoint_events.c.seq.desc()).limit(bindparam("at_most"))
+_OF_ENDPOINT = _LAST.where(endpoint_events.c.endpoint_id == bindparam("endpoint_id"))
+_OF_GROUP = _LAST.where(
+    endpoint_events.c.channel_uid == bindparam("channel_uid"),
+    endpoint_events.c.group_name == bindparam("group_name"),
+    endpoint_events.c.endpoint_id.is_(None),
+)
+
+
+def add_events(tx: WriteTransaction, events: Sequence[Event]) -> None:
+    """Append events to the history."""
+    rows = [
+        vars(each)
+        | {
+            "state": each.state and str(each.state),
+            "health": each.health and str(each.health),
+        }
+        for each in events
+    ]
+    if rows:
+        tx.execute(insert(endpoint_events), rows)
+
+
+def events_of_endpoint(tx: ReadTransaction, endpoint_id: str, *, limit: int) -> list[Event]:
+    """Return the last events of an endpoint, the oldest first."""
+    return _events(tx.execute(_OF_ENDPOINT, {"endpoint_id": endpoint_id, "at_most": limit}))
+
+
+def events_of_group(
+    tx: ReadTransaction, channel_uid: str, group: str, *, limit: int
+) -> list[Event]:
+    """Return the last events of a group that are about no single endpoint, the oldest first."""
+    key = {"channel_uid": channel_uid, "group_name": group}
+    return _events(tx.execute(_OF_GROUP, key | {"at_most": limit}))
+
+
+def _events(latest_first: CursorResult[Any]) -> list[Event]:
+    return [
+        Event(
+            channel_uid=row.channel_uid,
+            at=row.at,
+            endpoint_id=row.endpoint_id,
+            group_name=row.group_name,
+            state=row.state and State(row.state),
+            health=row.health and Health(row.health),
+            cause=row.cause,
+            by=row.by,
+        )
+        for row in reversed(latest_first.all())
+    ]
